@@ -1,6 +1,6 @@
-"""Loops that must not die silently: what an agent does beside serving, restarted and logged if it ever breaks.
+"""Runs the background loops of an agent: logs and restarts failed loops, and aligns the wake-ups of periodic loops.
 
-To be woken is what an agent that has nothing to do pays for, so loops wake it together where they can.
+Wake-ups are the main cost of an idle agent, so loops with the same period wake the process together.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from contextlib import suppress
 import structlog
 
 RESTART_AFTER_S = 1.0
-"""A loop that broke begins again after this long (s), so that one that breaks at once does not spin."""
+"""Delay (s) before a failed loop is restarted."""
 
 REPEAT_CANCEL_S = 0.2
-"""A task that still runs this long (s) after it was cancelled is cancelled again."""
+"""Time (s) after which a task that ignored its cancellation is cancelled again."""
 
 log = structlog.get_logger()
 
 
-def keep_running(what: str, loop: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-    """A task that runs `loop`, which never returns of its own accord, until it is cancelled."""
-    return asyncio.create_task(_keep_running(what, loop), name=what)
+def keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """Create a task that runs `loop` until it is cancelled, and restarts it after a failure."""
+    return asyncio.create_task(_keep_running(name, loop), name=name)
 
 
-async def beat(period_s: float) -> None:
-    """Sleep until a multiple of `period_s` on the loop's clock: loops that keep the same beat wake the process once."""
-    await asyncio.sleep(until_beat_s(asyncio.get_running_loop().time(), period_s))
+async def sleep_until_tick(period_s: float) -> None:
+    """Sleep until the next multiple of `period_s` (s) of the event loop's clock."""
+    await asyncio.sleep(until_tick_s(asyncio.get_running_loop().time(), period_s))
 
 
-def until_beat_s(now: float, period_s: float) -> float:
-    """What is left (s) until the beat to sleep for: not the next one where that is near, for timers ring early too."""
+def until_tick_s(now: float, period_s: float) -> float:
+    """Time (s) until the tick to wake at. Skips a tick less than half a period away, because timers may fire early."""
     return (round(now / period_s) + 1) * period_s - now
 
 
-async def rest(wake: asyncio.Event, *, at_least_s: float, at_most_s: float) -> None:
-    """Wait for `wake`, `at_most_s`; and where it comes sooner than `at_least_s`, until then."""
+async def wait_for_event(event: asyncio.Event, *, at_least_s: float, at_most_s: float) -> None:
+    """Wait until `event` is set, but at least `at_least_s` and at most `at_most_s`."""
     clock = asyncio.get_running_loop().time
     began_at = clock()
-    if not wake.is_set():
+    if not event.is_set():
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
-                await wake.wait()
+                await event.wait()
     left_s = began_at + at_least_s - clock()
     if left_s > 0:
         await asyncio.sleep(left_s)
 
 
-async def _keep_running(what: str, loop: Callable[[], Awaitable[None]]) -> None:
+async def _keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await loop()
         except Exception:
-            # A defect, but one loop's defect must not take serving or the other loops with it.
-            log.exception("background loop broke; it begins again", loop=what)
+            # A defect of one loop must not stop the proxy or the other loops.
+            log.exception("background loop failed; restarting it", loop=name)
         await asyncio.sleep(RESTART_AFTER_S)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and return once nothing of them runs.
+    """Cancel tasks and wait until all have ended.
 
-    Libraries lose a cancellation now and then (redis-py while it connects, for one), so it is repeated until heard.
+    Libraries may lose a cancellation (redis-py does while it connects), so it is repeated.
     """
     running = set(tasks)
     while running:

@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=
 
 @app.command()
 def run() -> None:
-    """Serve one region's GPU pools. Settings come from PENSTOCK_AGENT_* variables; docs/running.md has them."""
+    """Serve one region's GPU pools. Settings come from PENSTOCK_AGENT_* variables; see docs/running.md."""
     configure_logs()
     try:
         settings = load_settings()

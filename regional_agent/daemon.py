@@ -1,4 +1,4 @@
-"""The agent as a process: build what it knows, open its three faces, and leave without losing a request."""
+"""The agent process: builds the runtime, opens the listeners, and drains without losing a request."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 log = structlog.get_logger()
 
 ADMIN_LIMITS = Limits(max_body_bytes=64 * 1024, max_connections=1024)
-"""Operators and scrapers send little, and must get through whatever clients do."""
+"""Limits of the admin listener: its requests are small, and client load must not keep operators out."""
 
 NEW_OBJECTS_PER_COLLECTION = 20_000
-"""How many more objects than at the last collection make Python look for garbage in cycles."""
+"""Number of new container objects that triggers a run of the cyclic garbage collector."""
 
 SHUTDOWN_GRACE_S = 30.0
-"""How long streams may go on after SIGTERM, in seconds."""
+"""Maximum time (s) for which requests may continue after SIGTERM."""
 
+TAKEOVER_WAIT_S = 10.0
+"""Maximum time (s) that a new agent waits for its own readiness before it listens on a port in use by another."""
 
-SETTLE_S = 10.0
-"""A new agent waits at most this long (s) to know what it needs before it takes a port that another one serves."""
-
-SETTLE_LOOK_S = 0.02
+TAKEOVER_CHECK_S = 0.02
+"""Interval (s) between two checks of that readiness."""
 
 
 async def serve(settings: AgentSettings) -> None:
     """Run one agent until SIGTERM or SIGINT, then drain and return.
 
     Raises:
-        BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: it cannot start with what it was given.
+        BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: a setting or a file that it names is
+        invalid.
     """
-    stop = _told_to_stop()
+    stop = _stop_signal()
     tls = _Tls(settings)
-    limits = _limits(settings.limits)
+    limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics()
     pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
     key = load_fleet_key(settings.fleet_key_file)
@@ -65,7 +66,7 @@ async def serve(settings: AgentSettings) -> None:
     access_log = _access_log(settings, rng)
     async with AgentRuntime(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
-        carrier = Proxy(
+        proxy = Proxy(
             runtime.router,
             pool,
             metrics,
@@ -76,45 +77,45 @@ async def serve(settings: AgentSettings) -> None:
             peer_pool=peer_pool,
             access_log=access_log,
         )
-        carrier.start()
+        proxy.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
         admission, readiness = runtime.admission, runtime.readiness
         admin = AdminService(
-            carrier,
+            proxy,
             readiness,
             runtime.registrations,
-            runtime.explaining,
+            runtime.explain_service,
             update_metrics=runtime.state_metrics.update,
             status=lambda: {
                 "region": settings.region,
                 "agent": settings.name,
-                "in_flight": dict(carrier.in_flight()),
+                "in_flight": dict(proxy.in_flight()),
                 **runtime.status(),
             },
         )
-        traffic = TrafficService(admission, carrier, runtime.config, readiness)
-        peer = PeerService(admission, carrier, runtime.responder)
-        listeners, where = await _listening(
-            _Face("admin", settings.admin_listen, admin, None),
-            _Face("traffic", settings.traffic_listen, traffic, tls.traffic),
-            _Face("peer", settings.peer_listen, peer, tls.peer),
+        traffic = TrafficService(admission, proxy, runtime.config, readiness)
+        peer = PeerService(admission, proxy, runtime.responder)
+        listeners, urls = await _open_listeners(
+            _ServiceListener("admin", settings.admin_listen, admin, None),
+            _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic),
+            _ServiceListener("peer", settings.peer_listen, peer, tls.peer),
             limits=limits,
             locator=runtime.locator,
             readiness=readiness,
         )
-        _settle_memory()
-        await runtime.announce(peer_url=where["peer"], admin_url=where["admin"])
-        print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)
-        log.info("serving", **where)
+        _freeze_garbage_collector()
+        await runtime.announce(peer_url=urls["peer"], admin_url=urls["admin"])
+        print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode(), flush=True)
+        log.info("serving", **urls)
 
         await stop.wait()
-        log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(carrier.in_flight().values()))
+        log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(proxy.in_flight().values()))
         await runtime.withdraw()
         cut = await drain_all([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
         reloading.cancel()
-        carrier.stop()
+        proxy.stop()
         pool.close()
         peer_pool.close()
         if access_log is not None:
@@ -122,16 +123,16 @@ async def serve(settings: AgentSettings) -> None:
         log.info("stopped", cut=cut)
 
 
-def _told_to_stop() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT from now on."""
+def _stop_signal() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     return stop
 
 
-class _Face(NamedTuple):
-    """One of the addresses that an agent answers at."""
+class _ServiceListener(NamedTuple):
+    """A service, and the address and certificate of its listener."""
 
     name: str
     listen: Address
@@ -139,68 +140,70 @@ class _Face(NamedTuple):
     tls: ServerTls | None
 
 
-async def _listening(
-    *faces: _Face, limits: Mapping[str, Limits], locator: Locator, readiness: Readiness
+async def _open_listeners(
+    *services: _ServiceListener, limits: Mapping[str, Limits], locator: Locator, readiness: Readiness
 ) -> tuple[dict[str, Listener], dict[str, str]]:
-    """A listener for each face, by name, and its URL.
+    """Open a listener for each service. Returns the listeners and their URLs, both by name.
 
     Raises:
-        BadSettings: an address cannot be listened on.
+        BadSettings: an address cannot be bound.
     """
     listeners: dict[str, Listener] = {}
-    where: dict[str, str] = {}
-    for name, listen, service, tls in faces:
+    urls: dict[str, str] = {}
+    for name, listen, service, tls in services:
         listener = listeners[name] = Listener(
             service, limits[name], tls=tls, trusts=locator.trusts, location_header=locator.header
         )
         try:
             if name != "admin" and is_served(listen.host, listen.port):
-                await _wait_until_warmed_up(readiness)
+                await _wait_before_takeover(readiness)
             host, port = await listener.start(listen.host, listen.port)
         except OSError as error:
             raise BadSettings(
                 f"{PREFIX}{name.upper()}_LISTEN: cannot listen on {listen}: {error.strerror}; "
                 "choose another address or port"
             ) from None
-        where[name] = f"{'http' if tls is None else 'https'}://{Address(host, port)}"
-    return listeners, where
+        urls[name] = f"{'http' if tls is None else 'https'}://{Address(host, port)}"
+    return listeners, urls
 
 
-async def _wait_until_warmed_up(readiness: Readiness) -> None:
-    """Leave clients to the agent that serves them until this one can; not for ever, for that one may be ill."""
+async def _wait_before_takeover(readiness: Readiness) -> None:
+    """Wait until this agent can serve the clients of the agent that listens now, for at most TAKEOVER_WAIT_S."""
     try:
-        async with asyncio.timeout(SETTLE_S):
-            while not readiness.has_warmed_up():  # noqa: ASYNC110 (many things have to have happened)
-                await asyncio.sleep(SETTLE_LOOK_S)
+        async with asyncio.timeout(TAKEOVER_WAIT_S):
+            while not readiness.has_warmed_up():  # noqa: ASYNC110 (depends on several parts)
+                await asyncio.sleep(TAKEOVER_CHECK_S)
     except TimeoutError:
-        log.warning("takes the port over without being ready", because=readiness.not_ready_reason())
+        log.warning("taking over the port without being ready", reason=readiness.not_ready_reason())
 
 
-def _limits(limits: Limits) -> dict[str, Limits]:
-    """The limits of each face; no more connections than there are descriptors for."""
+def _limits_by_listener(limits: Limits) -> dict[str, Limits]:
+    """The limits of each listener; connections are bounded by the available file descriptors."""
     descriptors = raise_limit()
     shares = shares_of(descriptors)
     bounded = {}
-    for face, most in shares._asdict().items():
-        wanted = ADMIN_LIMITS if face == "admin" else limits
-        most = min(wanted.max_connections, most)
-        # Peers are few, and one of them may have to send what a whole region cannot serve.
-        of_address = wanted.max_connections_per_address or (most if face == "peer" else None)
-        bounded[face] = msgspec.structs.replace(wanted, max_connections=most, max_connections_per_address=of_address)
+    for name, share in shares._asdict().items():
+        wanted = ADMIN_LIMITS if name == "admin" else limits
+        connections = min(wanted.max_connections, share)
+        # There are few peers, and one peer may have to forward the whole overflow of a region.
+        per_address = wanted.max_connections_per_address or (connections if name == "peer" else None)
+        bounded[name] = msgspec.structs.replace(
+            wanted, max_connections=connections, max_connections_per_address=per_address
+        )
     if shares.traffic < limits.max_connections:
         log.warning(
-            "fewer connections than the limits allow; raise the hard limit of open files (ulimit -Hn) for more",
+            "connections limited by file descriptors; raise the hard limit of open files (ulimit -Hn)",
             open_files=descriptors,
-            **{face: one.max_connections for face, one in bounded.items()},
+            **{name: each.max_connections for name, each in bounded.items()},
         )
     return bounded
 
 
-def _settle_memory() -> None:
-    """What is there when an agent begins to serve stays: the collector need not walk through it again and again.
+def _freeze_garbage_collector() -> None:
+    """Exclude the objects created at the start from garbage collection, and collect less often.
 
-    Requests leave no cycles behind, so it need not look after every 700 objects either, as it does by default; by far
-    most of what it would look at then are requests in flight.
+    The start-up objects live as long as the process. Requests create no reference cycles, and with the default
+    threshold of 700 objects the collector would mainly traverse requests in flight.
     """
     gc.collect()
     gc.freeze()
@@ -208,7 +211,7 @@ def _settle_memory() -> None:
 
 
 class _Tls:
-    """Every certificate that the settings name."""
+    """The TLS contexts of all listeners and connection pools."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.traffic = _server_tls(
@@ -233,5 +236,5 @@ def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
         return AccessLog(file, settings.access_log_share, rng)
     except OSError as error:
         raise BadSettings(
-            f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory of ours"
+            f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory that the agent may write to"
         ) from None

@@ -1,4 +1,4 @@
-"""Whether clients should be sent to this agent, and why not."""
+"""Whether load balancers should send clients to this agent, and why not."""
 
 from __future__ import annotations
 

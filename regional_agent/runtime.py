@@ -51,7 +51,7 @@ from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 REGISTRATION_TTL_S = 5
-"""Time (s) until the registration of a dead agent expires; the probes of other regions notice its death sooner."""
+"""Time (s) until the registration of a dead agent expires; the probes of other regions detect its failure sooner."""
 
 
 class AgentRuntime:
@@ -157,7 +157,7 @@ class AgentRuntime:
             rng=rng,
             clock=clock,
         )
-        self.explaining = ExplainService(self.router, self.config, self.locator)
+        self.explain_service = ExplainService(self.router, self.config, self.locator)
 
         self.state_metrics = StateMetrics(
             metrics, self.config, self.endpoints, self.shared_load, self.peers, self.queue, self.tally

@@ -1,4 +1,4 @@
-"""The three faces of an agent: traffic for clients, peer for other regions' agents, admin for operators."""
+"""The HTTP services of an agent: traffic for clients, peer for agents of other regions, admin for operators."""
 
 from __future__ import annotations
 
@@ -36,103 +36,107 @@ ROUTE_HEADER: Final = route_context.HEADER.encode()
 READS: Final = frozenset({b"GET", b"HEAD"})
 
 RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
-"""Refusals at a server that mean its origin should never have sent the request."""
+"""Rejections by a serving region that show a defect of the origin: it must not forward such requests."""
 
 
 class _Service:
-    """What the faces have in common: how they say no."""
+    """Behaviour common to the services: rejections."""
 
-    def __init__(self, carrier: Proxy) -> None:
-        self._carrier = carrier
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """The answer to what nobody carries, in OpenAI's error shape; None is what never became a request."""
-        if request is not None and _is_carried(request):
-            self._carrier.record_rejected(request, refusal)
+        """Count a rejected request and return its response in OpenAI's error format.
+
+        Args:
+            request: None if the bytes received were not a valid request.
+        """
+        if request is not None and _is_proxied(request):
+            self._proxy.record_rejected(request, refusal)
         else:
-            self._carrier.metrics.refused(refusal.reason)
-        return refusal_response(refusal, self._carrier.rng)
+            self._proxy.metrics.refused(refusal.reason)
+        return refusal_response(refusal, self._proxy.rng)
 
     def refuse_head(self, request: Request) -> Refusal | None:
-        """A face that serves no large bodies."""
-        return _no_such(request)
+        """Why to reject a request before its body is read; None to read it. By default every path is unknown."""
+        return _unknown_path(request)
 
     def can_start_early(self, request: Request) -> bool:
-        """Never before the body is whole: what little it takes is handled whole."""
+        """Whether a request may be handled before its body is complete. By default it may not."""
         return False
 
     def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
         connection.respond(*self.refuse(refusal, request))
 
     def _loops(self, request: Request) -> bool:
-        """Whether the request has been here before (RFC 9110, section 7.6.3)."""
-        return any(self._carrier.via in value for value in request.every(b"via"))
+        """Whether this agent has already forwarded the request (Via, RFC 9110, section 7.6.3)."""
+        return any(self._proxy.via in value for value in request.every(b"via"))
 
-    def _not_found(self, connection: RequestSequence, request: Request) -> None:
-        self._refuse(connection, request, _no_such(request))
+    def _refuse_unknown_path(self, connection: RequestSequence, request: Request) -> None:
+        self._refuse(connection, request, _unknown_path(request))
 
 
 class TrafficService(_Service):
-    """Clients' face: OpenAI's paths, and readiness for whatever steers clients here."""
+    """The service for clients: the paths of OpenAI's API, and health checks for load balancers."""
 
-    def __init__(self, admission: Admission, carrier: Proxy, config: ActiveConfig, readiness: Readiness) -> None:
+    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, readiness: Readiness) -> None:
         """Create the service that clients reach.
 
         Args:
             admission: admits requests.
-            carrier: sends admitted requests to their targets.
+            proxy: sends admitted requests to their targets.
             config: the policy in force, for the list of models.
             readiness: answers health checks.
         """
-        super().__init__(carrier)
+        super().__init__(proxy)
         self._admission = admission
         self._config = config
         self._readiness = readiness
 
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
-        """Carry an inference request; answer what needs no engine."""
+        """Proxy an inference request; answer a list of models or a health check directly."""
         path = request.path
-        if _is_carried(request):
+        if _is_proxied(request):
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
-                return self._carrier.handle(connection, request, context)
+                return self._proxy.handle(connection, request, context)
             self._refuse(connection, request, context)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
         else:
-            self._not_found(connection, request)
+            self._refuse_unknown_path(connection, request)
         return None
 
     def refuse_head(self, request: Request) -> Refusal | None:
-        """A large body is not asked for before it is known whose it is, and that it has somewhere to go."""
-        return self._admission.refuse_unknown(request) if _is_carried(request) else _no_such(request)
+        """Reject an unknown tenant or model before a large body is read."""
+        return self._admission.refuse_unknown(request) if _is_proxied(request) else _unknown_path(request)
 
     def can_start_early(self, request: Request) -> bool:
-        """A body that is no JSON is passed on as it comes, once its model is known."""
+        """A body that is not JSON is streamed to the engine once the model is known."""
         return not is_json(request) and named_model(request) is not None
 
     def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
-        timeout_s = self._carrier.limits.request_timeout_s
+        timeout_s = self._proxy.limits.request_timeout_s
         if not request.plain:
-            asked_timeout = request.header(TIMEOUT_HEADER)
-            if asked_timeout is not None:
-                if not asked_timeout.isdigit() or len(asked_timeout) > 9 or int(asked_timeout) == 0:
+            timeout_ms = request.header(TIMEOUT_HEADER)
+            if timeout_ms is not None:
+                if not timeout_ms.isdigit() or len(timeout_ms) > 9 or int(timeout_ms) == 0:
                     return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
-                timeout_s = min(timeout_s, int(asked_timeout) / 1000)
+                timeout_s = min(timeout_s, int(timeout_ms) / 1000)
             if request.header(b"via") is not None and self._loops(request):
                 return Refusal(
-                    Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
+                    Reason.LOOP_DETECTED, "an endpoint's URL leads back to this agent; correct it in the endpoints file"
                 )
-        now = self._carrier.clock()
+        now = self._proxy.clock()
         return self._admission.context_from_client(request, connection.peer_ip, now, timeout_s)
 
     def _models(self, request: Request, connection: RequestSequence) -> None:
         refusal = self._admission.refuse_unknown(request)
         policy = self._config.policy
         if refusal is not None or policy is None:
-            self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
+            self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "no policy accepted yet"))
             return
         names = dict.fromkeys((*policy.models, *policy.versions))
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in names]
@@ -140,61 +144,61 @@ class TrafficService(_Service):
 
 
 class PeerService(_Service):
-    """Other regions' agents' face: probes, and requests they forward."""
+    """The service for agents of other regions: probes and forwarded requests."""
 
-    def __init__(self, admission: Admission, carrier: Proxy, responder: ProbeResponder) -> None:
+    def __init__(self, admission: Admission, proxy: Proxy, responder: ProbeResponder) -> None:
         """Create the service that other regions' agents reach.
 
         Args:
             admission: verifies the route context of forwarded requests.
-            carrier: sends admitted requests to endpoints of this region.
+            proxy: sends admitted requests to endpoints of this region.
             responder: answers probes.
         """
-        super().__init__(carrier)
+        super().__init__(proxy)
         self._admission = admission
         self._responder = responder
 
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
-        """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
+        """Answer a probe, or proxy a forwarded request to an endpoint of this region; it is not forwarded again."""
         if request.path == PROBE_PATH and request.method == b"GET":
             status, body = self._responder.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
-        elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
-            context = self._admission.context_from_peer(request, self._carrier.clock())
+        elif request.header(ROUTE_HEADER) is not None and _is_proxied(request):
+            context = self._admission.context_from_peer(request, self._proxy.clock())
             if isinstance(context, RequestContext):
-                return self._carrier.handle(connection, request, context)
+                return self._proxy.handle(connection, request, context)
             self._refuse(connection, request, context)
         else:
-            self._not_found(connection, request)
+            self._refuse_unknown_path(connection, request)
         return None
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """As elsewhere; and an origin that should have known is noted."""
+        """Count rejections for residency, too: the origin should not have forwarded such a request."""
         if refusal.reason in RESIDENCY_REASONS:
-            self._carrier.metrics.forwarded_residency_refused()
+            self._proxy.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
 
     def refuse_head(self, request: Request) -> Refusal | None:
-        """Only what an origin has signed is listened to."""
-        if request.header(ROUTE_HEADER) is None or not _is_carried(request):
-            return _no_such(request)
+        """Reject a request without a valid signed route context before its body is read."""
+        if request.header(ROUTE_HEADER) is None or not _is_proxied(request):
+            return _unknown_path(request)
         context = self._admission.route_context_of(request)
         return context if isinstance(context, Refusal) else None
 
     def can_start_early(self, request: Request) -> bool:
-        """The origin's signed facts say all there is to know."""
+        """The signed route context contains all that routing needs, so the body is streamed."""
         return True
 
 
 class AdminService(_Service):
-    """Operators' face: health, metrics, and what this agent believes."""
+    """The service for operators: health, metrics, status, explanations, and registration of endpoints."""
 
     def __init__(
         self,
-        carrier: Proxy,
+        proxy: Proxy,
         readiness: Readiness,
         registrations: Registrations,
-        explaining: ExplainService,
+        explain_service: ExplainService,
         *,
         update_metrics: Callable[[Mapping[str, int]], None],
         status: Callable[[], dict[str, Any]],
@@ -202,42 +206,42 @@ class AdminService(_Service):
         """Create the service that operators and scrapers reach.
 
         Args:
-            carrier: the requests in progress.
+            proxy: the requests in progress.
             readiness: answers health checks.
             registrations: endpoints that register themselves.
-            explaining: explains decisions.
+            explain_service: explains routing decisions.
             update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
             status: content of the status page.
         """
-        super().__init__(carrier)
+        super().__init__(proxy)
         self._readiness = readiness
         self._registrations = registrations
-        self._explaining = explaining
+        self._explain_service = explain_service
         self._update_metrics = update_metrics
         self._status = status
 
     def handle(self, request: Request, connection: RequestSequence) -> None:
-        """Answer at once; nothing here waits for anything, so load elsewhere does not fail a liveness probe."""
+        """Answer without waiting, so that load on the other services does not fail a liveness probe."""
         path = request.path
         if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
             self._register(request, connection)
         elif request.method not in READS:
-            self._not_found(connection, request)
+            self._refuse_unknown_path(connection, request)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=self._readiness.shutting_down)
         elif path == b"/metrics":
-            self._update_metrics(self._carrier.in_flight())
-            connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._carrier.metrics.render())
+            self._update_metrics(self._proxy.in_flight())
+            connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._proxy.metrics.render())
         elif path == b"/explain":
             self._explain(request, connection)
         elif path == b"/status":
             connection.respond(200, [JSON], msgspec.json.encode(self._status()))
         else:
-            self._not_found(connection, request)
+            self._refuse_unknown_path(connection, request)
 
     def _explain(self, request: Request, connection: RequestSequence) -> None:
         try:
-            explanation = self._explaining.explain(request.target, self._carrier.clock())
+            explanation = self._explain_service.explain(request.target, self._proxy.clock())
         except BadQuestion as error:
             connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
         else:
@@ -250,7 +254,10 @@ class AdminService(_Service):
 
 
 def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
-    """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
+    """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
+
+    Ready means that a policy is in force, an endpoint is ready, and the agent is not shutting down.
+    """
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")
         return
@@ -261,13 +268,13 @@ def answer_health(readiness: Readiness, request: Request, connection: RequestSeq
         connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
 
 
-def _is_carried(request: Request) -> bool:
-    """Whether it is for an engine: something posted, or a WebSocket."""
+def _is_proxied(request: Request) -> bool:
+    """Whether the request is to be proxied to an engine: a POST to an inference path, or a WebSocket."""
     if request.upgrade:
         return request.path in TUNNEL_PATHS
     return request.path in INFERENCE_PATHS and request.method == b"POST"
 
 
-def _no_such(request: Request) -> Refusal:
-    asked = f"{request.method.decode()} {request.path.decode('latin-1')}"
-    return Refusal(Reason.NOT_FOUND, f"nothing is served at {asked}")
+def _unknown_path(request: Request) -> Refusal:
+    target = f"{request.method.decode()} {request.path.decode('latin-1')}"
+    return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}")

@@ -16,8 +16,9 @@ OWN_PART = 8
 """The reserve is at least 1/OWN_PART of the limit: probes of many engines, and idle connections to engines."""
 
 MAX_FOR_ADMIN = 1024
+"""Maximum connections of the admin listener."""
 
-ENOUGH = 1 << 20
+MAX_DESCRIPTORS = 1 << 20
 """Linux's default maximum per process (fs.nr_open)."""
 
 
@@ -30,9 +31,9 @@ class Shares(NamedTuple):
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard limit, at most ENOUGH; return the limit."""
+    """Raise the soft limit to the hard limit, at most MAX_DESCRIPTORS; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(ENOUGH, hard)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -47,6 +48,6 @@ def shares_of(descriptors: int) -> Shares:
     """
     left = max(0, descriptors - max(MIN_OWN, descriptors // OWN_PART))
     admin = max(1, min(MAX_FOR_ADMIN, left // 16))
-    carried = int(max(0, left - 2 * admin) / 2.25)
-    peer = max(1, carried // 4)
-    return Shares(admin, peer, max(1, carried - peer))
+    proxied = int(max(0, left - 2 * admin) / 2.25)
+    peer = max(1, proxied // 4)
+    return Shares(admin, peer, max(1, proxied - peer))

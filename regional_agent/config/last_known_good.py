@@ -1,8 +1,8 @@
-"""What an agent accepted last, kept on its disk, so that a restart with everything above it dead still serves.
+"""Stores the last accepted value on disk, so that an agent can restart and serve without the store.
 
-A file is a line of header (version, kind, SHA-256) and the value. It is replaced whole: written beside, synced,
-renamed, and the directory synced (fsync(2), rename(2)), so a crash at any moment leaves either the old one or the new
-one; anything else on disk is noticed by the digest and ignored.
+A file contains a header line (version, kind, SHA-256) and the value. It is replaced atomically: a temporary file is
+written, synced and renamed, and the directory is synced (fsync(2), rename(2)). After a crash the file holds either the
+old or the new value; a file whose digest does not match is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 VERSION = 1
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
-"""A policy and a plan have at most a mebibyte each in the store; more than this is not ours."""
+"""Maximum size of a valid file: a policy and a plan have at most 1 MiB each in the store."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,18 +27,18 @@ log = structlog.get_logger()
 
 
 class LastKnownGood(Generic[T]):
-    """One remembered value of one kind in one file."""
+    """One file that holds one value of one type."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
-        """The file is `path`; nothing is read or written yet."""
+        """Use the file `path`; neither reads nor writes it."""
         self.path = path
         self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
-        self._waiting: T | None = None
+        self._unwritten: T | None = None
         self._writing = False
 
     def load(self) -> T | None:
-        """What was saved last, or None where nothing usable is there; a damaged file is logged and left alone."""
+        """Return the saved value; None if the file is missing or invalid. An invalid file is logged and kept."""
         try:
             with self.path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
@@ -54,17 +54,17 @@ class LastKnownGood(Generic[T]):
             return None
 
     async def save(self, value: T) -> None:
-        """Write the value, off the event loop. Of several saves that overlap, the last one is on disk at the end.
+        """Write the value in a thread. If several saves overlap, the last value is on disk at the end.
 
-        A disk that cannot be written is logged: what is in memory goes on serving.
+        A failed write is logged and does not raise.
         """
-        self._waiting = value
+        self._unwritten = value
         if self._writing:
             return
         self._writing = True
         try:
-            while (newest := self._waiting) is not None:
-                self._waiting = None
+            while (newest := self._unwritten) is not None:
+                self._unwritten = None
                 await asyncio.to_thread(self.write, newest)
         except OSError as error:
             log.warning("last known good not written", file=str(self.path), error=error.strerror)
@@ -75,12 +75,12 @@ class LastKnownGood(Generic[T]):
         """Replace the file, blocking until it is on disk; raises OSError."""
         body = msgspec.json.encode(value)
         header = f"penstock {VERSION} {self._kind.__name__} {sha256(body).hexdigest()}\n"
-        beside = self.path.with_name(self.path.name + ".new")
-        with beside.open("wb") as file:
+        temporary = self.path.with_name(self.path.name + ".new")
+        with temporary.open("wb") as file:
             file.write(header.encode() + body)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self.path)
+        temporary.replace(self.path)
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
@@ -91,7 +91,7 @@ class LastKnownGood(Generic[T]):
         header, newline, body = content.partition(b"\n")
         words = header.decode("ascii", "replace").split(" ")
         if len(content) > MAX_FILE_BYTES or not newline or len(words) != 4 or words[0] != "penstock":
-            raise ValueError("not a file of ours")
+            raise ValueError("not a file that Penstock wrote")
         if words[1] != str(VERSION):
             raise ValueError(f"written in version {words[1]}, this agent reads version {VERSION}")
         if words[2] != self._kind.__name__:

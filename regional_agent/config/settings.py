@@ -1,4 +1,4 @@
-"""What an agent is told at its start: environment variables `PENSTOCK_AGENT_<FIELD>`, checked before anything runs."""
+"""The settings of an agent: environment variables `PENSTOCK_AGENT_<FIELD>`, validated before the agent starts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from regional_agent.upstream.address import Address
 PREFIX = "PENSTOCK_AGENT_"
 
 _HEADER_NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
-_WITH_MEANING = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(SINGLE_HEADERS)
-"""Headers that mean something else here, or to engines."""
+_RESERVED_HEADERS = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(SINGLE_HEADERS)
+"""Headers that already have a meaning to the agent or to engines."""
 
 
 class BadSettings(Exception):
-    """Settings that cannot be used; one line for each, with the variable and what is wrong with it."""
+    """Invalid settings. The message has one line per problem: the environment variable and the reason."""
 
 
 def _host_port(value: Any) -> Any:
@@ -46,12 +46,12 @@ def _host_port(value: Any) -> Any:
         return value
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080 (port 0 chooses a free one)")
+        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080 (port 0 selects a free port)")
     return Address(host.strip("[]"), int(port))
 
 
-def _listed(value: Any) -> Any:
-    """A list as people write it in an environment variable: comma-separated, or JSON."""
+def _list(value: Any) -> Any:
+    """Parse a list in an environment variable: comma-separated, or JSON."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -73,7 +73,7 @@ def _network(value: Any) -> Any:
 
 
 def _limits(value: Any) -> Any:
-    """Limits as a JSON object of those that differ from what is usual."""
+    """Parse a JSON object of the limits that differ from their defaults."""
     try:
         limits = msgspec.json.decode(value, type=Limits) if isinstance(value, str) else value
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -85,16 +85,16 @@ def _limits(value: Any) -> Any:
             if number < 0 or (number == 0 and name != "idle_linger_s"):
                 raise ValueError(f"{name} is {number}; it must be more than 0")
             if name.endswith("_s") and number > MAX_DEADLINE_S:
-                raise ValueError(f"{name} is {number}; it must be no more than a day ({MAX_DEADLINE_S:g})")
+                raise ValueError(f"{name} is {number}; it must be at most one day ({MAX_DEADLINE_S:g})")
     return limits
 
 
 def _location_header(value: str) -> str:
     if value and not _HEADER_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of a header of 1 to 64 letters, digits and hyphens, such as X-Country")
+        raise ValueError(f"{value!r} is not a header name of 1 to 64 letters, digits and hyphens, such as X-Country")
     name = value.lower().encode()
-    if name in _WITH_MEANING or name.startswith(OWN_PREFIX):
-        raise ValueError(f"{value} means something else here; have the proxies use a header of its own")
+    if name in _RESERVED_HEADERS or name.startswith(OWN_PREFIX):
+        raise ValueError(f"{value} has another meaning; configure the proxies to use a separate header")
     return value
 
 
@@ -110,121 +110,125 @@ Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class AgentSettings(BaseSettings):
-    """Everything that differs between one agent and another. What policy says is not here."""
+    """The settings of one agent. Whatever the agents of a fleet have in common is in the policy."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     region: Name
-    """Name of the region that this agent serves in, as policy spells it."""
+    """Name of the agent's region, as in the policy."""
     name: Name
-    """The agent's seat: unique in its region, and the same after a restart."""
+    """Name of the agent: unique in its region, and unchanged by a restart."""
     zone: Annotated[str, Field(max_length=63)] = ""
-    """The failure domain that it stands in, as the endpoints file spells it: endpoints there are preferred where they
-    are done hardly later. Empty prefers none."""
+    """The agent's zone (failure domain), as in the endpoints file. Endpoints of the same zone are preferred if their
+    expected completion time is about as short as the best. Empty disables the preference."""
     traffic_listen: Listen
-    """host:port for clients; port 0 chooses a free one."""
+    """host:port of the listener for clients; port 0 selects a free port."""
     peer_listen: Listen
-    """host:port for other regions' agents."""
+    """host:port of the listener for agents of other regions."""
     admin_listen: Listen
-    """host:port for health, metrics and status."""
+    """host:port of the listener for health checks, metrics, status and registration of endpoints."""
     advertise_peer_url: HttpUrl | None = None
-    """Where other regions' agents reach this one, as http://host:port, or https where `peer_certificate_file` is set;
-    None takes `peer_listen`."""
+    """URL at which agents of other regions reach this agent: http://host:port, or https if `peer_certificate_file` is
+    set. Default: the address of `peer_listen`."""
     peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], NoDecode, BeforeValidator(_json_object)] = {}
-    """Where to reach other regions' agents, by region, as JSON; a region that is not here is found by its agents'
-    registrations."""
-    etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_listed)]
+    """URLs of other regions' agents, as a JSON object of lists by region. For regions that are not listed, the agents'
+    registrations in etcd are used."""
+    etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_list)]
     """host:port of each etcd member; comma-separated."""
     etcd_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign etcd's; None connects to it without TLS."""
+    """PEM certificates of the authorities that sign etcd's certificates. Default: connect without TLS."""
     etcd_certificate_file: Path | None = None
-    """PEM certificate that this agent shows to etcd, where etcd asks for one."""
+    """PEM client certificate for etcd. Default: none."""
     etcd_key_file: Path | None = None
-    """Its private key, unencrypted PEM."""
-    control_plane_urls: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """http://host:port of control planes, for reports while the leader is not known; comma-separated."""
+    """Private key of `etcd_certificate_file`, unencrypted PEM."""
+    control_plane_urls: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_list)] = ()
+    """http://host:port of control planes, comma-separated. Reports are sent to one of them while the leader is
+    unknown."""
     redis_url: SecretStr | None = None
-    """The Redis that the agents of this region share, as redis://[user:password@]host:port/db; None where the region
-    has one agent."""
+    """The Redis that the agents of the region share, as redis://[user:password@]host:port/db. Default: none, for a
+    region with one agent."""
     endpoints_file: Path
-    """YAML file with the region's endpoints; read again when it changes."""
+    """YAML file with the endpoints of the region; reloaded when it changes."""
     registration_token_file: Path | None = None
-    """Tokens that let endpoints register themselves on the admin listener, one a line; None lets none."""
+    """File with the tokens for the registration of endpoints on the admin listener, one per line; reloaded when it
+    changes. Default: registration is rejected."""
     warm_up_s: Annotated[float, Field(ge=0.0, le=600.0)] = 30.0
-    """Time (s) over which an endpoint that has become ready, or was ejected, comes to get its whole share."""
+    """Time (s) over which the weight of an endpoint grows to 1 after it becomes ready or returns from ejection."""
     ejection_s: Annotated[float, Field(gt=0.0, le=120.0)] = 5.0
-    """How long (s) an endpoint is out that failed requests for the first time; in a row it grows, to two minutes."""
+    """Duration (s) of the first ejection of an endpoint; consecutive ejections are longer, at most 120 s."""
     max_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    """Share of the endpoints of one model (0-1) that failed requests may take out at once; 0 ejects none."""
+    """Maximum share (0-1) of the endpoints of one model that may be ejected at the same time; 0 disables ejection."""
     server_errors_eject: bool = True
-    """Whether 5xx answers other than 502, 503 and 504 count as failures; false where clients can provoke them."""
+    """Whether 5xx responses other than 502, 503 and 504 count as failures. Set to false if clients can provoke them."""
     geoip_file: Path | None = None
-    """MaxMind City or Country database, read into memory; read again when it changes. None leaves every client's
-    location unknown."""
+    """MaxMind City or Country database; read into memory, and reloaded when it changes. Default: none, so that clients'
+    locations are unknown."""
     fleet_key_file: Path
-    """The fleet's shared secret, one key a line, newest first."""
+    """File with the shared keys of the fleet, one per line, newest first."""
     state_dir: Path
-    """Directory of this agent's own, for the last-known-good configuration and who registered; made if missing."""
-    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
+    """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
+    missing."""
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_list)] = ()
+    """Networks (CIDR) of proxies whose X-Forwarded-For is trusted; comma-separated."""
     location_header: Annotated[str, AfterValidator(_location_header)] = ""
-    """Name of the header in which the trusted proxies, each of them, say where the client is (`DE`, `US-CA`) and let no
-    client say it; believed from them alone, before the database. Empty believes none."""
+    """Name of the header in which trusted proxies send the client's location (`DE`, `US-CA`). Every trusted proxy must
+    set or remove the header. It takes precedence over the database, and is ignored from other senders. Empty: not
+    used."""
 
     limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_limits)] = Limits()
-    """What clients and engines may make this agent hold and wait for, as a JSON object of the fields of
-    regional_agent/http/limits.py that are to differ from what they are there."""
+    """Limits of memory, connections and time that clients and engines may use: a JSON object of those fields of
+    regional_agent/http/limits.py that differ from their defaults."""
     access_log_file: Path | None = None
-    """Where a JSON line is written for each request; None writes none. It may be renamed under way."""
+    """File of the access log, one JSON line per request. It may be renamed for log rotation. Default: no access log."""
     access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
-    """Share of the requests that went well for which there is a line; those that did not always have one."""
+    """Share (0-1) of successful requests that are logged; failed requests are always logged."""
     traffic_certificate_file: Path | None = None
-    """PEM certificate chain for clients; None serves them plain HTTP. This and all files below are read again when
-    they change, and used for the connections to come."""
+    """PEM certificate chain of the traffic listener. Default: plain HTTP. This file and the files below are reloaded
+    when they change; new connections use the new content."""
     traffic_key_file: Path | None = None
-    """Its private key, unencrypted PEM."""
+    """Private key of `traffic_certificate_file`, unencrypted PEM."""
     traffic_client_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign clients' certificates; None asks clients for none."""
+    """PEM certificates of the authorities that sign clients' certificates. Default: clients need no certificate."""
     peer_certificate_file: Path | None = None
-    """PEM certificate chain that this agent shows to other agents, as server and as client; it must be good for the
-    host in `advertise_peer_url`. None leaves traffic between agents to plain HTTP, signed but not encrypted."""
+    """PEM certificate chain for connections between agents, as server and as client; it must be valid for the host of
+    `advertise_peer_url`. Default: plain HTTP, which is signed but not encrypted."""
     peer_key_file: Path | None = None
-    """Its private key, unencrypted PEM."""
+    """Private key of `peer_certificate_file`, unencrypted PEM."""
     peer_ca_file: Path | None = None
     """PEM certificates of the authorities that sign agents' certificates."""
     upstream_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign those of engines and control planes with https URLs; None takes
-    what the system trusts."""
+    """PEM certificates of the authorities that sign the certificates of engines and control planes with https URLs.
+    Default: the system's trust store."""
 
     @model_validator(mode="after")
-    def _others_can_reach_it(self) -> AgentSettings:
+    def _require_reachable_peer_url(self) -> AgentSettings:
         if self.advertise_peer_url is None and self.peer_listen.host in ("0.0.0.0", "::"):
             raise ValueError(
-                f"ADVERTISE_PEER_URL: {self.peer_listen.host} is every address of this machine and none that others can"
-                " reach; set it to http://host:port as they do"
+                f"ADVERTISE_PEER_URL: {self.peer_listen.host} is a wildcard address, which other regions cannot"
+                " connect to; set the URL to http://host:port"
             )
         return self
 
     @model_validator(mode="after")
-    def _somebody_says_where_clients_are(self) -> AgentSettings:
+    def _require_trusted_proxies(self) -> AgentSettings:
         if self.location_header and not self.trusted_proxies:
-            raise ValueError("LOCATION_HEADER: is believed from trusted proxies alone; set TRUSTED_PROXIES too")
+            raise ValueError("LOCATION_HEADER: only trusted proxies may send it; set TRUSTED_PROXIES too")
         return self
 
     @model_validator(mode="after")
-    def _tls_files(self) -> AgentSettings:
+    def _require_complete_tls_files(self) -> AgentSettings:
         traffic = (self.traffic_certificate_file, self.traffic_key_file)
         if (traffic[0] is None) != (traffic[1] is None) or (self.traffic_client_ca_file and traffic[0] is None):
             raise ValueError(
-                "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE; set both (for TRAFFIC_CLIENT_CA_FILE too)"
+                "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE; set both (for TRAFFIC_CLIENT_CA_FILE too)"
             )
         peer = (self.peer_certificate_file, self.peer_key_file, self.peer_ca_file)
         if len({file is None for file in peer}) > 1:
-            raise ValueError("PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE; set all or none")
+            raise ValueError("PEER_CERTIFICATE_FILE: requires PEER_KEY_FILE and PEER_CA_FILE; set all or none")
         if (self.etcd_certificate_file is None) != (self.etcd_key_file is None):
-            raise ValueError("ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both")
+            raise ValueError("ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both")
         if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
-            raise ValueError("ETCD_CERTIFICATE_FILE: is shown over TLS alone; set ETCD_CA_FILE too")
+            raise ValueError("ETCD_CERTIFICATE_FILE: is used only with TLS; set ETCD_CA_FILE too")
         return self
 
     @field_validator("etcd_endpoints")
@@ -248,10 +252,10 @@ class AgentSettings(BaseSettings):
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None) -> AgentSettings:
-    """Settings from the environment, with `overrides` by field name before it.
+    """Read the settings from the environment; `overrides`, by field name, take precedence.
 
     Raises:
-        BadSettings: some are missing or malformed; the message never shows a URL that may hold a password.
+        BadSettings: settings are missing or invalid; the message never contains a URL that may contain a password.
     """
     try:
         return AgentSettings(**(overrides or {}))

@@ -1,4 +1,4 @@
-"""The agent's epoch: a number that grows with every start, so that whatever an earlier start left is harmless."""
+"""The agent's fencing epoch: a number that grows with every start, so that writes of an earlier start are ignored."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import structlog
 from regional_agent.config.last_known_good import LastKnownGood
 
 MAX_EPOCH = 2**53 - 1
-"""Redis scripts and JSON readers hold larger integers inexactly."""
+"""Redis scripts and JSON readers represent larger integers inexactly."""
 
 log = structlog.get_logger()
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The newest start, as it is kept on disk."""
+    """The epoch of the last start, as stored on disk."""
 
     epoch: int
 
 
 def next_epoch(state_dir: Path, unix_s: float) -> int:
-    """The epoch of the start that happens now: above the one on disk, and above the clock's where the disk is new.
+    """Return the epoch of this start and store it: at least the clock (ms), and greater than the stored epoch.
 
-    The clock alone would do but for the days when it is set back; the disk alone, but for those when it is lost.
+    The stored epoch covers a clock that was set back; the clock covers a lost disk.
+
+    Args:
+        state_dir: directory of the stored epoch.
+        unix_s: Unix time, in seconds.
     """
     memory = LastKnownGood(state_dir / "start", Start)
     before = memory.load()
@@ -32,5 +36,5 @@ def next_epoch(state_dir: Path, unix_s: float) -> int:
     try:
         memory.write(Start(epoch))
     except OSError as error:
-        log.warning("start not remembered", file=str(memory.path), error=error.strerror)
+        log.warning("start epoch not stored", file=str(memory.path), error=error.strerror)
     return epoch

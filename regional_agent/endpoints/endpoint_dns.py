@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from regional_agent.background_tasks import beat
+from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.upstream.address import Address, is_host
 
@@ -128,7 +128,7 @@ class DnsResolver:
                 self._on_change()
             next_at = {host: at for host, at in next_at.items() if host in self.answers}
             next_at |= {host: self._clock() + RESOLVE_S * self._rng.uniform(0.8, 1.2) for host in due}
-            await beat(LOOK_S)
+            await sleep_until_tick(LOOK_S)
 
     async def ask(self, hosts: Sequence[str]) -> bool:
         """Ask for hosts, together; whether any of them has other addresses than before."""

@@ -7,7 +7,7 @@ from random import Random
 
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engine_kinds import ENGINES
-from regional_agent.background_tasks import rest
+from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_models import NotReady, ask_loaded
 from regional_agent.upstream.http_fetch import fetch
@@ -40,7 +40,7 @@ async def watch(endpoint: Endpoint, connections: UpstreamPool, siblings: Callabl
         endpoint.wake.clear()
         endpoint.probed(await probe(endpoint, connections))
         wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
-        await rest(endpoint.wake, at_least_s=min(wait_s, HURRY_S), at_most_s=wait_s)
+        await wait_for_event(endpoint.wake, at_least_s=min(wait_s, HURRY_S), at_most_s=wait_s)
 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:

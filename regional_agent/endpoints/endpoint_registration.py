@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from regional_agent.background_tasks import beat
+from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.config.settings import BadSettings
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, Wrong
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseMemory
@@ -153,7 +153,7 @@ class Registrations:
         """Until cancelled, expire leases, write them to disk, and reload the token file."""
         looked_at = self._clock()
         while True:
-            await beat(EXPIRE_S)
+            await sleep_until_tick(EXPIRE_S)
             before, looked_at = looked_at, self._clock()
             self._excuse(looked_at - before - 2 * EXPIRE_S)
             self.expire()

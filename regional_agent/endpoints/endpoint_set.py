@@ -24,7 +24,7 @@ from penstock.health.engine_signals import BadSignals
 from penstock.health.outlier_ejection import Outcome, outcome_of
 from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
-from regional_agent.background_tasks import beat, cancel, keep_running
+from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_probes, endpoint_signals
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_dns import DnsResolver, Resolve
@@ -305,7 +305,7 @@ class EndpointSet:
 
     async def _keep_tidy(self) -> None:
         while True:
-            await beat(TIDY_S)
+            await sleep_until_tick(TIDY_S)
             self._retired = [one for one in self._retired if one.local_load.requests > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
@@ -316,7 +316,7 @@ class EndpointSet:
 
     async def _keep_looking(self) -> None:
         while True:
-            await beat(LOOK_S)
+            await sleep_until_tick(LOOK_S)
             await self.look()
 
     def _read_if_changed(self) -> tuple[Entry, ...] | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.routing.reasons import Reason
-from regional_agent.background_tasks import beat, keep_running
+from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
@@ -150,7 +150,7 @@ class Listener:
 
     async def _sweep(self) -> None:
         while True:
-            await beat(SWEEP_S)
+            await sleep_until_tick(SWEEP_S)
             now = self.state.clock()
             for connection in list(self.connections):
                 connection.check_timeouts(now)

@@ -17,7 +17,7 @@ from penstock.routing.region_selection import RegionView
 from penstock.wire import probe
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.signing import BadSignature, FleetKey
-from regional_agent.background_tasks import cancel, keep_running, rest
+from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
@@ -173,7 +173,7 @@ class PeerProber:
                 if len(rounds) < MAX_ROUNDS:
                     rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
                 interval_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1)
-                await rest(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
+                await wait_for_event(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
                 for ended in [one for one in rounds if one.done()]:
                     rounds.remove(ended)
                     ended.result()

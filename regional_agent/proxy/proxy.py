@@ -8,7 +8,7 @@ from collections import Counter
 from random import Random
 
 from penstock.routing.reasons import Refusal
-from regional_agent.background_tasks import beat, keep_running
+from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
@@ -90,6 +90,6 @@ class Proxy:
 
     async def _sweep(self) -> None:
         while True:
-            await beat(SLOT_S)
+            await sleep_until_tick(SLOT_S)
             self.active.turn(self.clock())
             self._recorder.flush()

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
-from regional_agent.background_tasks import beat, cancel, keep_running
+from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.shared_load.redis_script import (
     EXCHANGE,
     MAX_AGENTS,
@@ -141,7 +141,7 @@ class SharedLoadExchange:
 
     async def _keep_fading(self) -> None:
         while True:
-            await beat(FADE_INTERVAL_S)
+            await sleep_until_tick(FADE_INTERVAL_S)
             if self._load.fade():
                 self._on_received()
 

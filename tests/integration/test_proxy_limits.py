@@ -325,7 +325,7 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
         writer.close()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        while one.carrier.retry_budget.withdraw(one.carrier.clock()):
+        while one.proxy.retry_budget.withdraw(one.proxy.clock()):
             pass
         status, _, body = await ask(one)
         assert (status, code(body)) == (502, "engine_failed")
@@ -355,4 +355,4 @@ async def test_a_number_of_any_length_in_a_body_keeps_nothing_reserved(tmp_path:
             body = b'{"model": "%b", "messages": [], "max_tokens": %b}' % (MODEL.encode(), b"9" * digits)
             assert (await ask(one, body=body)).status == 200
             assert one.held() == 0
-            assert not list(one.carrier.active)
+            assert not list(one.proxy.active)

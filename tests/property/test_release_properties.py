@@ -86,7 +86,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"data: 1\n\n"
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
-                await until(lambda: one.held() == 0 and not list(one.carrier.active))
+                await until(lambda: one.held() == 0 and not list(one.proxy.active))
                 assert one.quotas.running("open") == 0
     access_log.close()
 

@@ -104,7 +104,7 @@ class Agent:
         self.tally = RequestTally()
         self.exchange: SharedLoadExchange | None = None
         self.router: Router
-        self.carrier: Proxy
+        self.proxy: Proxy
         self.listener: Listener
         self.traffic = self.peer = Address("", 0)
 
@@ -201,7 +201,7 @@ async def agent(
         one.exchange.start()
     one.router = _router(one, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
-    one.carrier = Proxy(
+    one.proxy = Proxy(
         one.router,
         connections,
         metrics,
@@ -212,10 +212,10 @@ async def agent(
         peer_pool=peer_pool,
         access_log=access_log,
     )
-    one.carrier.start()
+    one.proxy.start()
     readiness = Readiness(one.config, endpoints)
-    service = TrafficService(one.router.admission, one.carrier, one.config, readiness)
-    peer_service = PeerService(one.router.admission, one.carrier, cast(Any, None))
+    service = TrafficService(one.router.admission, one.proxy, one.config, readiness)
+    peer_service = PeerService(one.router.admission, one.proxy, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = one.locator.header
     one.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
@@ -228,7 +228,7 @@ async def agent(
         for listener in (one.listener, peer):
             listener.stop_accepting()
             await listener.drain(0.0)
-        one.carrier.stop()
+        one.proxy.stop()
         queue_here.close()
         if one.exchange is not None:
             await one.exchange.stop()
@@ -240,7 +240,7 @@ async def agent(
 def admin_service(one: Agent, registrations: Registrations | None = None) -> AdminService:
     """The service of an agent's admin listener; requests for what it lacks fail."""
     return AdminService(
-        one.carrier,
+        one.proxy,
         Readiness(one.config, one.endpoints),
         cast(Any, registrations),
         ExplainService(one.router, one.config, one.locator),

@@ -42,7 +42,7 @@ def agent(settings: dict[str, str]) -> tuple[int, str]:
     return done.returncode, done.stderr.strip().rpartition("\n")[2]
 
 
-def test_a_port_that_is_taken_is_named(settings: dict[str, str]) -> None:
+def test_names_a_port_in_use(settings: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         code, told = agent(settings | {"ADMIN_LISTEN": listen})
@@ -53,7 +53,7 @@ def test_a_port_that_is_taken_is_named(settings: dict[str, str]) -> None:
     )
 
 
-def test_a_state_directory_that_cannot_be_made_is_named(settings: dict[str, str], tmp_path: Path) -> None:
+def test_names_a_state_directory_that_cannot_be_created(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     state = tmp_path / "file" / "state"
     code, told = agent(settings | {"STATE_DIR": str(state)})

@@ -22,7 +22,7 @@ def kept(tmp_path: Path) -> LastKnownGood[Kept]:
     return LastKnownGood(tmp_path / "kept", Kept)
 
 
-async def test_a_saved_value_is_there_after_a_restart(kept: LastKnownGood[Kept]) -> None:
+async def test_loads_a_saved_value_after_a_restart(kept: LastKnownGood[Kept]) -> None:
     assert kept.load() is None
     await kept.save(Kept(1, ("a", "ü")))
     await kept.save(Kept(2))
@@ -30,12 +30,12 @@ async def test_a_saved_value_is_there_after_a_restart(kept: LastKnownGood[Kept])
     assert os.listdir(kept.path.parent) == ["kept"]
 
 
-async def test_of_saves_that_overlap_the_last_is_on_disk(kept: LastKnownGood[Kept]) -> None:
+async def test_last_of_overlapping_saves_is_on_disk(kept: LastKnownGood[Kept]) -> None:
     await asyncio.gather(*(kept.save(Kept(number)) for number in range(50)))
     assert kept.load() == Kept(49)
 
 
-async def test_every_torn_file_is_ignored(kept: LastKnownGood[Kept]) -> None:
+async def test_ignores_truncated_files(kept: LastKnownGood[Kept]) -> None:
     await kept.save(Kept(7, ("some", "names")))
     whole = kept.path.read_bytes()
     for length in range(len(whole)):
@@ -45,7 +45,7 @@ async def test_every_torn_file_is_ignored(kept: LastKnownGood[Kept]) -> None:
     assert kept.load() == Kept(7, ("some", "names"))
 
 
-async def test_every_changed_byte_is_noticed(kept: LastKnownGood[Kept]) -> None:
+async def test_detects_every_changed_byte(kept: LastKnownGood[Kept]) -> None:
     await kept.save(Kept(7))
     whole = kept.path.read_bytes()
     for index in range(len(whole)):
@@ -55,7 +55,7 @@ async def test_every_changed_byte_is_noticed(kept: LastKnownGood[Kept]) -> None:
         assert kept.load() is None
 
 
-async def test_another_kind_version_or_size_is_not_ours(kept: LastKnownGood[Kept]) -> None:
+async def test_ignores_another_kind_version_or_size(kept: LastKnownGood[Kept]) -> None:
     await kept.save(Kept(7))
     assert LastKnownGood(kept.path, Other).load() is None
     kept.path.write_bytes(kept.path.read_bytes().replace(b"penstock 1 ", b"penstock 2 "))
@@ -64,7 +64,7 @@ async def test_another_kind_version_or_size_is_not_ours(kept: LastKnownGood[Kept
     assert kept.load() is None
 
 
-async def test_a_crash_before_the_rename_leaves_the_old_value(kept: LastKnownGood[Kept]) -> None:
+async def test_crash_before_the_rename_keeps_the_old_value(kept: LastKnownGood[Kept]) -> None:
     await kept.save(Kept(1))
     kept.path.with_name("kept.new").write_bytes(b"half of somethi")
     assert kept.load() == Kept(1)
@@ -72,7 +72,7 @@ async def test_a_crash_before_the_rename_leaves_the_old_value(kept: LastKnownGoo
     assert kept.load() == Kept(2)
 
 
-async def test_a_disk_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+async def test_unwritable_disk_raises_nothing(tmp_path: Path) -> None:
     nowhere = LastKnownGood(tmp_path / "missing" / "kept", Kept)
     await nowhere.save(Kept(1))
     assert nowhere.load() is None

@@ -52,13 +52,13 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hidden" not in repr(settings)
 
 
-def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch)
     assert load_settings({"region": "eu-es"}).region == "eu-es"
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "message"),
     [
         ("REGION", "Not A Region", "REGION: 'Not A Region' is no name; use 1 to 63 lower-case letters"),
         ("TRAFFIC_LISTEN", "8080", "TRAFFIC_LISTEN: '8080' is not of the form host:port"),
@@ -66,7 +66,7 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("ETCD_ENDPOINTS", " , ", "ETCD_ENDPOINTS: name at least one"),
         ("ETCD_ENDPOINTS", "http", "ETCD_ENDPOINTS: 'http' is not of the form host:port"),
         ("CONTROL_PLANE_URLS", "ftp://a:1", "CONTROL_PLANE_URLS[0]: 'ftp://a:1' is not of the form http://host:port"),
-        ("PEER_LISTEN", "0.0.0.0:8081", "ADVERTISE_PEER_URL: 0.0.0.0 is every address"),
+        ("PEER_LISTEN", "0.0.0.0:8081", "ADVERTISE_PEER_URL: 0.0.0.0 is a wildcard address"),
         ("PEER_URLS", "{", "PEER_URLS: not JSON"),
         ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
         ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),
@@ -77,43 +77,43 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         (
             "LIMITS",
             '{"request_timeout_s": 1e300}',
-            "LIMITS: request_timeout_s is 1e+300; it must be no more than a day",
+            "LIMITS: request_timeout_s is 1e+300; it must be at most one day",
         ),
         ("WARM_UP_S", "nan", "WARM_UP_S: Input should be less than or equal to 600"),
         ("EJECTION_S", "0", "EJECTION_S: Input should be greater than 0"),
         ("MAX_EJECTED_SHARE", "50", "MAX_EJECTED_SHARE: Input should be less than or equal to 1"),
         ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
-        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both"),
-        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
-        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
-        ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE"),
+        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both"),
+        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
+        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
+        ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: requires PEER_KEY_FILE and PEER_CA_FILE"),
         (
             "LOCATION_HEADER",
             "X-Country",
-            "LOCATION_HEADER: is believed from trusted proxies alone; set TRUSTED_PROXIES",
+            "LOCATION_HEADER: only trusted proxies may send it; set TRUSTED_PROXIES",
         ),
-        ("LOCATION_HEADER", "X_Country", "LOCATION_HEADER: 'X_Country' is no name of a header"),
-        ("LOCATION_HEADER", "X-Country\n", "LOCATION_HEADER: 'X-Country\\n' is no name of a header"),
+        ("LOCATION_HEADER", "X_Country", "LOCATION_HEADER: 'X_Country' is not a header name"),
+        ("LOCATION_HEADER", "X-Country\n", "LOCATION_HEADER: 'X-Country\\n' is not a header name"),
         ("LOCATION_HEADER", "a" * 65, "LOCATION_HEADER: 'aaa"),
-        ("LOCATION_HEADER", "Authorization", "LOCATION_HEADER: Authorization means something else here"),
-        ("LOCATION_HEADER", "X-Forwarded-For", "LOCATION_HEADER: X-Forwarded-For means something else here"),
-        ("LOCATION_HEADER", "Content-Type", "LOCATION_HEADER: Content-Type means something else here"),
-        ("LOCATION_HEADER", "X-Penstock-Place", "LOCATION_HEADER: X-Penstock-Place means something else here"),
+        ("LOCATION_HEADER", "Authorization", "LOCATION_HEADER: Authorization has another meaning"),
+        ("LOCATION_HEADER", "X-Forwarded-For", "LOCATION_HEADER: X-Forwarded-For has another meaning"),
+        ("LOCATION_HEADER", "Content-Type", "LOCATION_HEADER: Content-Type has another meaning"),
+        ("LOCATION_HEADER", "X-Penstock-Place", "LOCATION_HEADER: X-Penstock-Place has another meaning"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
     ],
 )
-def test_a_bad_value_is_one_line_that_names_it(
-    monkeypatch: pytest.MonkeyPatch, field: str, value: str, says: str
+def test_names_an_invalid_setting_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: str, message: str
 ) -> None:
     given(monkeypatch, **{field: value})
     with pytest.raises(BadSettings) as caught:
         load_settings()
     (line,) = str(caught.value).splitlines()
-    assert line.startswith(PREFIX + says)
+    assert line.startswith(PREFIX + message)
     assert "hidden" not in line
 
 
-def test_everything_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_all_missing_settings_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for field in GOOD:
         monkeypatch.delenv(PREFIX + field, raising=False)
     with pytest.raises(BadSettings) as caught:

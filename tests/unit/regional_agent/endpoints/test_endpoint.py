@@ -56,7 +56,7 @@ def readiness(pool: EndpointPool) -> list[bool]:
     return [view.ready for view in pool.views]
 
 
-def test_an_ejected_endpoint_leaves_its_pool_and_returns_by_one_trial(clock: Clock) -> None:
+def test_ejected_endpoint_returns_after_one_successful_trial(clock: Clock) -> None:
     pool = pool_of(3, clock)
     first = pool.endpoints[0]
     assert fail(first, clock)
@@ -70,7 +70,7 @@ def test_an_ejected_endpoint_leaves_its_pool_and_returns_by_one_trial(clock: Clo
     assert (readiness(pool), pool.ejected, pool.in_flight) == ([True, True, True], 0, 0)
 
 
-def test_a_good_health_probe_does_not_take_an_ejected_endpoint_back(clock: Clock) -> None:
+def test_successful_probe_does_not_end_an_ejection(clock: Clock) -> None:
     pool = pool_of(2, clock)
     fail(pool.endpoints[0], clock)
     for _ in range(10):
@@ -78,7 +78,7 @@ def test_a_good_health_probe_does_not_take_an_ejected_endpoint_back(clock: Clock
     assert readiness(pool) == [False, True]
 
 
-def test_a_trial_that_comes_back_without_a_word_is_tried_again(clock: Clock) -> None:
+def test_repeats_an_inconclusive_trial(clock: Clock) -> None:
     pool = pool_of(2, clock)
     first = pool.endpoints[0]
     fail(first, clock)
@@ -88,7 +88,7 @@ def test_a_trial_that_comes_back_without_a_word_is_tried_again(clock: Clock) -> 
     assert readiness(pool)[0]
 
 
-def test_the_next_request_is_the_trial_however_busy_and_slow_it_looks(clock: Clock) -> None:
+def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock) -> None:
     """As long as it waits for one, no other of a pool of two can be ejected."""
     pool = pool_of(2, clock)
     first, second = pool.endpoints
@@ -105,7 +105,7 @@ def test_the_next_request_is_the_trial_however_busy_and_slow_it_looks(clock: Clo
     assert fail(second, clock)
 
 
-def test_no_more_of_a_pool_is_ejected_than_its_cap(clock: Clock) -> None:
+def test_ejections_respect_the_maximum_share(clock: Clock) -> None:
     pool = pool_of(3, clock)
     assert [fail(one, clock, times=10) for one in pool.endpoints] == [True, False, False]
     assert pool.ready == 2
@@ -114,7 +114,7 @@ def test_no_more_of_a_pool_is_ejected_than_its_cap(clock: Clock) -> None:
     assert alone.ready == 1
 
 
-def test_with_too_few_left_alive_ejections_are_ignored(clock: Clock) -> None:
+def test_panicking_pool_ignores_ejections(clock: Clock) -> None:
     pool = pool_of(4, clock)
     for one in pool.endpoints[:2]:
         fail(one, clock)
@@ -127,7 +127,7 @@ def test_with_too_few_left_alive_ejections_are_ignored(clock: Clock) -> None:
     assert (readiness(pool), pool.panics) == ([False, False, True, True], False)
 
 
-def test_a_dead_endpoint_stays_out_even_in_panic(clock: Clock) -> None:
+def test_panicking_pool_excludes_endpoints_that_are_down(clock: Clock) -> None:
     pool = pool_of(2, clock)
     fail(pool.endpoints[0], clock)
     for one in pool.endpoints:
@@ -141,7 +141,7 @@ def warming(clock: Clock) -> EndpointPool:
     return pool_of(2, clock, warm_up_s=30.0)
 
 
-def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: EndpointPool, clock: Clock) -> None:
+def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock: Clock) -> None:
     assert [view.weight for view in warming.views] == [0.1, 0.1]
     later(warming, clock, 15.0)
     assert [view.weight for view in warming.views] == [0.5, 0.5]
@@ -156,7 +156,7 @@ def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: EndpointPool, cloc
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 
 
-def test_a_blink_costs_no_warmth_and_a_fall_does(warming: EndpointPool, clock: Clock) -> None:
+def test_short_outage_keeps_the_weight_and_a_long_one_resets_it(warming: EndpointPool, clock: Clock) -> None:
     later(warming, clock, 60.0)
     first = warming.endpoints[0]
     first.broke()
@@ -171,7 +171,7 @@ def test_a_blink_costs_no_warmth_and_a_fall_does(warming: EndpointPool, clock: C
     assert first.view.weight == 0.1
 
 
-def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock) -> None:
+def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: Clock) -> None:
     pool, alone = pool_of(3, clock), EndpointPool(rules=RULES)
     shared = pool.endpoints[0]
     shared.pools = (pool, alone)
@@ -180,7 +180,7 @@ def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock
     assert (pool.ready, alone.ready) == (3, 1)
 
 
-def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None:
+def test_reports_only_changes_of_its_configured_models(clock: Clock) -> None:
     told: list[bool] = []
     one = Endpoint(
         EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: told.append(True)
@@ -193,7 +193,7 @@ def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None
     assert (one.models, told) == (("m", "n"), [True, True])
 
 
-def test_another_accelerator_at_its_address_is_learned_anew() -> None:
+def test_new_accelerator_resets_the_learned_speed() -> None:
     spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator="l4")
     one = Endpoint(spec, OutlierDetection())
     learner = one.learner

@@ -13,7 +13,7 @@ def entry(name: str = "gpus") -> DnsEntry:
     return DnsEntry(EndpointSpec(name, Address("engines.test", 8000), ("m",), 4))
 
 
-def test_each_address_is_an_endpoint_named_alike_by_every_agent() -> None:
+def test_each_address_is_an_endpoint_with_a_stable_name() -> None:
     specs = entry().expanded(["10.0.0.2", "fd00::1", "10.0.0.1", "10.0.0.2"])
     assert [(one.name, one.address) for one in specs] == [
         ("gpus-10.0.0.1", Address("10.0.0.1", 8000)),
@@ -22,24 +22,24 @@ def test_each_address_is_an_endpoint_named_alike_by_every_agent() -> None:
     ]
 
 
-def test_the_longest_names_are_still_names() -> None:
+def test_longest_generated_names_are_valid() -> None:
     longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
     for spec in entry("x" * MAX_NAME).expanded([longest, "::1", "fe80::"]):
         assert CHECKS["name"][1](spec.name) == spec.name
 
 
-def test_a_name_with_very_many_addresses_is_cut() -> None:
+def test_limits_the_addresses_of_one_host() -> None:
     assert len(entry().expanded([f"10.0.{n // 256}.{n % 256}" for n in range(1000)])) == MAX_ADDRESSES
 
 
 @pytest.mark.parametrize(
     "value", ["engines", "engines:", ":80", "engines:0", "engines:65536", "a b:80", "http://x:80", "[::1]:80", 7, None]
 )
-def test_what_is_no_name_with_a_port_is_refused(value: object) -> None:
+def test_rejects_what_is_not_host_and_port(value: object) -> None:
     assert dns_address(value) is None
 
 
-async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_with_its_age(
+async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_dns.TIMEOUT_S", 0.02)
@@ -72,7 +72,7 @@ async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_wit
         (["fd00::2", "fd00::1"], ("fd00::1", "fd00::2")),
     ],
 )
-async def test_servers_with_addresses_of_both_families_count_once(answer: list[str], taken: tuple[str, ...]) -> None:
+async def test_prefers_ipv4_if_a_host_has_both_families(answer: list[str], taken: tuple[str, ...]) -> None:
     async def resolve(host: str) -> Sequence[str]:
         return answer
 

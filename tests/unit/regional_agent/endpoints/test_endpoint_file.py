@@ -44,7 +44,7 @@ def test_reads_every_field_and_its_default() -> None:
     assert parse("[]") == ()
 
 
-def test_reads_what_need_not_be_said_and_names_in_dns() -> None:
+def test_reads_optional_fields_and_dns_entries() -> None:
     text = GOOD.replace("queue: 4", "queue: 4\n  engine: triton\n  version: 25.1\n  health: /ok\n  metrics_port: 8002")
     text = text.replace("version: 25.1", "version: '25.1'") + DNS
     first, _, gpus = parse(text)
@@ -92,7 +92,7 @@ def test_reads_what_need_not_be_said_and_names_in_dns() -> None:
         ),
     ],
 )
-def test_a_mistake_names_its_line_and_field(change: tuple[str, str], says: str) -> None:
+def test_error_names_line_and_field(change: tuple[str, str], says: str) -> None:
     with pytest.raises(BadEndpointFile) as caught:
         parse(GOOD.replace(*change))
     (line,) = str(caught.value).splitlines()
@@ -101,12 +101,12 @@ def test_a_mistake_names_its_line_and_field(change: tuple[str, str], says: str) 
 
 
 @pytest.mark.parametrize("text", ["", "name: gpu-1", "just words"])
-def test_what_is_no_list_is_refused(text: str) -> None:
+def test_rejects_what_is_not_a_list(text: str) -> None:
     with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml:1: not a list"):
         parse(text)
 
 
-def test_all_mistakes_are_told_together_up_to_a_bound() -> None:
+def test_reports_all_errors_up_to_a_limit() -> None:
     with pytest.raises(BadEndpointFile) as caught:
         parse("- name: x\n" * 100)
     assert len(str(caught.value).splitlines()) == MAX_PROBLEMS
@@ -115,18 +115,18 @@ def test_all_mistakes_are_told_together_up_to_a_bound() -> None:
 @pytest.mark.parametrize(
     "host", ["a..b", ".a", "a b", "x" * 64, "a-", "e\u0301.test", "[::1", "[g::1]", "127.0.0.1\\0", "", "a." * 130]
 )
-def test_what_cannot_be_looked_up_is_refused_where_it_is_written(host: str) -> None:
+def test_rejects_hosts_that_cannot_be_resolved(host: str) -> None:
     with pytest.raises(BadEndpointFile, match=r":2: url: .* write http://host:port"):
         parse(GOOD.replace("http://127.0.0.1:8001", f'"http://{host}:8001"'))
 
 
-def test_lists_of_lists_of_lists_are_not_unfolded() -> None:
+def test_rejects_nested_aliases_without_expanding_them() -> None:
     lists = ["&l0 [m]", *(f"&l{n} [{', '.join([f'*l{n - 1}'] * 50)}]" for n in range(1, 9))]
     with pytest.raises(BadEndpointFile, match="models"):
         parse("".join(f"- {{name: x{n}, slots: 1, models: {one}}}\n" for n, one in enumerate(lists)))
 
 
-def test_a_list_may_be_written_once_and_named_again() -> None:
+def test_accepts_an_alias_of_a_list() -> None:
     _, two = parse(
         "- {name: a, url: 'http://h:1', slots: 1, models: &all [m, n]}\n"
         "- {name: b, url: 'http://h:2', slots: 1, models: *all}\n"
@@ -135,22 +135,22 @@ def test_a_list_may_be_written_once_and_named_again() -> None:
     assert two.models == ("m", "n")
 
 
-def test_a_byte_order_mark_and_other_line_ends_are_no_mistake() -> None:
+def test_accepts_a_byte_order_mark_and_crlf() -> None:
     assert parse("\ufeff" + GOOD.replace("\n", "\r\n")) == parse(GOOD)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (MAX_FILE_BYTES + 1), b"[" * 100_000, b"- !!python/x {}"])
-def test_hostile_content_is_refused(content: bytes) -> None:
+def test_rejects_hostile_content(content: bytes) -> None:
     with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml"):
         parse_endpoints(content, PATH)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadEndpointFile, match="cannot read the endpoints"):
         read_endpoint_file(tmp_path / "none.yaml")
 
 
-def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_rejects_a_file_that_is_not_regular(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(BadEndpointFile, match="not a plain file; put one there"):

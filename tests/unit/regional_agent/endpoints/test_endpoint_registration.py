@@ -94,7 +94,7 @@ def test_registers_renews_lists_and_drains(api: Api) -> None:
     assert api.names() == ["fixed"]
 
 
-def test_a_lease_that_runs_out_drains_its_endpoint(api: Api) -> None:
+def test_expired_lease_drains_its_endpoint(api: Api) -> None:
     api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
     api.now = 10.0
     api.registrations.expire()
@@ -106,26 +106,26 @@ def test_a_lease_that_runs_out_drains_its_endpoint(api: Api) -> None:
     "authorization",
     [None, b"", b"Bearer", b"Bearer wrong", b"Basic " + TOKEN.encode(), b"Bearer \xff\xfe", BEARER[:-1]],
 )
-def test_nobody_without_the_token_does_or_learns_anything(api: Api, authorization: bytes | None) -> None:
+def test_rejects_requests_without_a_valid_token(api: Api, authorization: bytes | None) -> None:
     for method, name in (("GET", ""), ("PUT", "gpu-9"), ("DELETE", "fixed")):
         status, answer = api.ask(method, name, GOOD, authorization)
         assert (status, answer["error"]["code"]) == (401, "unknown_token")
     assert api.names() == ["fixed"]
 
 
-def test_nobody_registers_before_a_token_is_configured(tmp_path: Path) -> None:
+def test_rejects_registration_without_a_token_file(tmp_path: Path) -> None:
     api = Api(tmp_path, tokens=None)
     status, answer = api.ask("PUT", "gpu-9", GOOD, b"Bearer ")
     assert (status, answer["error"]["code"]) == (403, "registration_off")
     assert "REGISTRATION_TOKEN_FILE" in answer["error"]["message"]
 
 
-def test_old_and_new_token_work_while_one_is_replaced(tmp_path: Path) -> None:
+def test_accepts_old_and_new_token_during_a_rotation(tmp_path: Path) -> None:
     api = Api(tmp_path, tokens=f"{TOKEN}\n\nfedcba9876543210-next\n")
     assert api.ask("GET")[0] == api.ask("GET", authorization=b"bearer fedcba9876543210-next")[0] == 200
 
 
-async def test_tokens_change_under_way_and_a_bad_file_leaves_the_last_good_ones(
+async def test_reloads_tokens_and_keeps_them_if_the_file_is_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
@@ -168,9 +168,7 @@ async def test_tokens_change_under_way_and_a_bad_file_leaves_the_last_good_ones(
         ({"dns": "x:1"}, "dns", "no such field; there are name, url"),
     ],
 )
-def test_a_bad_field_is_named_with_its_remedy_and_changes_nothing(
-    api: Api, change: dict[str, Any], param: str, says: str
-) -> None:
+def test_names_an_invalid_field_and_changes_nothing(api: Api, change: dict[str, Any], param: str, says: str) -> None:
     status, answer = api.ask("PUT", "gpu-9", {**GOOD, **change})
     error = answer["error"]
     assert (status, error["param"], error["code"], error["type"]) == (
@@ -184,7 +182,7 @@ def test_a_bad_field_is_named_with_its_remedy_and_changes_nothing(
 
 
 @pytest.mark.parametrize("missing", ["url", "models", "slots"])
-def test_what_must_be_said_is_asked_for(api: Api, missing: str) -> None:
+def test_names_a_missing_field(api: Api, missing: str) -> None:
     status, answer = api.ask("PUT", "gpu-9", {field: GOOD[field] for field in GOOD if field != missing})
     assert (status, answer["error"]["param"]) == (400, missing)
 
@@ -192,17 +190,17 @@ def test_what_must_be_said_is_asked_for(api: Api, missing: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (MAX_BODY_BYTES + 1), b'{"url": NaN}']
 )
-def test_a_body_that_is_no_endpoint_is_refused(api: Api, body: bytes) -> None:
+def test_rejects_an_invalid_body(api: Api, body: bytes) -> None:
     assert api.ask("PUT", "gpu-9", body)[0] == 400
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "%41", "a b", "x" * 64])
-def test_a_path_that_is_no_name_is_refused(api: Api, name: str) -> None:
+def test_rejects_an_invalid_name_in_the_path(api: Api, name: str) -> None:
     status, answer = api.ask("PUT", name, GOOD)
     assert (status, answer["error"]["param"]) == (400, "name")
 
 
-def test_what_the_file_has_is_not_taken_over_or_drained(api: Api) -> None:
+def test_rejects_changes_to_endpoints_of_the_file(api: Api) -> None:
     assert api.ask("PUT", "fixed", GOOD)[0] == 409
     status, answer = api.ask("PUT", "gpu-9", {**GOOD, "url": "http://127.0.0.1:9000"})
     assert (status, answer["error"]["param"]) == (409, "url")
@@ -212,7 +210,7 @@ def test_what_the_file_has_is_not_taken_over_or_drained(api: Api) -> None:
     assert api.ask("PATCH", "fixed")[0] == api.ask("POST")[0] == 405
 
 
-def test_who_registered_first_and_is_in_the_file_since_is_told_so(api: Api) -> None:
+def test_file_takes_precedence_over_an_earlier_registration(api: Api) -> None:
     assert api.ask("PUT", "gpu-9", GOOD)[0] == 201
     with (api.directory / "endpoints.yaml").open("a") as file:
         file.write("- {name: gpu-9, url: 'http://127.0.0.1:9009', models: [m], slots: 4}\n")
@@ -224,9 +222,7 @@ def test_who_registered_first_and_is_in_the_file_since_is_told_so(api: Api) -> N
     assert api.names() == ["fixed", "gpu-9"]
 
 
-async def test_a_start_that_follows_goes_on_with_the_leases_that_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restart_restores_unexpired_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
     before = Api(tmp_path, keeps=True)
     keeping = asyncio.create_task(before.registrations.keep_expiring())
@@ -246,9 +242,7 @@ async def test_a_start_that_follows_goes_on_with_the_leases_that_are_left(
     assert Api(tmp_path, keeps=True, tokens=None).names() == ["fixed"]
 
 
-async def test_renewals_that_a_stopped_process_could_not_hear_are_not_held_against_endpoints(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_extends_leases_by_the_time_the_process_was_suspended(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
     looking = asyncio.create_task(api.registrations.keep_expiring())
     api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
@@ -262,7 +256,7 @@ async def test_renewals_that_a_stopped_process_could_not_hear_are_not_held_again
     assert api.names() == ["fixed"]
 
 
-def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_number_of_registered_endpoints(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.MAX_REGISTERED", 2)
     assert MAX_REGISTERED > 2
     for n in (1, 2):
@@ -273,7 +267,7 @@ def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("content", [None, "", "short\n", f"{TOKEN}\nshort\n", "x" * 5000])
-def test_a_token_file_that_cannot_be_used_is_said_without_showing_it(tmp_path: Path, content: str | None) -> None:
+def test_names_an_invalid_token_file_without_its_content(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tokens"
     if content is not None:
         path.write_text(content)

@@ -28,12 +28,12 @@ def hear(region: PeerRegion, now: float, *addresses: Address, said: ProbeRespons
     region.round_good(now, now, FAILOVER)
 
 
-def test_nothing_is_known_before_an_answer(region: PeerRegion) -> None:
+def test_region_is_unknown_before_an_answer(region: PeerRegion) -> None:
     view = region.view("m", 0.0, FAILOVER)
     assert (view.state, view.ready, view.credits, region.rtt_s) == (RegionState.UNKNOWN, False, 0, None)
 
 
-def test_ready_where_any_agent_says_so_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
+def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
     region.heard(ONE, answer(ready=False), 0.05, 0.0)
     hear(region, 0.0, TWO, said=answer(wait_s=0.5))
     assert region.view("m", 0.1, FAILOVER).ready
@@ -57,13 +57,13 @@ def test_credits_add_up_are_spent_one_by_one_and_expire(region: PeerRegion) -> N
     assert region.view("m", 1.76, FAILOVER).credits == 0
 
 
-def test_the_newest_answer_replaces_the_credits_before(region: PeerRegion) -> None:
+def test_newest_answer_replaces_earlier_credits(region: PeerRegion) -> None:
     hear(region, 0.0, ONE, said=answer(credits=5))
     hear(region, 0.1, ONE, said=answer(credits=0))
     assert region.view("m", 0.2, FAILOVER).credits == 0
 
 
-def test_two_bad_rounds_fail_it(region: PeerRegion) -> None:
+def test_two_failed_rounds_fail_the_region(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     region.round_bad(0.3, 0.3, FAILOVER)
     assert region.view("m", 0.3, FAILOVER).state is RegionState.SUSPECT
@@ -72,14 +72,14 @@ def test_two_bad_rounds_fail_it(region: PeerRegion) -> None:
     assert (view.state, view.weight) == (RegionState.FAILED, 0.0)
 
 
-def test_a_round_that_was_asked_before_a_good_one_is_old_news(region: PeerRegion) -> None:
+def test_ignores_a_failed_round_older_than_a_successful_one(region: PeerRegion) -> None:
     hear(region, 1.0, ONE)
     for asked_at in (0.2, 0.5, 1.0):
         region.round_bad(asked_at, 1.5, FAILOVER)
     assert region.health.state is RegionState.HEALTHY
 
 
-def test_requests_that_break_together_count_as_one_miss(region: PeerRegion) -> None:
+def test_concurrent_failed_requests_count_as_one_miss(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     for _ in range(50):
         region.broken(ONE, 0.1, FAILOVER)
@@ -89,13 +89,13 @@ def test_requests_that_break_together_count_as_one_miss(region: PeerRegion) -> N
     assert region.health.state is RegionState.FAILED
 
 
-def test_a_broken_agent_does_not_cost_the_region_another_that_answers(region: PeerRegion) -> None:
+def test_failed_request_counts_no_miss_while_another_agent_answers(region: PeerRegion) -> None:
     hear(region, 0.0, ONE, TWO)
     region.broken(ONE, 0.1, FAILOVER)
     assert (region.health.state, region.reached) == (RegionState.HEALTHY, (TWO,))
 
 
-def test_a_broken_one_that_answers_again_may_break_again(region: PeerRegion) -> None:
+def test_failed_requests_count_again_after_an_answer(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     region.broken(ONE, 0.1, FAILOVER)
     hear(region, 0.2, ONE)
@@ -104,7 +104,7 @@ def test_a_broken_one_that_answers_again_may_break_again(region: PeerRegion) -> 
     assert region.health.state is RegionState.SUSPECT
 
 
-def test_an_agent_that_the_store_has_lost_stays_while_it_answers(region: PeerRegion) -> None:
+def test_keeps_an_unregistered_agent_while_it_answers(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     region.know([])
     assert list(region.agents) == [ONE]
@@ -115,7 +115,7 @@ def test_an_agent_that_the_store_has_lost_stays_while_it_answers(region: PeerReg
     assert region.reached == ()
 
 
-def test_the_ramp_shows_in_the_view(region: PeerRegion) -> None:
+def test_view_follows_the_failback_ramp(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     region.round_bad(0.1, 0.1, FAILOVER)
     region.round_bad(0.2, 0.2, FAILOVER)
@@ -125,7 +125,7 @@ def test_the_ramp_shows_in_the_view(region: PeerRegion) -> None:
     assert [round(region.view("m", now, FAILOVER).weight, 2) for now in (1.6, 2.6, 6.6, 11.6)] == [0.0, 0.1, 0.5, 1.0]
 
 
-def test_an_answer_that_is_not_believed_is_told_once(region: PeerRegion) -> None:
+def test_logs_an_invalid_answer_once(region: PeerRegion) -> None:
     with capture_logs() as logs:
         for _ in range(5):
             region.doubt(ONE, "the signature does not match")

@@ -75,7 +75,7 @@ def here(tmp_path: Path) -> Here:
     return Here(tmp_path)
 
 
-def test_says_what_is_ready_and_how_long_one_waits(here: Here) -> None:
+def test_reports_readiness_and_expected_wait(here: Here) -> None:
     answer = here.ask()
     assert (answer.region, answer.agent, answer.credit_ttl_s) == ("here", "agent-1", 0.75)
     assert (answer.models["m"].ready, answer.models["m"].expected_wait_s) == (True, 0.0)
@@ -86,7 +86,7 @@ def test_says_what_is_ready_and_how_long_one_waits(here: Here) -> None:
     assert here.ask().models["m"].expected_wait_s == pytest.approx(5 * 2.0 / 20)
 
 
-def test_grants_headroom_once_over_all_who_ask(here: Here) -> None:
+def test_grants_headroom_once_over_all_origins(here: Here) -> None:
     assert here.ask("a", m=7).models["m"].credits == 7
     assert here.ask("b", m=7).models["m"].credits == 3
     assert here.ask("a", m=2).models["m"].credits == 2
@@ -95,26 +95,26 @@ def test_grants_headroom_once_over_all_who_ask(here: Here) -> None:
     assert here.ask("b", m=99).models["m"].credits == 10
 
 
-def test_two_agents_of_an_origin_do_not_get_the_same_headroom(here: Here) -> None:
+def test_grants_headroom_once_over_the_agents_of_an_origin(here: Here) -> None:
     assert here.ask("a", "x", m=7).models["m"].credits == 7
     assert here.ask("a", "y", m=7).models["m"].credits == 3
 
 
-def test_agents_of_this_region_grant_only_their_part(here: Here) -> None:
+def test_each_agent_grants_only_its_part(here: Here) -> None:
     here.agents = ("agent-0", "agent-1", "agent-2")
     assert here.ask(m=99).models["m"].credits == 3
     here.agents = ("agent-7",)
     assert here.ask(m=99).models["m"].credits == 10
 
 
-def test_grants_nothing_that_is_not_there(here: Here) -> None:
+def test_grants_nothing_without_headroom(here: Here) -> None:
     for _ in range(10):
         here.gpu.take()
     assert here.ask(m=5, cold=5).models["m"].credits == 0
     assert here.ask(m=-5, cold=5).models["cold"].credits == 0
 
 
-def test_a_region_that_is_closed_invites_nobody_and_still_says_that_it_is_ready(here: Here) -> None:
+def test_closed_region_grants_nothing_but_reports_ready(here: Here) -> None:
     here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
     answer = here.ask(m=5)
     assert (answer.models["m"].ready, answer.models["m"].credits) == (True, 0)
@@ -122,13 +122,13 @@ def test_a_region_that_is_closed_invites_nobody_and_still_says_that_it_is_ready(
     assert here.ask(m=5).models["m"].credits == 5
 
 
-def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:
+def test_draining_agent_reports_not_ready_and_grants_nothing(here: Here) -> None:
     here.responder.shutting_down = True
     answer = here.ask(m=5)
     assert not any(one.ready or one.credits for one in answer.models.values())
 
 
-def test_only_other_regions_of_the_policy_may_ask(here: Here) -> None:
+def test_accepts_probes_from_other_regions_of_the_policy_only(here: Here) -> None:
     for origin in ("here", "elsewhere"):
         question = ProbeRequest(origin, "x", "here", "nonce", time.time())
         assert here.responder.answer(seal_request(question, KEY).encode()) == (
@@ -138,12 +138,12 @@ def test_only_other_regions_of_the_policy_may_ask(here: Here) -> None:
 
 
 @pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
-def test_strangers_learn_nothing(here: Here, token: bytes | None) -> None:
+def test_rejects_probes_without_a_valid_signature(here: Here, token: bytes | None) -> None:
     status, body = here.responder.answer(token)
     assert status == 403
     assert b"agent-1" not in body
 
 
-def test_without_a_policy_nobody_may_ask(here: Here) -> None:
+def test_rejects_probes_without_a_policy(here: Here) -> None:
     here.policy = None
     assert here.responder.answer(b"") == (503, b"no policy yet\n")

@@ -33,12 +33,12 @@ def run(meter: DemandMeter, clock: Clock, seconds: int, per_s: int) -> None:
         meter.settle()
 
 
-def test_a_meter_that_just_began_knows_its_demand(meter: DemandMeter, clock: Clock) -> None:
+def test_measures_demand_soon_after_the_start(meter: DemandMeter, clock: Clock) -> None:
     run(meter, clock, 1, 10)
     assert meter.per_s("m") == pytest.approx(10.0)
 
 
-def test_follows_a_step_within_two_seconds_but_not_one_noisy_one(meter: DemandMeter, clock: Clock) -> None:
+def test_follows_a_step_within_two_seconds_but_not_one_noisy_second(meter: DemandMeter, clock: Clock) -> None:
     run(meter, clock, 60, 10)
     assert meter.per_s("m") == pytest.approx(10.0)
     run(meter, clock, 2, 40)
@@ -47,7 +47,7 @@ def test_follows_a_step_within_two_seconds_but_not_one_noisy_one(meter: DemandMe
     assert meter.per_s("m") == pytest.approx(40.0, rel=0.01)
 
 
-def test_demand_that_ends_decays_and_is_forgotten(meter: DemandMeter, clock: Clock) -> None:
+def test_forgets_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
     run(meter, clock, 20, 10)
     run(meter, clock, 3, 0)
     assert 0.0 < meter.per_s("m") < 5.0
@@ -56,7 +56,7 @@ def test_demand_that_ends_decays_and_is_forgotten(meter: DemandMeter, clock: Clo
     assert meter.per_s("m") == 0.0
 
 
-def test_reports_each_class_with_its_regions(meter: DemandMeter, clock: Clock) -> None:
+def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: Clock) -> None:
     meter.offered("m", EU)
     meter.offered("m", ALL)
     meter.offered("n", EU)
@@ -70,7 +70,7 @@ def test_reports_each_class_with_its_regions(meter: DemandMeter, clock: Clock) -
     assert meter.per_s("m") == pytest.approx(2.0)
 
 
-def test_the_number_of_classes_is_bounded(meter: DemandMeter, clock: Clock) -> None:
+def test_limits_the_number_of_traffic_classes(meter: DemandMeter, clock: Clock) -> None:
     for number in range(MAX_CLASSES + 100):
         meter.offered(f"m-{number}", EU)
     clock.now += 1.0
@@ -78,7 +78,7 @@ def test_the_number_of_classes_is_bounded(meter: DemandMeter, clock: Clock) -> N
     assert len(meter.report()) == MAX_CLASSES
 
 
-def test_settling_twice_at_once_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
+def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
     run(meter, clock, 3, 10)
     meter.offered("m", EU)
     meter.settle()

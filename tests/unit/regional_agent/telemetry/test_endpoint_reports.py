@@ -27,7 +27,7 @@ def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None
     return members
 
 
-def test_one_word_for_what_is_believed() -> None:
+def test_condition_of_each_endpoint_state() -> None:
     clock = SetClock()
     (one,) = some(1, clock=clock)
 
@@ -54,7 +54,7 @@ def test_one_word_for_what_is_believed() -> None:
     assert word() is EndpointCondition.DRAINING
 
 
-def test_load_and_place() -> None:
+def test_reports_load_and_zone() -> None:
     (one,) = some(1)
     one.take()
     row = reported(one)
@@ -62,7 +62,7 @@ def test_load_and_place() -> None:
     assert (row.slots, row.in_flight) == (4, 1)
 
 
-def test_what_an_address_has_besides_host_and_port_stays_with_the_agent() -> None:
+def test_reports_only_host_and_port_of_a_url() -> None:
     address = Address.parse("https://user:secret@engine.internal:8443/v1?token=secret")
     one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
     assert reported(one).address == "engine.internal:8443"
@@ -70,7 +70,7 @@ def test_what_an_address_has_besides_host_and_port_stays_with_the_agent() -> Non
 
 
 @pytest.mark.parametrize(("count", "every"), [(0, 1), (1, 1), (PER_REPORT, 1), (PER_REPORT + 1, 2), (950, 10)])
-def test_many_are_told_of_more_seldom(count: int, every: int) -> None:
+def test_longer_lists_are_sent_less_often(count: int, every: int) -> None:
     members = some(count)
     reports = EndpointReports(lambda: members)
     told = [reports.next().endpoints for _ in range(3 * every)]
@@ -79,14 +79,14 @@ def test_many_are_told_of_more_seldom(count: int, every: int) -> None:
     assert len(told[0]) == count
 
 
-def test_a_list_has_a_bound_in_number() -> None:
+def test_limits_the_number_of_endpoints_in_a_list() -> None:
     members = some(MAX_ENDPOINTS + 7)
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
     assert (len(told.endpoints), told.left_out) == (MAX_ENDPOINTS, 7)
 
 
-def test_a_list_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     members = some(40, models=tuple(f"{n:03}" + "m" * 200 for n in range(60)))
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
