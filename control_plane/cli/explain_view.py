@@ -11,16 +11,16 @@ from rich.text import Text
 from control_plane.cli.output import table_of
 from penstock.policy.geography import Location
 from penstock.routing.endpoint_selection import NEWCOMER_S
-from penstock.routing.explain import Considering, Explanation, RuleSeen, Standing
+from penstock.routing.explain import ApplicableRule, ConsideredRegion, Explanation, RegionVerdict
 from penstock.routing.reasons import ConsideredEndpoint, Refusal, Rejection
 from penstock.routing.region_selection import RegionView
 
 _COLOURS = {
-    Standing.SERVES: "green",
-    Standing.SPARE: "dim",
-    Standing.REJECTED: "yellow",
-    Standing.FORBIDDEN: "red",
-    Standing.UNCONSIDERED: "dim",
+    RegionVerdict.SERVES: "green",
+    RegionVerdict.SPARE: "dim",
+    RegionVerdict.REJECTED: "yellow",
+    RegionVerdict.FORBIDDEN: "red",
+    RegionVerdict.UNCONSIDERED: "dim",
 }
 
 
@@ -41,7 +41,7 @@ def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> Ren
 
 
 def _heading(explanation: Explanation) -> Text:
-    asked = explanation.asked
+    asked = explanation.query
     sender = asked.tenant or "nobody (no key)"
     if explanation.data_class is not None:
         sender += f", data class {explanation.data_class}"
@@ -68,7 +68,7 @@ def _place(location: Location) -> str:
     return location.country if location.subdivision is None else f"{location.country}-{location.subdivision}"
 
 
-def _rule(rule: RuleSeen) -> Text:
+def _rule(rule: ApplicableRule) -> Text:
     does = []
     if rule.allows is not None:
         does.append(f"allows {', '.join(rule.allows) or 'nothing'}")
@@ -82,11 +82,11 @@ def _rule(rule: RuleSeen) -> Text:
 
 def _regions(explanation: Explanation) -> Table:
     numbers = ("chance", "plan", "round trip")
-    table = table_of("region", "standing", *numbers, "state", "because", title="Regions", right=numbers)
+    table = table_of("region", "verdict", *numbers, "state", "because", title="Regions", right=numbers)
     for one in explanation.regions:
         table.add_row(
             one.region,
-            Text(one.standing.value, _COLOURS[one.standing]),
+            Text(one.verdict.value, _COLOURS[one.verdict]),
             f"{one.chance:.0%}" if one.chance else "",
             _planned(one),
             f"{one.round_trip_ms:.0f} ms" if one.round_trip_ms is not None else "",
@@ -96,7 +96,7 @@ def _regions(explanation: Explanation) -> Table:
     return table
 
 
-def _planned(one: Considering) -> str:
+def _planned(one: ConsideredRegion) -> str:
     if one.arc is not None:
         return f"{one.arc.share:.0%}"
     return f"fallback {one.fallback}" if one.fallback is not None else ""
@@ -115,12 +115,12 @@ def _state(view: RegionView | None) -> str:
     return ", ".join(told)
 
 
-def _because(one: Considering) -> str:
+def _because(one: ConsideredRegion) -> str:
     lines = []
     if one.why is not None:
         detail = f": {one.arc.detail}" if one.arc is not None and one.arc.detail else ""
         lines.append(one.why.value + detail + (", on a spill credit" if one.spends_credit else ""))
-    elif one.standing is Standing.SPARE:
+    elif one.verdict is RegionVerdict.SPARE:
         lines.append("could serve; nothing is sent there")
     if one.closed:
         lines.append("closed by an operator")

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     # Imported for types only, so that commands without such values do not load the planner.
     from penstock.verification.breach import Breach
     from penstock.verification.survival import Survival
-    from penstock.verification.verify import Verified
+    from penstock.verification.verify import VerificationReport
 
 MAX_SHOWN = 20
 """Breaches that are printed in full: one defect shows at many places."""
 
 
-def verified_json(found: Verified) -> dict[str, Any]:
+def verified_json(found: VerificationReport) -> dict[str, Any]:
     """Everything, and whether it is good."""
     classes = [msgspec.to_builtins(one) | {"survives_any_one": one.survives_any_one} for one in found.classes]
-    return {"good": found.good, **msgspec.to_builtins(found), "classes": classes}
+    return {"good": found.passed, **msgspec.to_builtins(found), "classes": classes}
 
 
-def verified_view(found: Verified) -> RenderableType:
+def verified_view(found: VerificationReport) -> RenderableType:
     """The classes and what they survive, then what is wrong, then what is odd, then what was done to know it."""
     return Group(_classes(found), *_lines(found))
 
 
-def _classes(found: Verified) -> Table:
+def _classes(found: VerificationReport) -> Table:
     table = table_of("regions", "whose requests", "any one lost", "any two lost", title="Residency classes")
     for one in found.classes:
-        table.add_row(", ".join(one.regions), "\n".join(one.whose), _at_one(one), _at_two(one))
+        table.add_row(", ".join(one.regions), "\n".join(one.requests), _at_one(one), _at_two(one))
     return table
 
 
@@ -55,9 +55,9 @@ def _at_two(one: Survival) -> Text:
     return Text("; ".join(f"not without {' and '.join(end.lost)}" for end in one.ends), "yellow")
 
 
-def _lines(found: Verified) -> Iterator[Text]:
+def _lines(found: VerificationReport) -> Iterator[Text]:
     for breach in found.breaches[:MAX_SHOWN]:
-        yield Text(f"FORBIDDEN REGION REACHED: {_told(breach)}", "bold red")
+        yield Text(f"FORBIDDEN REGION REACHED: {_message(breach)}", "bold red")
     if len(found.breaches) > MAX_SHOWN:
         yield Text(f"and {len(found.breaches) - MAX_SHOWN} more", "bold red")
     for one in found.unsurvived:
@@ -70,21 +70,21 @@ def _lines(found: Verified) -> Iterator[Text]:
         yield Text(f"NEVER SERVED: every request of tenant {tenant} is refused, wherever its client is", "bold red")
     for refused in found.refused:
         where = "while their location is unknown" if refused.unknown_location else "always"
-        yield Text(f"refused {where}: {refused.whose}, by {', '.join(refused.because)}", "yellow")
+        yield Text(f"refused {where}: {refused.requests}, by {', '.join(refused.because)}", "yellow")
     for warning in found.warnings:
         yield Text(f"warning: {warning}", "yellow")
-    yield Text(_done(found), "green" if found.good else "bold red")
+    yield Text(_done(found), "green" if found.passed else "bold red")
 
 
-def _told(breach: Breach) -> str:
+def _message(breach: Breach) -> str:
     without = f" without {', '.join(breach.lost)}" if breach.lost else ""
     against = f", against {' and '.join(breach.rules)}" if breach.rules else ""
-    return f"{breach.region}, {breach.detail} (stage {breach.stage}){without}: {breach.whose}{against}"
+    return f"{breach.region}, {breach.detail} (stage {breach.stage}){without}: {breach.requests}{against}"
 
 
-def _done(found: Verified) -> str:
+def _done(found: VerificationReport) -> str:
     reached = "" if found.breaches else "no forbidden region can be reached"
-    verdict = f"good: {reached}" if found.good else f"NOT good, though {reached}" if reached else "NOT good"
+    verdict = f"good: {reached}" if found.passed else f"NOT good, though {reached}" if reached else "NOT good"
     losses = "any region" if found.lost_at_once == 1 else f"any {found.lost_at_once} regions"
     partly = f"; only small losses and small remainders of {', '.join(found.partly)}" if found.partly else ""
     return (

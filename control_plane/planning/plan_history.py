@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.planning.plan import Arc, ClassPlan, RegionPlan
-from penstock.planning.plan_diff import ArcChange, ArcKey, arc_changes, arcs, composed, redone, undone
+from penstock.planning.plan_diff import (
+    ArcChange,
+    ArcKey,
+    apply_changes,
+    arc_changes,
+    arcs,
+    compose_changes,
+    revert_changes,
+)
 from penstock.policy.provenance import Provenance
 
 MAX_CHANGES = 100
@@ -114,7 +122,7 @@ class PlanHistory:
         self._steps[number] = step
         if self._told is not None:
             for origin, changes in _by_origin(step.changes).items():
-                self._told[origin] = redone(self._told.get(origin, {}), changes)
+                self._told[origin] = apply_changes(self._told.get(origin, {}), changes)
                 self._same.pop(origin, None)
 
     def forget(self, number: int) -> None:
@@ -131,7 +139,7 @@ class PlanHistory:
         """The difference between the plans of two steps, in either order."""
         first, last = min(before, after), max(before, after)
         between = [step.changes for number, step in self._steps.items() if first < number <= last]
-        changes = composed(between)
+        changes = compose_changes(between)
         if after < before:
             changes = tuple(map(_reversed, changes))
         return PlanDiff(summary(self._steps[before]), summary(self._steps[after]), changes)
@@ -139,8 +147,10 @@ class PlanHistory:
     def plan(self, number: int) -> PastPlan:
         """The plan of a step, reconstructed by undoing the later steps."""
         step, now = self._steps[number], self._told or {}
-        since = _by_origin(composed(one.changes for at, one in self._steps.items() if at > number))
-        there = {origin: undone(now.get(origin, {}), since.get(origin, ())) for origin in now.keys() | since.keys()}
+        since = _by_origin(compose_changes(step.changes for at, step in self._steps.items() if at > number))
+        there = {
+            origin: revert_changes(now.get(origin, {}), since.get(origin, ())) for origin in now.keys() | since.keys()
+        }
         return PastPlan(step, {origin: _slice(origin, some, step) for origin, some in sorted(there.items())})
 
     def next_step(

@@ -14,8 +14,8 @@ from lab.engine.batching import Sequence as EngineSequence
 from lab.simulate.clock import VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
-from penstock.admission.fair_queueing import YIELD_S, FairQueue, Head
-from penstock.admission.queueing import MAX_WAIT_S, Waiting
+from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
+from penstock.admission.queueing import MAX_WAIT_S, QueuedRequest
 from penstock.policy.policy import Cost
 from penstock.routing.cost_estimate import OVERHEAD_BYTES
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -99,7 +99,7 @@ class Told(NamedTuple):
 
     loads: list[Load]
     """The agent's reservations, by engine."""
-    head: Head | None
+    head: QueueHead | None
     """The head of the agent's queue."""
 
 
@@ -178,7 +178,7 @@ class SimulatedAgent:
         self._round_robin = strategy is Strategy.ROUND_ROBIN
         self._ways = WAYS[strategy]
         self._cost = cost
-        self._other_heads: list[Head] = []
+        self._other_heads: list[QueueHead] = []
         self._heard_at = 0.0
         self._yields = False
         self._turn = rng.randrange(len(specs))
@@ -282,20 +282,20 @@ class SimulatedAgent:
         left_to, unfinished = self.queue.serve(self, self._region.clock.now)
         if left_to is not None and not self._yields:
             self._yields = True
-            self._region.clock.at(self._region.clock.now + YIELD_S, partial(self._turn_over, left_to))
+            self._region.clock.at(self._region.clock.now + YIELD_S, partial(self._end_turn, left_to))
         if unfinished:
             self._serve()
 
-    def _turn_over(self, left_to: Head) -> None:
+    def _end_turn(self, left_to: QueueHead) -> None:
         self._yields = False
-        self.queue.turn_over(left_to, self._region.clock.now, has_room=self.has_room())
+        self.queue.end_turn(left_to, self._region.clock.now, has_room=self.has_room())
         self._serve()
 
     def has_room(self) -> bool:
         """Whether an engine may take one more request."""
         return self._pool.has_room
 
-    def other_heads(self, now: float) -> Sequence[Head]:
+    def other_heads(self, now: float) -> Sequence[QueueHead]:
         """The heads that the other agents last reported."""
         return self._other_heads
 
@@ -303,7 +303,7 @@ class SimulatedAgent:
         """All requests may use the same engines."""
         return ""
 
-    def speaks_for_group(self, item: Served) -> bool:
+    def represents_group(self, item: Served) -> bool:
         """What is closed to one request is closed to all."""
         return True
 
@@ -311,7 +311,7 @@ class SimulatedAgent:
         """Place a waiting request; None where no engine has room."""
         return self._place(item) or None
 
-    def deliver(self, entry: Waiting[Served], answer: bool, now: float) -> None:
+    def deliver(self, entry: QueuedRequest[Served], answer: bool, now: float) -> None:
         """Nothing: the request was placed when it was asked for."""
 
 

@@ -40,7 +40,7 @@ MIN_SPREAD_S = 2
 _key = attrgetter("key")
 
 
-class Waiting(Generic[Item]):
+class QueuedRequest(Generic[Item]):
     """One request in the queue."""
 
     __slots__ = (
@@ -81,8 +81,8 @@ class Queue(Generic[Item]):
         """Create an empty queue."""
         self._most = most
         self._max_bytes = max_bytes
-        self._order: list[Waiting[Item]] = []
-        self._by_deadline: list[tuple[float, int, Waiting[Item]]] = []
+        self._order: list[QueuedRequest[Item]] = []
+        self._by_deadline: list[tuple[float, int, QueuedRequest[Item]]] = []
         self._counts: dict[tuple[int, str], int] = {}
         self._bytes = 0
         self._number = 0
@@ -99,7 +99,7 @@ class Queue(Generic[Item]):
         now: float,
         give_up_at: float,
         leave_at: float = inf,
-    ) -> tuple[Waiting[Item] | None, list[Waiting[Item]]]:
+    ) -> tuple[QueuedRequest[Item] | None, list[QueuedRequest[Item]]]:
         """Add a request, or not; the list has the requests that were displaced for it.
 
         Args:
@@ -109,7 +109,7 @@ class Queue(Generic[Item]):
         """
         if size_bytes > self._max_bytes:
             return None, []
-        displaced: list[Waiting[Item]] = []
+        displaced: list[QueuedRequest[Item]] = []
         while len(self._order) >= self._most or self._bytes + size_bytes > self._max_bytes:
             victim = self._victim(tenant, priority)
             if victim is None:
@@ -119,12 +119,12 @@ class Queue(Generic[Item]):
             self.leave(victim)
             displaced.append(victim)
         self._number += 1
-        waiting = Waiting(item, tenant, priority, size_bytes, now, give_up_at, self._number)
+        waiting = QueuedRequest(item, tenant, priority, size_bytes, now, give_up_at, self._number)
         waiting.leave_at = min(give_up_at, leave_at)
         self._enter(waiting)
         return waiting, displaced
 
-    def leave(self, waiting: Waiting[Item]) -> None:
+    def leave(self, waiting: QueuedRequest[Item]) -> None:
         """Remove a request that got room, was cancelled, or gave up. A second call does nothing."""
         if not waiting.waits:
             return
@@ -136,13 +136,13 @@ class Queue(Generic[Item]):
         if not self._counts[share]:
             del self._counts[share]
         if len(self._by_deadline) > 2 * len(self._order):
-            self._forget_who_left()
+            self._compact_deadlines()
 
-    def in_order(self) -> list[Waiting[Item]]:
+    def in_order(self) -> list[QueuedRequest[Item]]:
         """All requests, the next to get room first; a copy that later changes do not affect."""
         return self._order[:]
 
-    def head(self) -> Waiting[Item] | None:
+    def head(self) -> QueuedRequest[Item] | None:
         """The next request to get room; None while none waits."""
         return self._order[0] if self._order else None
 
@@ -150,7 +150,7 @@ class Queue(Generic[Item]):
         """How many requests would get room before one that joins now."""
         return bisect_left(self._order, (-priority, give_up_at, self._number + 1), key=_key)
 
-    def give_up(self, now: float) -> list[Waiting[Item]]:
+    def give_up(self, now: float) -> list[QueuedRequest[Item]]:
         """Remove and return the requests whose time to wait is over."""
         late = []
         while self._by_deadline and (self._by_deadline[0][0] <= now or not self._by_deadline[0][2].waits):
@@ -160,7 +160,7 @@ class Queue(Generic[Item]):
                 late.append(waiting)
         return late
 
-    def _enter(self, waiting: Waiting[Item]) -> None:
+    def _enter(self, waiting: QueuedRequest[Item]) -> None:
         waiting.waits = True
         insort(self._order, waiting, key=_key)
         heappush(self._by_deadline, (waiting.leave_at, waiting.number, waiting))
@@ -168,14 +168,14 @@ class Queue(Generic[Item]):
         share = (waiting.priority, waiting.tenant)
         self._counts[share] = self._counts.get(share, 0) + 1
 
-    def _forget_who_left(self) -> None:
+    def _compact_deadlines(self) -> None:
         """Remove entries of requests that left, often enough to bound memory and rarely enough to cost next to
         nothing.
         """
         self._by_deadline = [entry for entry in self._by_deadline if entry[2].waits]
         heapify(self._by_deadline)
 
-    def _victim(self, tenant: str, priority: int) -> Waiting[Item] | None:
+    def _victim(self, tenant: str, priority: int) -> QueuedRequest[Item] | None:
         """The last request of the tenant with the most of the lowest priority; None where the new request comes behind
         it.
         """
@@ -202,7 +202,7 @@ def retry_after_s(wait_s: float) -> float:
     return max(MIN_RETRY_S, min(wait_s - MAX_WAIT_S / 2, 6 * MAX_WAIT_S))
 
 
-def come_again_in_s(wait_s: float, rng: Random) -> int:
+def spread_retry_after_s(wait_s: float, rng: Random) -> int:
     """The Retry-After of a refused client, in whole seconds: no sooner than is of use, and spread.
 
     Clients that are refused together would return together and be refused again, so they are spread evenly over half as

@@ -11,7 +11,7 @@ import msgspec
 from penstock.policy.policy import Quota
 
 
-class Use(msgspec.Struct, frozen=True):
+class QuotaUsage(msgspec.Struct, frozen=True):
     """What a tenant uses of its quota at one agent."""
 
     tokens: float
@@ -22,7 +22,7 @@ class Use(msgspec.Struct, frozen=True):
     """Requests that have started and not ended."""
 
 
-class Exceeded(msgspec.Struct, frozen=True):
+class QuotaExceeded(msgspec.Struct, frozen=True):
     """The refusal of a request that its tenant's quota does not allow now."""
 
     what: str
@@ -31,9 +31,9 @@ class Exceeded(msgspec.Struct, frozen=True):
     """When the rate allows the next request; None where a running request has to end first."""
 
 
-def unused(quota: Quota, agents: int, now: float) -> Use:
+def unused(quota: Quota, agents: int, now: float) -> QuotaUsage:
     """The use of a tenant without recent requests: a whole burst is left."""
-    return Use(burst(quota, agents), now)
+    return QuotaUsage(burst(quota, agents), now)
 
 
 def burst(quota: Quota, agents: int) -> float:
@@ -46,7 +46,7 @@ def max_running(quota: Quota, agents: int) -> int | None:
     return None if quota.concurrent is None else max(1, round(quota.concurrent / agents))
 
 
-def start(use: Use, quota: Quota, agents: int, now: float) -> Use | Exceeded:
+def start(use: QuotaUsage, quota: Quota, agents: int, now: float) -> QuotaUsage | QuotaExceeded:
     """Admit one more request, or return the limit that it would exceed.
 
     Args:
@@ -55,16 +55,16 @@ def start(use: Use, quota: Quota, agents: int, now: float) -> Use | Exceeded:
     """
     most = max_running(quota, agents)
     if most is not None and use.running >= most:
-        return Exceeded(f"{use.running} of its requests are running here, which is the limit", None)
+        return QuotaExceeded(f"{use.running} of its requests are running here, which is the limit", None)
     if quota.requests_per_s is None:
-        return Use(use.tokens, now, use.running + 1)
+        return QuotaUsage(use.tokens, now, use.running + 1)
     per_s = quota.requests_per_s / agents
     tokens = min(burst(quota, agents), use.tokens + (now - use.at) * per_s)
     if tokens < 1.0:
-        return Exceeded(f"it sends more than {per_s:g} requests a second here", (1.0 - tokens) / per_s)
-    return Use(tokens - 1.0, now, use.running + 1)
+        return QuotaExceeded(f"it sends more than {per_s:g} requests a second here", (1.0 - tokens) / per_s)
+    return QuotaUsage(tokens - 1.0, now, use.running + 1)
 
 
-def end(use: Use) -> Use:
+def end(use: QuotaUsage) -> QuotaUsage:
     """The use after one of the tenant's requests has ended."""
     return msgspec.structs.replace(use, running=max(0, use.running - 1))

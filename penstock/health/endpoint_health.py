@@ -37,38 +37,38 @@ class ProbeOutcome(StrEnum):
 class EndpointEvent(StrEnum):
     """The effect of a probe or a request on the state."""
 
-    HEARD = "heard"
-    RISEN = "risen"
+    PASSED = "passed"
+    RISE = "rise"
     """The last of enough good probes."""
-    DOUBTED = "doubted"
-    LOST = "lost"
+    FAILED = "failed"
+    FALL = "fall"
     """A failed probe that reached FALL_AT."""
-    BROKE = "broke"
+    CONNECTION_FAILED = "connection_failed"
     """A request could not connect."""
 
 
 _S, _E = EndpointState, EndpointEvent
 
 TRANSITIONS: dict[tuple[EndpointState, EndpointEvent], EndpointState] = {
-    (_S.NEW, _E.RISEN): _S.READY,
-    (_S.NEW, _E.DOUBTED): _S.NEW,
-    (_S.NEW, _E.LOST): _S.DOWN,
-    (_S.NEW, _E.BROKE): _S.NEW,
-    (_S.READY, _E.HEARD): _S.READY,
-    (_S.READY, _E.DOUBTED): _S.SUSPECT,
-    (_S.READY, _E.BROKE): _S.NEW,
-    (_S.SUSPECT, _E.HEARD): _S.READY,
-    (_S.SUSPECT, _E.DOUBTED): _S.SUSPECT,
-    (_S.SUSPECT, _E.LOST): _S.DOWN,
-    (_S.SUSPECT, _E.BROKE): _S.NEW,
-    (_S.DOWN, _E.HEARD): _S.DOWN,
-    (_S.DOWN, _E.RISEN): _S.READY,
-    (_S.DOWN, _E.DOUBTED): _S.DOWN,
-    (_S.DOWN, _E.LOST): _S.DOWN,
-    (_S.DOWN, _E.BROKE): _S.DOWN,
+    (_S.NEW, _E.RISE): _S.READY,
+    (_S.NEW, _E.FAILED): _S.NEW,
+    (_S.NEW, _E.FALL): _S.DOWN,
+    (_S.NEW, _E.CONNECTION_FAILED): _S.NEW,
+    (_S.READY, _E.PASSED): _S.READY,
+    (_S.READY, _E.FAILED): _S.SUSPECT,
+    (_S.READY, _E.CONNECTION_FAILED): _S.NEW,
+    (_S.SUSPECT, _E.PASSED): _S.READY,
+    (_S.SUSPECT, _E.FAILED): _S.SUSPECT,
+    (_S.SUSPECT, _E.FALL): _S.DOWN,
+    (_S.SUSPECT, _E.CONNECTION_FAILED): _S.NEW,
+    (_S.DOWN, _E.PASSED): _S.DOWN,
+    (_S.DOWN, _E.RISE): _S.READY,
+    (_S.DOWN, _E.FAILED): _S.DOWN,
+    (_S.DOWN, _E.FALL): _S.DOWN,
+    (_S.DOWN, _E.CONNECTION_FAILED): _S.DOWN,
 }
 
-DOUBT = {ProbeOutcome.UNREADY: 2, ProbeOutcome.UNREACHABLE: 2, ProbeOutcome.SLOW: 1}
+FAILURE_POINTS = {ProbeOutcome.UNREADY: 2, ProbeOutcome.UNREACHABLE: 2, ProbeOutcome.SLOW: 1}
 """Weight of one such probe; a good probe resets the sum."""
 
 FALL_AT = 4
@@ -79,10 +79,10 @@ RISE_AFTER = {EndpointState.NEW: 1, EndpointState.DOWN: 2}
 
 
 class EndpointHealth(msgspec.Struct, frozen=True):
-    """One endpoint's health at one agent; `probed` and `broke` return the next one."""
+    """One endpoint's health at one agent; `probed` and `connection_failed` return the next one."""
 
     state: EndpointState = EndpointState.NEW
-    doubt: int = 0
+    failure_points: int = 0
     hits: int = 0
     """Consecutive good probes."""
 
@@ -101,13 +101,13 @@ def probed(health: EndpointHealth, outcome: ProbeOutcome) -> EndpointHealth:
     if outcome is ProbeOutcome.GOOD:
         hits = health.hits + 1
         needed = RISE_AFTER.get(health.state)
-        event = EndpointEvent.RISEN if needed is not None and hits >= needed else EndpointEvent.HEARD
+        event = EndpointEvent.RISE if needed is not None and hits >= needed else EndpointEvent.PASSED
         return EndpointHealth(TRANSITIONS[health.state, event], 0, hits)
-    doubt = min(FALL_AT, health.doubt + DOUBT[outcome])
-    event = EndpointEvent.LOST if doubt >= FALL_AT else EndpointEvent.DOUBTED
-    return EndpointHealth(TRANSITIONS[health.state, event], doubt, 0)
+    failure_points = min(FALL_AT, health.failure_points + FAILURE_POINTS[outcome])
+    event = EndpointEvent.FALL if failure_points >= FALL_AT else EndpointEvent.FAILED
+    return EndpointHealth(TRANSITIONS[health.state, event], failure_points, 0)
 
 
-def broke(health: EndpointHealth) -> EndpointHealth:
+def connection_failed(health: EndpointHealth) -> EndpointHealth:
     """The health after a request that could not connect: no more requests before a good probe."""
-    return EndpointHealth(TRANSITIONS[health.state, EndpointEvent.BROKE], health.doubt, 0)
+    return EndpointHealth(TRANSITIONS[health.state, EndpointEvent.CONNECTION_FAILED], health.failure_points, 0)

@@ -32,7 +32,7 @@ class EngineKind(StrEnum):
     """Any HTTP server: healthy when its health path says so, and assumed to serve the models that are configured."""
 
 
-class ModelsAsked(StrEnum):
+class ModelDiscovery(StrEnum):
     """How an engine reports its loaded models."""
 
     LISTED = "listed"
@@ -55,7 +55,7 @@ class Engine(msgspec.Struct, frozen=True):
     """The paths and metrics of one kind of engine."""
 
     health_path: str = "/health"
-    models: ModelsAsked = ModelsAsked.LISTED
+    models: ModelDiscovery = ModelDiscovery.LISTED
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
     """The port of the metrics, if it differs from that of requests."""
@@ -81,7 +81,7 @@ ENGINES: dict[EngineKind, Engine] = {
     ),
     EngineKind.TRITON: Engine(
         health_path="/v2/health/ready",
-        models=ModelsAsked.EACH,
+        models=ModelDiscovery.EACH,
         metrics_port=8002,
         queued=(
             Gauge("nv_trt_llm_request_metrics", "request_type", "waiting"),
@@ -100,9 +100,9 @@ ENGINES: dict[EngineKind, Engine] = {
         kv_used=(Gauge("trtllm_kv_cache_utilization"),),
     ),
     EngineKind.TGI: Engine(
-        models=ModelsAsked.NEVER,
+        models=ModelDiscovery.NEVER,
         queued=(Gauge("tgi_queue_size"),),
         running=(Gauge("tgi_batch_current_size"),),
     ),
-    EngineKind.HTTP: Engine(models=ModelsAsked.NEVER),
+    EngineKind.HTTP: Engine(models=ModelDiscovery.NEVER),
 }

@@ -21,7 +21,7 @@ FRESH_S = 2.0
 FADED_S = 10.0
 """A signal of this age (s) counts for nothing; in between it fades evenly."""
 
-KV_PRESSES_AT = 0.9
+KV_PRESSURE_FROM = 0.9
 """Share of the KV cache in use from which on an engine may have to preempt what it runs."""
 
 
@@ -38,7 +38,7 @@ class Signal(StrEnum):
     """Its utilisation by its own measure (0-1; above 1 is overload)."""
 
 
-MOST: dict[Signal, float] = {
+MAX_VALUE: dict[Signal, float] = {
     Signal.QUEUED: 1_000_000,
     Signal.RUNNING: 1_000_000,
     Signal.KV_USED: 1.001,
@@ -51,13 +51,13 @@ class Reading(NamedTuple):
     """One signal's value and when it was received (s)."""
 
     value: float
-    heard_at: float
+    received_at: float
 
 
 Readings = dict[Signal, Reading]
 
 
-class BadSignals(Exception):
+class InvalidSignals(Exception):
     """An engine's report cannot be used; the message says why."""
 
 
@@ -72,34 +72,34 @@ def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal
         kind: the engine's kind; with AUTO, the names of every kind are searched.
 
     Raises:
-        BadSignals: none of the names exists, or a value is invalid for its signal.
+        InvalidSignals: none of the names exists, or a value is invalid for its signal.
     """
-    kinds = [one for one in ENGINES if one is kind or kind is EngineKind.AUTO]
-    found = _samples(page, [ENGINES[one] for one in kinds])
+    kinds = [known for known in ENGINES if known is kind or kind is EngineKind.AUTO]
+    found = _samples(page, [ENGINES[candidate] for candidate in kinds])
     for candidate in kinds:
-        told = _signals(ENGINES[candidate], found)
-        if told:
-            return candidate, told
-    raise BadSignals(f"none of the metrics of {'any known engine' if kind is EngineKind.AUTO else kind.value} in it")
+        signals = _signals(ENGINES[candidate], found)
+        if signals:
+            return candidate, signals
+    raise InvalidSignals(f"no metric of {'a known engine' if kind is EngineKind.AUTO else kind.value} in the page")
 
 
 def checked(signal: Signal, value: float) -> float:
     """The value, if it is valid for `signal`.
 
     Raises:
-        BadSignals: it is not.
+        InvalidSignals: it is not.
     """
-    if not (isfinite(value) and 0.0 <= value <= MOST[signal]):
-        raise BadSignals(f"{signal.value} of {value!r}")
+    if not (isfinite(value) and 0.0 <= value <= MAX_VALUE[signal]):
+        raise InvalidSignals(f"{signal.value} of {value!r}")
     return value
 
 
-def heard(readings: Readings, told: Mapping[Signal, float], now: float) -> Readings:
+def updated_readings(readings: Readings, signals: Mapping[Signal, float], now: float) -> Readings:
     """`readings` with the signals received at `now` (s)."""
-    return readings | {signal: Reading(value, now) for signal, value in told.items()}
+    return readings | {signal: Reading(value, now) for signal, value in signals.items()}
 
 
-def believed(age_s: float) -> float:
+def signal_weight(age_s: float) -> float:
     """The weight (0-1) of a signal of that age (s)."""
     if age_s <= FRESH_S:
         return 1.0
@@ -120,12 +120,12 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
     strongest = 0.0
     for signal, reading in readings.items():
         if signal is Signal.QUEUED:
-            presses = reading.value / slots
+            share = reading.value / slots
         elif signal is Signal.RUNNING:
             continue
         else:
-            presses = (reading.value - KV_PRESSES_AT) / (1.0 - KV_PRESSES_AT)
-        strongest = max(strongest, min(1.0, presses) * believed(now - reading.heard_at))
+            share = (reading.value - KV_PRESSURE_FROM) / (1.0 - KV_PRESSURE_FROM)
+        strongest = max(strongest, min(1.0, share) * signal_weight(now - reading.received_at))
     return strongest
 
 
@@ -165,11 +165,11 @@ def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
             line = _LINE.match(lines, after, after + MAX_LINE_BYTES)
             read_bytes += NO_SERIES_BYTES if line is None else line.end() - line.start()
             if read_bytes > MAX_BYTES:
-                raise BadSignals(f"more than {MAX_BYTES} bytes of {name}")
+                raise InvalidSignals(f"more than {MAX_BYTES} bytes of {name}")
             if line is not None:
                 series = found.setdefault(name, [])
                 if len(series) >= MAX_SERIES:
-                    raise BadSignals(f"more than {MAX_SERIES} series of {name}")
+                    raise InvalidSignals(f"more than {MAX_SERIES} series of {name}")
                 series.append(_sample(name, *line.groups(b"")))
             at = lines.find(start, at + 1)
     return found
@@ -179,14 +179,14 @@ def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], floa
     try:
         value = float(text)
     except ValueError:
-        raise BadSignals(f"{name} is no number") from None
+        raise InvalidSignals(f"{name} is no number") from None
     first = islice(_LABEL.finditer(labels), MAX_LABELS)
     return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
 
 
 def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:
     gauges = {Signal.QUEUED: engine.queued, Signal.RUNNING: engine.running, Signal.KV_USED: engine.kv_used}
-    told = {}
+    signals = {}
     for signal, alternatives in gauges.items():
         for gauge in alternatives:
             values = [
@@ -195,6 +195,6 @@ def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:
                 if not isnan(value) and (not gauge.label or labels.get(gauge.label) == gauge.value)
             ]
             if values:
-                told[signal] = max(values) if signal is Signal.KV_USED else checked(signal, sum(values))
+                signals[signal] = max(values) if signal is Signal.KV_USED else checked(signal, sum(values))
                 break
-    return told
+    return signals

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.health.engine_signals import BadSignals, Signal, checked
+from penstock.health.engine_signals import InvalidSignals, Signal, checked
 
 HEADER = b"endpoint-load-metrics"
 
@@ -40,17 +40,17 @@ def read_orca(header: bytes) -> dict[Signal, float]:
     """The signals in a header's value; empty where it has other fields only.
 
     Raises:
-        BadSignals: the value is too long, of neither form, or has a value that is invalid for its signal.
+        InvalidSignals: the value is too long, of neither form, or has a value that is invalid for its signal.
     """
     if len(header) > MAX_BYTES:
-        raise BadSignals(f"a header of {len(header)} bytes")
+        raise InvalidSignals(f"a header of {len(header)} bytes")
     form, _, content = header.strip().partition(b" ")
     if form == b"JSON":
         fields = _json(content)
     elif form == b"TEXT":
         fields = _text(content)
     else:
-        raise BadSignals("a header that is neither TEXT nor JSON")
+        raise InvalidSignals("a header that is neither TEXT nor JSON")
     return {SIGNALS[name]: checked(SIGNALS[name], value) for name, value in fields.items() if name in SIGNALS}
 
 
@@ -58,7 +58,7 @@ def _json(content: bytes) -> dict[str, float]:
     try:
         report = _reports.decode(content)
     except (msgspec.DecodeError, RecursionError):
-        raise BadSignals("JSON that is no load report") from None
+        raise InvalidSignals("JSON that is no load report") from None
     fields = {NAMED + name: value for name, value in report.named_metrics.items()}
     if report.application_utilization is not None:
         fields["application_utilization"] = report.application_utilization
@@ -70,9 +70,9 @@ def _text(content: bytes) -> dict[str, float]:
     for part in content.decode("latin-1").split(","):
         name, equals, value = part.partition("=" if "=" in part else ":")
         if not equals:
-            raise BadSignals("text that is no list of name=value")
+            raise InvalidSignals("text that is no list of name=value")
         try:
             fields[name.strip()] = float(value)
         except ValueError:
-            raise BadSignals("a value that is no number") from None
+            raise InvalidSignals("a value that is no number") from None
     return fields

@@ -17,10 +17,10 @@ from penstock.policy.policy import Failover
 DEGRADED_BELOW = 0.5
 """A region is degraded while less than this part of some model's endpoints there is ready."""
 
-WELL_FROM = 0.75
+HEALTHY_FROM = 0.75
 """It is healthy again from this part on: above the degraded threshold, so that the state does not flap."""
 
-TURN_S = 5.0
+DEGRADED_HOLD_S = 5.0
 """How long (s) either condition must hold: the restart of one endpoint does not count."""
 
 
@@ -40,12 +40,12 @@ class RegionState(StrEnum):
 class RegionEvent(StrEnum):
     """The events that change the state."""
 
-    HEARD = "heard"
+    PASSED = "passed"
     """A good probe or report."""
     WEAKENED = "weakened"
-    """A good probe or report, and too few endpoints have been ready for TURN_S."""
-    MENDED = "mended"
-    """A good probe or report, and enough endpoints have been ready for TURN_S."""
+    """A good probe or report, and too few endpoints have been ready for DEGRADED_HOLD_S."""
+    RESTORED = "restored"
+    """A good probe or report, and enough endpoints have been ready for DEGRADED_HOLD_S."""
     MISSED = "missed"
     """A probe or report that was missing or not ready; not yet enough of them for failure."""
     LOST = "lost"
@@ -63,38 +63,38 @@ class RegionEvent(StrEnum):
 _S, _E = RegionState, RegionEvent
 
 TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
-    (_S.UNKNOWN, _E.HEARD): _S.HEALTHY,
+    (_S.UNKNOWN, _E.PASSED): _S.HEALTHY,
     (_S.UNKNOWN, _E.MISSED): _S.UNKNOWN,
     (_S.UNKNOWN, _E.LOST): _S.FAILED,
     (_S.UNKNOWN, _E.DRAIN): _S.DRAINING,
-    (_S.HEALTHY, _E.HEARD): _S.HEALTHY,
+    (_S.HEALTHY, _E.PASSED): _S.HEALTHY,
     (_S.HEALTHY, _E.WEAKENED): _S.DEGRADED,
     (_S.HEALTHY, _E.MISSED): _S.SUSPECT,
     (_S.HEALTHY, _E.LOST): _S.FAILED,
     (_S.HEALTHY, _E.DRAIN): _S.DRAINING,
-    (_S.DEGRADED, _E.HEARD): _S.DEGRADED,
-    (_S.DEGRADED, _E.MENDED): _S.HEALTHY,
+    (_S.DEGRADED, _E.PASSED): _S.DEGRADED,
+    (_S.DEGRADED, _E.RESTORED): _S.HEALTHY,
     (_S.DEGRADED, _E.MISSED): _S.SUSPECT,
     (_S.DEGRADED, _E.LOST): _S.FAILED,
     (_S.DEGRADED, _E.DRAIN): _S.DRAINING,
-    (_S.SUSPECT, _E.HEARD): _S.HEALTHY,
+    (_S.SUSPECT, _E.PASSED): _S.HEALTHY,
     (_S.SUSPECT, _E.WEAKENED): _S.DEGRADED,
     (_S.SUSPECT, _E.MISSED): _S.SUSPECT,
     (_S.SUSPECT, _E.LOST): _S.FAILED,
     (_S.SUSPECT, _E.DRAIN): _S.DRAINING,
-    (_S.FAILED, _E.HEARD): _S.FAILED,
+    (_S.FAILED, _E.PASSED): _S.FAILED,
     (_S.FAILED, _E.MISSED): _S.FAILED,
     (_S.FAILED, _E.LOST): _S.FAILED,
     (_S.FAILED, _E.RISEN): _S.RECOVERING,
     (_S.FAILED, _E.RISEN_DRAINED): _S.DRAINING,
     (_S.FAILED, _E.DRAIN): _S.FAILED,
     (_S.FAILED, _E.UNDRAIN): _S.FAILED,
-    (_S.RECOVERING, _E.HEARD): _S.RECOVERING,
+    (_S.RECOVERING, _E.PASSED): _S.RECOVERING,
     (_S.RECOVERING, _E.MISSED): _S.RECOVERING,
     (_S.RECOVERING, _E.LOST): _S.FAILED,
     (_S.RECOVERING, _E.RAMPED): _S.HEALTHY,
     (_S.RECOVERING, _E.DRAIN): _S.DRAINING,
-    (_S.DRAINING, _E.HEARD): _S.DRAINING,
+    (_S.DRAINING, _E.PASSED): _S.DRAINING,
     (_S.DRAINING, _E.MISSED): _S.DRAINING,
     (_S.DRAINING, _E.LOST): _S.FAILED,
     (_S.DRAINING, _E.DRAIN): _S.DRAINING,
@@ -146,7 +146,7 @@ def observe(
     """
     misses = 0 if good else health.misses + 1
     hits = health.hits + 1 if good else 0
-    health = _weighed(health, ready_share, now)
+    health = _with_ready_share(health, ready_share, now)
     return _enter(health, _event(health, good, misses, hits, now, failover), now, misses, hits)
 
 
@@ -159,13 +159,13 @@ def command(health: RegionHealth, event: RegionEvent, now: float) -> RegionHealt
     return _enter(health, event, now, health.misses, health.hits)
 
 
-def _weighed(health: RegionHealth, ready_share: float | None, now: float) -> RegionHealth:
-    """The health with its ready endpoints counted: `weak` changes after reports contradicted it for `TURN_S`."""
+def _with_ready_share(health: RegionHealth, ready_share: float | None, now: float) -> RegionHealth:
+    """The health with `weak` updated, which changes after reports contradicted it for `DEGRADED_HOLD_S`."""
     if ready_share is None:
         return health
-    turning = ready_share >= WELL_FROM if health.weak else ready_share < DEGRADED_BELOW
+    turning = ready_share >= HEALTHY_FROM if health.weak else ready_share < DEGRADED_BELOW
     since = (now if health.turning_since is None else health.turning_since) if turning else None
-    if since is not None and now - since >= TURN_S:
+    if since is not None and now - since >= DEGRADED_HOLD_S:
         return msgspec.structs.replace(health, weak=not health.weak, turning_since=None)
     return health if since == health.turning_since else msgspec.structs.replace(health, turning_since=since)
 
@@ -176,15 +176,15 @@ def _event(health: RegionHealth, good: bool, misses: int, hits: int, now: float,
     if health.state is RegionState.FAILED:
         rested = now - health.since >= failover.hold_down_s
         if not rested or hits < failover.healthy_threshold:
-            return RegionEvent.HEARD
+            return RegionEvent.PASSED
         return RegionEvent.RISEN_DRAINED if health.drained else RegionEvent.RISEN
     if health.state is RegionState.RECOVERING and health.weight(now, failover) >= 1.0:
         return RegionEvent.RAMPED
     if health.weak and health.state in (RegionState.HEALTHY, RegionState.SUSPECT):
         return RegionEvent.WEAKENED
     if health.state is RegionState.DEGRADED and not health.weak:
-        return RegionEvent.MENDED
-    return RegionEvent.HEARD
+        return RegionEvent.RESTORED
+    return RegionEvent.PASSED
 
 
 def _enter(health: RegionHealth, event: RegionEvent, now: float, misses: int, hits: int) -> RegionHealth:

@@ -72,11 +72,11 @@ def objection(
         return None
     slots = capacity or {(region, model): 1.0 for region in policy.regions for model in policy.models}
     begins_at = max(now, wanted.begins_at)
-    standing = [override for override in overrides if override.id != wanted.id]
+    existing = [override for override in overrides if override.id != wanted.id]
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
     for at in (begins_at, *openings(policy, begins_at, wanted.ends_at)):
-        without = [override for override in (*standing, *windows(policy, at)) if override.holds(at)]
+        without = [override for override in (*existing, *windows(policy, at)) if override.holds(at)]
         before, after = Interventions(without, 0.0, at), Interventions([*without, wanted], 0.0, at)
         for model in policy.models if wanted.model is None else (wanted.model,):
             for emptied in _emptied(policy, before, after, wanted, model, slots):
@@ -106,15 +106,15 @@ def _emptied(
     named = {override.origin for override in before.overrides}
     origins = {wanted.origin} if wanted.origin is not None else {None, *named}
     for residency, tenants in tenants_by_class(policy).items():
-        standing = residency.regions & having
-        if wanted.region not in standing:
+        serving = residency.regions & having
+        if wanted.region not in serving:
             continue
         for origin in origins:
             if origin is not None and origin not in residency.regions:
                 continue
             then, now = before.of(origin, model), after.of(origin, model)
-            emptied = standing - then.closed and not standing - now.closed
-            if emptied or (standing - _shut(then) and not standing - _shut(now)):
+            emptied = serving - then.closed and not serving - now.closed
+            if emptied or (serving - _shut(then) and not serving - _shut(now)):
                 yield EmptiedClass(residency.name, model, tenants[:MAX_TENANTS])
                 break
 

@@ -232,12 +232,12 @@ def capped(target: Mapping[str, float], constraints: Constraints, candidates: Se
     )
 
 
-def stays(standing: Mapping[str, float], constraints: Constraints, alive: Collection[str]) -> bool:
+def stays(current: Mapping[str, float], constraints: Constraints, alive: Collection[str]) -> bool:
     """Whether a freeze keeps these shares: none of their regions is lost, closed, or above its weight."""
     return (
         constraints.frozen
-        and bool(standing)
-        and all(server in alive and share <= constraints.weights.get(server, 1.0) for server, share in standing.items())
+        and bool(current)
+        and all(server in alive and share <= constraints.weights.get(server, 1.0) for server, share in current.items())
     )
 
 

@@ -112,25 +112,25 @@ class Hysteresis:
             self._headings = {key: headings for key, headings in self._headings.items() if key in keys}
 
     def damped(
-        self, key: Key, home: str, standing: Mapping[str, float], target: Mapping[str, float], now: float
+        self, key: Key, home: str, current: Mapping[str, float], target: Mapping[str, float], now: float
     ) -> Mapping[str, float]:
         """The target shares without the turns that have to wait.
 
         Args:
             key: whose shares they are.
             home: the region where the demand belongs.
-            standing: shares in force, of regions that serve; empty where the key is new.
+            current: shares in force, of regions that serve; empty where the key is new.
             target: shares wanted.
             now: the planner's clock, in seconds.
         """
-        if not standing:
+        if not current:
             return target
         headings = self._headings.setdefault(key, {})
-        changes = {name: target.get(name, 0.0) - standing.get(name, 0.0) for name in standing.keys() | target.keys()}
+        changes = {name: target.get(name, 0.0) - current.get(name, 0.0) for name in current.keys() | target.keys()}
         enough = TURN_HOME if changes.get(home, 0.0) > 0.0 else TURN_AWAY
         held = set()
         for name, change in changes.items():
-            share = standing.get(name, 0.0)
+            share = current.get(name, 0.0)
             heading = headings.get(name)
             if heading is None:
                 heading = headings[name] = _Heading(share, now)
@@ -139,15 +139,15 @@ class Hysteresis:
                 held.add(name)
         if not held:
             return target
-        return _moved(standing, {name: change for name, change in changes.items() if name not in held})
+        return _moved(current, {name: change for name, change in changes.items() if name not in held})
 
 
-def _moved(standing: Mapping[str, float], changes: Mapping[str, float]) -> dict[str, float]:
+def _moved(current: Mapping[str, float], changes: Mapping[str, float]) -> dict[str, float]:
     """The shares after these changes, scaled so that what some regions give is what others take."""
     given = -sum(change for change in changes.values() if change < 0.0)
     taken = sum(change for change in changes.values() if change > 0.0)
     both = min(given, taken)
-    moved = dict(standing)
+    moved = dict(current)
     for name, change in sorted(changes.items()):
         if both > 0.0 and change:
             moved[name] = moved.get(name, 0.0) + change * both / (taken if change > 0.0 else given)

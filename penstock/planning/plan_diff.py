@@ -66,7 +66,7 @@ def arc_changes(before: Mapping[ArcKey, Arc], after: Mapping[ArcKey, Arc]) -> tu
     return _moved(changes)
 
 
-def redone(before: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
+def apply_changes(before: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
     """The arcs after these changes."""
     after = dict(before)
     for change in changes:
@@ -76,7 +76,7 @@ def redone(before: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[A
     return after
 
 
-def undone(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
+def revert_changes(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
     """The arcs before these changes; the details of changed arcs are lost."""
     before = dict(after)
     for change in changes:
@@ -86,7 +86,7 @@ def undone(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[Ar
     return before
 
 
-def composed(steps: Iterable[Sequence[ArcChange]]) -> tuple[ArcChange, ...]:
+def compose_changes(steps: Iterable[Sequence[ArcChange]]) -> tuple[ArcChange, ...]:
     """One difference equal to several in a row."""
     whole: dict[ArcKey, ArcChange] = {}
     for changes in steps:

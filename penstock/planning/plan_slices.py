@@ -130,25 +130,25 @@ class _Step(NamedTuple):
         return before if before == after and before is not None else after
 
     def _shares(self, move: Move, open_regions: Sequence[str]) -> Mapping[str, float]:
-        shares = move.standing or move.target
+        shares = move.current or move.target
         if move.distance > 0.0:
             step = self.max_step
             if move.comes_home:
                 step = move.distance * self.homeward[move.demand.origin, move.demand.model]
-            shares = step_towards(move.standing, move.target, step, move.serving)
+            shares = step_towards(move.current, move.target, step, move.serving)
         if self.ramps:
-            shares = ramped(shares, _not_reduced(self.ramps, move.standing, move.constraints.returning), open_regions)
+            shares = ramped(shares, _not_reduced(self.ramps, move.current, move.constraints.returning), open_regions)
         return shares
 
 
 def _not_reduced(
-    ramps: Mapping[str, float], standing: Mapping[str, float], returning: frozenset[str]
+    ramps: Mapping[str, float], current: Mapping[str, float], returning: frozenset[str]
 ) -> Mapping[str, float]:
     """Ramps that reduce no share of a region whose drain ended before it was empty: the region was never away."""
     if not returning:
         return ramps
     return {
-        region: max(part, standing.get(region, 0.0)) if region in returning else part for region, part in ramps.items()
+        region: max(part, current.get(region, 0.0)) if region in returning else part for region, part in ramps.items()
     }
 
 

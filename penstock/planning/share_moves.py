@@ -63,7 +63,7 @@ class Move(NamedTuple):
     nearest: tuple[str, ...]
     """All regions that it permits, the nearest first."""
     home: str
-    standing: Mapping[str, float]
+    current: Mapping[str, float]
     """Shares in force."""
     target: Mapping[str, float]
     distance: float
@@ -95,21 +95,21 @@ class Move(NamedTuple):
         """
         constraints = interventions.of(demand.origin, demand.model)
         serving = alive - constraints.at_once if constraints.at_once else alive
-        standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+        current = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
         nearest = nearest_first(demand.origin, demand.regions)
         if constraints.weights:
             target = capped(target, constraints, [name for name in nearest if name in serving])
         if constraints.max_away < 1.0 and demand.origin in serving and demand.origin in demand.regions:
             target = kept_home(target, demand.origin, constraints.max_away)
-        rests = not standing or standing == target or stays(standing, constraints, serving)
-        distance = 0.0 if rests else moved_share(standing, target)
+        rests = not current or current == target or stays(current, constraints, serving)
+        distance = 0.0 if rests else moved_share(current, target)
         home = reported.home(nearest, demand.model)
-        return cls(key, demand, entry, constraints, serving, nearest, home, standing, target, distance)
+        return cls(key, demand, entry, constraints, serving, nearest, home, current, target, distance)
 
     @property
     def comes_home(self) -> bool:
         """Whether more of it is to be served at home; demand that returns after a drain returns at the normal rate."""
-        more = self.target.get(self.home, 0.0) > self.standing.get(self.home, 0.0)
+        more = self.target.get(self.home, 0.0) > self.current.get(self.home, 0.0)
         return more and self.home not in self.constraints.returning
 
 

@@ -13,26 +13,26 @@ REFERENCE_TB_PER_S = 3.35
 """NVIDIA H100 SXM: dense bf16 throughput and memory bandwidth."""
 
 
-class Pace(msgspec.Struct, frozen=True):
+class RelativeSpeed(msgspec.Struct, frozen=True):
     """How many times as long as the reference accelerator one takes."""
 
     prefill: float
     decode: float
 
 
-def _pace(bf16_tflops: float, tb_per_s: float) -> Pace:
-    return Pace(REFERENCE_TFLOPS / bf16_tflops, REFERENCE_TB_PER_S / tb_per_s)
+def _relative_speed(bf16_tflops: float, tb_per_s: float) -> RelativeSpeed:
+    return RelativeSpeed(REFERENCE_TFLOPS / bf16_tflops, REFERENCE_TB_PER_S / tb_per_s)
 
 
-PACES: dict[str, Pace] = {
-    "h100": _pace(989.5, 3.35),
-    "h200": _pace(989.5, 4.8),
-    "b200": _pace(2250, 8.0),
-    "a100": _pace(312, 2.039),
-    "l40s": _pace(362, 0.864),
-    "l4": _pace(121, 0.3),
-    "a10": _pace(125, 0.6),
-    "mi300x": _pace(860, 5.3),
+RELATIVE_SPEEDS: dict[str, RelativeSpeed] = {
+    "h100": _relative_speed(989.5, 3.35),
+    "h200": _relative_speed(989.5, 4.8),
+    "b200": _relative_speed(2250, 8.0),
+    "a100": _relative_speed(312, 2.039),
+    "l40s": _relative_speed(362, 0.864),
+    "l4": _relative_speed(121, 0.3),
+    "a10": _relative_speed(125, 0.6),
+    "mi300x": _relative_speed(860, 5.3),
 }
 """By the name in the endpoints file. From NVIDIA's data sheets: H100 SXM; H200 SXM (the same arithmetic, 4.8 TB/s); HGX
 B200, a GPU's share; A100 80 GB SXM; L40S; L4; A10. AMD Instinct MI300X: 5.3 TB/s, and 860 of the 1,307 TFLOPS of its

@@ -37,7 +37,7 @@ _NO_MEANING = {"source"}
 """Fields that say where something was written, and not what."""
 
 
-class How(StrEnum):
+class ChangeKind(StrEnum):
     """What became of a document or of one of its fields."""
 
     ADDED = "added"
@@ -48,7 +48,7 @@ class How(StrEnum):
 class Change(msgspec.Struct, frozen=True):
     """One difference."""
 
-    how: How
+    how: ChangeKind
     kind: str
     """Of document, such as `Region`."""
     name: str
@@ -103,8 +103,8 @@ def _by_name(documents: Any) -> dict[str, Any]:
 
 
 def _documents(kind: str, old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    changes = [Change(How.ADDED, kind, name, "", None, None) for name in new.keys() - old.keys()]
-    changes += [Change(How.REMOVED, kind, name, "", None, None) for name in old.keys() - new.keys()]
+    changes = [Change(ChangeKind.ADDED, kind, name, "", None, None) for name in new.keys() - old.keys()]
+    changes += [Change(ChangeKind.REMOVED, kind, name, "", None, None) for name in old.keys() - new.keys()]
     for name in old.keys() & new.keys():
         changes += _fields(kind, name, "", old[name], new[name])
     return changes
@@ -119,7 +119,7 @@ def _fields(kind: str, name: str, path: str, old: Any, new: Any) -> list[Change]
             for key in sorted(old.keys() | new.keys())
             for change in _fields(kind, name, f"{path}.{key}" if path else key, old.get(key), new.get(key))
         ]
-    how = How.ADDED if old is None else How.REMOVED if new is None else How.CHANGED
+    how = ChangeKind.ADDED if old is None else ChangeKind.REMOVED if new is None else ChangeKind.CHANGED
     return [Change(how, kind, name, path, _shown(path, old), _shown(path, new))]
 
 

@@ -44,12 +44,12 @@ SESSION_GAP_S = 0.5
 MODEL_GAP_S = 0.5
 """The same for an endpoint whose last request was for this model, where endpoints serve several models."""
 
-KEEPS_UNDER = 0.5
+EVICTION_PRESSURE = 0.5
 """An endpoint at or above this pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
 queued in it as it runs) evicts what it holds, so nothing there counts as held."""
 
 
-class Held(NamedTuple):
+class AffinityHint(NamedTuple):
     """What some endpoints hold of a request, by endpoint name."""
 
     blocks: Mapping[str, int]
@@ -58,7 +58,7 @@ class Held(NamedTuple):
     """How much later (s) than the best such an endpoint may complete the request and still be chosen."""
 
 
-NOTHING = Held({}, 0.0)
+NOTHING = AffinityHint({}, 0.0)
 
 
 def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
@@ -81,7 +81,7 @@ def session_key(scope: str, session: bytes) -> int:
     return hash((scope, "session", session))
 
 
-class Holdings:
+class AffinityIndex:
     """Where recent requests went, by what they have in common."""
 
     def __init__(self, most: int = MAX_KEYS) -> None:
@@ -96,10 +96,10 @@ class Holdings:
 
     def sent(self, endpoint: str, prefix: Iterable[int], session: int | None, model: str, now: float) -> None:
         """Record that a request went to an endpoint."""
-        holders, lately = self._holders, now - NOTED_S
+        holders, renewed_before = self._holders, now - NOTED_S
         for key in prefix:
             found = holders.get(key)
-            if found is None or found[0] <= lately or endpoint not in found[1]:
+            if found is None or found[0] <= renewed_before or endpoint not in found[1]:
                 self._note(key, endpoint, now)
         if session is not None:
             self._note(session, endpoint, now)
@@ -110,14 +110,14 @@ class Holdings:
         if now - models[oldest][1] >= HELD_S:
             del models[oldest]
 
-    def held(self, prefix: list[int], session: int | None, now: float) -> Held:
+    def held(self, prefix: list[int], session: int | None, now: float) -> AffinityHint:
         """Which endpoints hold something of a request, and how many blocks of its prompt."""
         blocks = self._blocks(prefix, now)
         names = self._names(session, now) if session is not None else ()
         if names:
             blocks.setdefault(names[0], 0)
-            return Held(blocks, SESSION_GAP_S)
-        return Held(blocks, PREFIX_GAP_S) if blocks else NOTHING
+            return AffinityHint(blocks, SESSION_GAP_S)
+        return AffinityHint(blocks, PREFIX_GAP_S) if blocks else NOTHING
 
     def running(self, model: str, now: float) -> list[str]:
         """Endpoints whose last request, less than HELD_S ago, was for this model: the model is loaded there."""

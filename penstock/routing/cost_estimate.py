@@ -54,7 +54,7 @@ _TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
 
-class Expectations:
+class CostEstimator:
     """Recent lengths of prompts and answers, from which the cost of a request is estimated."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Expectations:
                 _follow(self._used_of_limit, (tenant, model, _magnitude(most)), min(1.0, answer_tokens / most), now)
 
 
-def worked(cost: Cost, usage: Usage) -> Work:
+def actual_work(cost: Cost, usage: Usage) -> Work:
     """The actual work of a finished request."""
     uncached = max(1, usage.prompt_tokens - usage.cached_tokens)
     return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)

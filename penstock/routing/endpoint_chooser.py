@@ -11,8 +11,16 @@ from random import Random
 from typing import Final
 
 from penstock.policy.policy import CostUnit, Model
-from penstock.routing.affinity import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
-from penstock.routing.cost_estimate import Expectations, worked
+from penstock.routing.affinity import (
+    BLOCK_BYTES,
+    EVICTION_PRESSURE,
+    MODEL_GAP_S,
+    NOTHING,
+    AffinityHint,
+    AffinityIndex,
+    session_key,
+)
+from penstock.routing.cost_estimate import CostEstimator, actual_work
 from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, consider
 from penstock.routing.placement import Member, Placement, WorkEstimate
 from penstock.routing.pool_accounting import PoolAccount
@@ -29,9 +37,9 @@ class EndpointChooser:
 
     def __init__(self, rng: Random) -> None:
         """Create a chooser that remembers nothing; `rng` breaks ties."""
-        self.expectations = Expectations()
+        self.expectations = CostEstimator()
         self._rng = rng
-        self._holdings = Holdings()
+        self._holdings = AffinityIndex()
 
     def choose(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
@@ -106,11 +114,11 @@ class EndpointChooser:
             return
         begun_at = placement.first_byte_at if estimate.streaming else min(now, placement.prefill_over_at)
         if begun_at is not None:
-            decode_s = worked(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s
+            decode_s = actual_work(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s
             learner.saw_end(decode_s, now - begun_at, placement.mean_streams(), now)
 
     def _held(
-        self, pool: PoolAccount[Member], estimate: WorkEstimate, known: Held, now: float
+        self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float
     ) -> tuple[Mapping[int, float], float]:
         """Prefill (s) that a cache spares by index of the endpoints that hold something, and their gap (s)."""
         if known is not NOTHING:
@@ -118,11 +126,11 @@ class EndpointChooser:
             held = {
                 index: blocks * per_block_s
                 for name, blocks in known.blocks.items()
-                if (index := pool.positions.get(name)) is not None and pool.views[index].pressure < KEEPS_UNDER
+                if (index := pool.positions.get(name)) is not None and pool.views[index].pressure < EVICTION_PRESSURE
             }
             return held, known.gap_s
         if not pool.shares_endpoints:
             return NOTHING_HELD, 0.0
         running = self._holdings.running(estimate.model, now)
         indexes = [index for name in running if (index := pool.positions.get(name)) is not None]
-        return {index: 0.0 for index in indexes if pool.views[index].pressure < KEEPS_UNDER}, MODEL_GAP_S
+        return {index: 0.0 for index in indexes if pool.views[index].pressure < EVICTION_PRESSURE}, MODEL_GAP_S

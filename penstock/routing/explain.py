@@ -38,7 +38,7 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Its origin is full, so it may only go where a spill credit is held."""
 
 
-class Standing(StrEnum):
+class RegionVerdict(StrEnum):
     """The result for a region."""
 
     SERVES = "serves"
@@ -53,11 +53,11 @@ class Standing(StrEnum):
     """The request is refused before this region is considered."""
 
 
-class Considering(msgspec.Struct, frozen=True):
+class ConsideredRegion(msgspec.Struct, frozen=True):
     """One region in the decision."""
 
     region: str
-    standing: Standing
+    verdict: RegionVerdict
     reasons: tuple[Rejection, ...] = ()
     """Reasons against it, or against a larger share: each with the rule's file and line, or the number that was over a
     limit."""
@@ -79,7 +79,7 @@ class Considering(msgspec.Struct, frozen=True):
     """Its state as the origin sees it; None where the origin has none."""
 
 
-class RuleSeen(msgspec.Struct, frozen=True):
+class ApplicableRule(msgspec.Struct, frozen=True):
     """A residency rule that applies to the request, or may apply."""
 
     name: str
@@ -95,7 +95,7 @@ class RuleSeen(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """The whole explanation."""
 
-    asked: ExplainQuery
+    query: ExplainQuery
     data_class: str | None
     """The tenant's; None where there is no such tenant."""
     policy_digest: str
@@ -106,10 +106,10 @@ class Explanation(msgspec.Struct, frozen=True):
     """Whether the plan has an entry for this traffic class; without one the nearest region serves."""
     residency: str | None
     """Name of the residency class; None where the request is refused before it has one."""
-    rules: tuple[RuleSeen, ...]
+    rules: tuple[ApplicableRule, ...]
     """The residency rules that apply, in the order of application."""
-    regions: tuple[Considering, ...]
-    """Every region of the policy, in the order of `Standing`, the likeliest first and then the nearest."""
+    regions: tuple[ConsideredRegion, ...]
+    """Every region of the policy, in the order of `RegionVerdict`, the likeliest first and then the nearest."""
     chosen: RegionChoice | None
     """One draw of the decision; another request may draw another region, by the chances above."""
     refusal: Refusal | None = None
@@ -123,7 +123,7 @@ class Explanation(msgspec.Struct, frozen=True):
 def explain(
     policy: Policy,
     plan: RegionPlan | None,
-    asked: ExplainQuery,
+    query: ExplainQuery,
     views: Mapping[str, RegionView],
     rng: Random,
     endpoints: tuple[ConsideredEndpoint, ...] = (),
@@ -139,37 +139,37 @@ def explain(
     Raises:
         KeyError: policy has no region of the origin's name.
     """
-    if asked.origin not in policy.regions:
-        raise KeyError(asked.origin)
-    told = _nothing_yet(policy, plan, asked)
-    tenant = tenant_of(policy, asked.tenant)
+    if query.origin not in policy.regions:
+        raise KeyError(query.origin)
+    explanation = _initial(policy, plan, query)
+    tenant = tenant_of(policy, query.tenant)
     if isinstance(tenant, Refusal):
-        return _refused(policy, told, views, tenant)
-    versions = versions_of(policy, asked.model)
-    if versions is not None and asked.model not in policy.models:
-        names = " or ".join(models_for(policy, asked.model))
-        several = Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}")
-        return _refused(policy, told, views, several)
-    facts = RequestFacts(tenant.name, tenant.data_class, asked.location)
-    told = msgspec.structs.replace(
-        told,
+        return _refused(policy, explanation, views, tenant)
+    versions = versions_of(policy, query.model)
+    if versions is not None and query.model not in policy.models:
+        names = " or ".join(models_for(policy, query.model))
+        several = Refusal(Reason.BAD_REQUEST, f"{query.model} stands for several models; explain {names}")
+        return _refused(policy, explanation, views, several)
+    facts = RequestFacts(tenant.name, tenant.data_class, query.location)
+    explanation = msgspec.structs.replace(
+        explanation,
         data_class=tenant.data_class,
         rules=_rules(policy, facts),
         versions=versions.versions if versions is not None else (),
     )
-    admitted = admit_at_origin(policy, asked.origin, asked.model, facts)
+    admitted = admit_at_origin(policy, query.origin, query.model, facts)
     if isinstance(admitted, Refusal):
-        return _refused(policy, told, views, admitted)
+        return _refused(policy, explanation, views, admitted)
     name = admitted.permitted.name
-    planned = plan is not None and plan.lookup(asked.model, name) is not None
-    told = msgspec.structs.replace(told, residency=name, planned=planned, endpoints=endpoints)
-    return _chosen(policy, plan, told, admitted, views, rng)
+    planned = plan is not None and plan.lookup(query.model, name) is not None
+    explanation = msgspec.structs.replace(explanation, residency=name, planned=planned, endpoints=endpoints)
+    return _chosen(policy, plan, explanation, admitted, views, rng)
 
 
-def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: ExplainQuery) -> Explanation:
+def _initial(policy: Policy, plan: RegionPlan | None, query: ExplainQuery) -> Explanation:
     """The explanation before anything is decided."""
     return Explanation(
-        asked,
+        query,
         data_class=None,
         policy_digest=policy.digest(),
         plan_generation=plan.generation if plan is not None else None,
@@ -185,22 +185,22 @@ def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: ExplainQuery) -
 def _chosen(
     policy: Policy,
     plan: RegionPlan | None,
-    told: Explanation,
+    explanation: Explanation,
     admitted: Mask,
     views: Mapping[str, RegionView],
     rng: Random,
 ) -> Explanation:
     """The explanation with every region that may be drawn, and one draw."""
-    asked = told.asked
+    query = explanation.query
     decision = decide(
-        policy, plan, asked.origin, asked.model, admitted, views, rng, tried=asked.tried, overflow=asked.overflow
+        policy, plan, query.origin, query.model, admitted, views, rng, tried=query.tried, overflow=query.overflow
     )
     if isinstance(decision, Refusal):
-        regions = _regions(policy, told, views, admitted, plan, (), decision.rejected)
-        return msgspec.structs.replace(told, regions=regions, refusal=decision)
+        regions = _regions(policy, explanation, views, admitted, plan, (), decision.rejected)
+        return msgspec.structs.replace(explanation, regions=regions, refusal=decision)
     noted = tuple(dict.fromkeys(rejection for option in decision.options for rejection in option.choice.rejected))
-    regions = _regions(policy, told, views, admitted, plan, decision.options, noted)
-    return msgspec.structs.replace(told, regions=regions, chosen=decision.choice)
+    regions = _regions(policy, explanation, views, admitted, plan, decision.options, noted)
+    return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice)
 
 
 def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
@@ -214,55 +214,59 @@ def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
 
 def tenant_by_key(policy: Policy, key_digest: str) -> str | None:
     """The name of the tenant that has an API key, by the key's SHA-256 in lower-case hex."""
-    return next((one.name for one in policy.tenants.values() if key_digest in one.key_digests), None)
+    return next((tenant.name for tenant in policy.tenants.values() if key_digest in tenant.key_digests), None)
 
 
-def _rules(policy: Policy, facts: RequestFacts) -> tuple[RuleSeen, ...]:
+def _rules(policy: Policy, facts: RequestFacts) -> tuple[ApplicableRule, ...]:
     seen = []
     for rule in policy.residency:
         match = applies(rule, facts)
         if match is not False:
             allows = tuple(sorted(rule.allow)) if rule.allow is not None else None
-            seen.append(RuleSeen(rule.name, rule.source, match, allows, tuple(sorted(rule.deny))))
+            seen.append(ApplicableRule(rule.name, rule.source, match, allows, tuple(sorted(rule.deny))))
     return tuple(seen)
 
 
-def _refused(policy: Policy, told: Explanation, views: Mapping[str, RegionView], refusal: Refusal) -> Explanation:
+def _refused(
+    policy: Policy, explanation: Explanation, views: Mapping[str, RegionView], refusal: Refusal
+) -> Explanation:
     """The explanation of a request that is refused before a region is selected."""
-    regions = _regions(policy, told, views, None, None, (), refusal.rejected)
-    return msgspec.structs.replace(told, regions=regions, refusal=refusal)
+    regions = _regions(policy, explanation, views, None, None, (), refusal.rejected)
+    return msgspec.structs.replace(explanation, regions=regions, refusal=refusal)
 
 
 def _regions(
     policy: Policy,
-    told: Explanation,
+    explanation: Explanation,
     views: Mapping[str, RegionView],
     admitted: Mask | None,
     plan: RegionPlan | None,
-    ways: tuple[RegionOption, ...],
+    drawn: tuple[RegionOption, ...],
     noted: tuple[Rejection, ...],
-) -> tuple[Considering, ...]:
+) -> tuple[ConsideredRegion, ...]:
     """Every region, with all reasons that were given on the way."""
-    origin = told.asked.origin
-    said = (*admitted.rejected, *noted) if admitted is not None else noted
+    origin = explanation.query.origin
+    rejections = (*admitted.rejected, *noted) if admitted is not None else noted
     forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
-    class_plan = plan.lookup(told.asked.model, admitted.permitted.name) if plan is not None and admitted else None
-    closed = plan.closed_for(told.asked.model) if plan is not None else NONE_CLOSED
+    class_plan = (
+        plan.lookup(explanation.query.model, admitted.permitted.name) if plan is not None and admitted else None
+    )
+    closed = plan.closed_for(explanation.query.model) if plan is not None else NONE_CLOSED
     arcs = {arc.server: arc for arc in class_plan.arcs} if class_plan is not None else {}
     fallbacks = class_plan.fallbacks if class_plan is not None else ()
     places = {name: place for place, name in enumerate(fallbacks, 1)}
     regions = []
     for name in policy.regions:
-        reasons = tuple(one for one in said if one.what == name)
-        mine = [way for way in ways if way.choice.region == name]
+        reasons = tuple(rejection for rejection in rejections if rejection.what == name)
+        options = [option for option in drawn if option.choice.region == name]
         regions.append(
-            Considering(
+            ConsideredRegion(
                 name,
-                _standing(told.asked, admitted, mine, reasons, is_forbidden=name in forbidden),
+                _verdict(explanation.query, admitted, options, reasons, is_forbidden=name in forbidden),
                 reasons,
-                chance=sum(way.probability for way in mine),
-                why=mine[0].choice.why if mine else None,
-                spends_credit=any(way.choice.spends_credit for way in mine),
+                chance=sum(option.probability for option in options),
+                why=options[0].choice.why if options else None,
+                spends_credit=any(option.choice.spends_credit for option in options),
                 arc=arcs.get(name),
                 fallback=places.get(name),
                 closed=name in closed,
@@ -270,28 +274,28 @@ def _regions(
                 view=views.get(name),
             )
         )
-    order = list(Standing)
-    regions.sort(key=lambda one: (order.index(one.standing), -one.chance, one.round_trip_ms, one.region))
+    order = list(RegionVerdict)
+    regions.sort(key=lambda region: (order.index(region.verdict), -region.chance, region.round_trip_ms, region.region))
     return tuple(regions)
 
 
-_OF_OVERFLOW = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
+_OVERFLOW_ONLY = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
 """Reasons that keep overflow from a region; what the plan sends there still goes there."""
 
 
-def _standing(
-    asked: ExplainQuery,
+def _verdict(
+    query: ExplainQuery,
     admitted: Mask | None,
-    mine: list[RegionOption],
+    options: list[RegionOption],
     reasons: tuple[Rejection, ...],
     *,
     is_forbidden: bool,
-) -> Standing:
+) -> RegionVerdict:
     if is_forbidden:
-        return Standing.FORBIDDEN
+        return RegionVerdict.FORBIDDEN
     if admitted is None:
-        return Standing.UNCONSIDERED
-    if mine:
-        return Standing.SERVES
-    is_rejected = any(asked.overflow or one.reason not in _OF_OVERFLOW for one in reasons)
-    return Standing.REJECTED if is_rejected else Standing.SPARE
+        return RegionVerdict.UNCONSIDERED
+    if options:
+        return RegionVerdict.SERVES
+    is_rejected = any(query.overflow or rejection.reason not in _OVERFLOW_ONLY for rejection in reasons)
+    return RegionVerdict.REJECTED if is_rejected else RegionVerdict.SPARE

@@ -8,7 +8,7 @@ from penstock.policy.policy import Policy
 from penstock.routing.region_selection import RegionView
 
 
-def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
+def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
     """The state of each region as an origin's agents see it, without waits and spill credits, which reports do not
     contain.
 

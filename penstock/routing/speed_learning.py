@@ -14,7 +14,7 @@ from math import inf
 from statistics import median
 from typing import Final, NamedTuple
 
-from penstock.policy.accelerators import PACES, Pace
+from penstock.policy.accelerators import RELATIVE_SPEEDS, RelativeSpeed
 from penstock.routing.work import Speed, Work
 
 MEMORY: Final = 50.0
@@ -107,7 +107,7 @@ class OnlineRegression:
 
 def prior(accelerator: str) -> Speed | None:
     """The speed assumed for an accelerator before completions; None for one that is not in the table."""
-    pace = PACES.get(accelerator.lower())
+    pace = RELATIVE_SPEEDS.get(accelerator.lower())
     return None if pace is None else _speed_of(pace)
 
 
@@ -127,7 +127,7 @@ class SpeedLearner:
     def __init__(self, accelerator: str) -> None:
         """Create a learner; an `accelerator` (as in the endpoints file) that is not known starts as the reference."""
         self._prior = prior(accelerator)
-        start = self._prior or _speed_of(Pace(1.0, 1.0))
+        start = self._prior or _speed_of(RelativeSpeed(1.0, 1.0))
         self._first_byte = OnlineRegression(start.start_s, start.prefill)
         self._decode = OnlineRegression(start.decode, start.crowding)
         self._early: list[float] = []
@@ -286,7 +286,7 @@ def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float 
     return int(prefill_s * speed.prefill * MICROSECONDS), int(work.decode_s * decode * MICROSECONDS)
 
 
-def _speed_of(pace: Pace) -> Speed:
+def _speed_of(pace: RelativeSpeed) -> Speed:
     return Speed(0.0, pace.prefill, pace.decode, pace.decode * CROWDING)
 
 

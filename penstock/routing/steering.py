@@ -1,7 +1,7 @@
 """Advises where a client should enter: the permitted entry regions, the best first, for DNS, SDKs and edge workers.
 
 An entry region reads the request, so residency masks the advice with the same function as every other step. Advice for
-an unknown tenant must hold for every tenant: it names the regions that all of them permit, which may be none.
+an unknown tenant must hold for every tenant: it contains the regions that all tenants permit, which may be none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether the requested model is ready there, so that nothing need be forwarded; None where no model was named."""
 
 
-class Advice(msgspec.Struct, frozen=True):
+class SteeringAdvice(msgspec.Struct, frozen=True):
     """Entry regions, the best first; empty where none is permitted, with the refusal that says why."""
 
     entries: tuple[Entry, ...]
@@ -76,14 +76,16 @@ class Advice(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
 
 
-class Steer:
+class SteeringAdvisor:
     """Advises under one policy; residency masks are cached by sender and place."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._masks: dict[tuple[str | None, str | None, str | None], Mask | Refusal] = {}
 
-    def advise(self, client: Client, states: Mapping[str, RegionState], ready: Collection[tuple[str, str]]) -> Advice:
+    def advise(
+        self, client: Client, states: Mapping[str, RegionState], ready: Collection[tuple[str, str]]
+    ) -> SteeringAdvice:
         """The entry regions for a client.
 
         Args:
@@ -93,10 +95,10 @@ class Steer:
         models = models_for(self._policy, client.model) if client.model is not None else ()
         if client.model is not None and not models:
             refusal = Refusal(Reason.MODEL_NOT_FOUND, f"no model named {client.model!r} is served here")
-            return Advice((), STEADY_TTL_S, refusal=refusal)
+            return SteeringAdvice((), STEADY_TTL_S, refusal=refusal)
         admitted = self._mask(client)
         if isinstance(admitted, Refusal):
-            return Advice((), STEADY_TTL_S, rejected=admitted.rejected, refusal=admitted)
+            return SteeringAdvice((), STEADY_TTL_S, rejected=admitted.rejected, refusal=admitted)
         permitted = admitted.permitted
         here = {name: states.get(name, RegionState.UNKNOWN) for name in permitted.regions}
         fit = {name for name, state in here.items() if state not in _ABSENT} or set(here)
@@ -119,7 +121,7 @@ class Steer:
         )
         steady = all(state is RegionState.HEALTHY for state in here.values())
         ttl_s = STEADY_TTL_S if steady else CHANGING_TTL_S
-        return Advice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
+        return SteeringAdvice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
 
     def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
         """How far (ms) it is through an entry region to the nearest region that has the model."""

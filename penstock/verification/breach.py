@@ -14,7 +14,7 @@ class Breach(msgspec.Struct, frozen=True):
     """A stage that permits a forbidden region, or otherwise deviates from the rules."""
 
     stage: str
-    whose: str
+    requests: str
     """Description of the requests that are affected."""
     region: str
     lost: tuple[str, ...]

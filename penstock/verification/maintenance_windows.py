@@ -33,7 +33,7 @@ def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterat
             names = frozenset(one.window.name for one in emptying)
             if residency.regions <= covered and (residency.name, names) not in told:
                 told.add((residency.name, names))
-                yield _told(residency, emptying, at)
+                yield _message(residency, emptying, at)
 
 
 def _beginnings(policy: Policy) -> list[float]:
@@ -70,7 +70,7 @@ def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
             yield at
 
 
-def _told(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
+def _message(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
     windows = " and ".join(_cite(one.window) for one in emptying)
     when = datetime.fromtimestamp(at, UTC).strftime(DRAINED_ON)
     verb = "empties" if len(emptying) == 1 else "empty"

@@ -20,7 +20,7 @@ from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, admit_at_origin, decide, within_mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView
-from penstock.routing.steering import Client, Steer
+from penstock.routing.steering import Client, SteeringAdvisor
 from penstock.verification.breach import Breach, breach
 from penstock.verification.rule_reading import permitted
 from penstock.verification.situations import Situation
@@ -77,7 +77,7 @@ def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
     The same check applies to clients without a known tenant, whose entries must be permitted for every tenant.
     """
     expected = permitted(policy, situation)
-    steer = Steer(policy)
+    steer = SteeringAdvisor(policy)
     facts = situation.facts
     ready = {(name, model) for name in policy.regions for model in policy.models}
     for state in (RegionState.HEALTHY, RegionState.FAILED):
@@ -113,7 +113,7 @@ def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
             yield breach(policy, "server", situation, here, "accepts what its origin's policy forbids")
 
 
-def at_the_gate(policy: Policy, situation: Situation) -> Iterator[Breach]:
+def at_within_mask(policy: Policy, situation: Situation) -> Iterator[Breach]:
     """Check that `within_mask`, the last check of every decision, accepts exactly the permitted regions."""
     regions = permitted(policy, situation)
     held = Mask(residency_class(regions))

@@ -21,18 +21,18 @@ MAX_LOST = 2
 """Maximum number of regions lost at the same time."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class UnsurvivedLoss(msgspec.Struct, frozen=True):
     """A counterexample: a loss that a class does not survive."""
 
     lost: tuple[str, ...]
-    whose: str
+    requests: str
     """Requests of the class."""
     because: tuple[str, ...]
     """The rules that forbid each remaining region."""
 
     def __str__(self) -> str:
         kept_out = "; ".join(self.because) or "no other region exists"
-        return f"{self.whose}: without {' and '.join(self.lost)} no permitted region is left ({kept_out})"
+        return f"{self.requests}: without {' and '.join(self.lost)} no permitted region is left ({kept_out})"
 
 
 class Survival(msgspec.Struct, frozen=True):
@@ -40,9 +40,9 @@ class Survival(msgspec.Struct, frozen=True):
 
     name: str
     regions: tuple[str, ...]
-    whose: tuple[str, ...]
+    requests: tuple[str, ...]
     """Requests of the class."""
-    ends: tuple[Ended, ...]
+    ends: tuple[UnsurvivedLoss, ...]
     """The minimal losses of one or two regions that the class does not survive; it survives all others."""
     accepted: str = ""
     """Why the policy accepts the loss of the class; empty if it does not."""
@@ -62,12 +62,12 @@ def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation
         situations: the situations of the class.
     """
     whose = tuple(str(one) for one in situations)
-    ends: list[Ended] = []
+    ends: list[UnsurvivedLoss] = []
     for size in range(1, MAX_LOST + 1):
         for lost in combinations(sorted(regions.regions), size):
             if any(set(end.lost) <= set(lost) for end in ends) or _finds_a_place(policy, regions, frozenset(lost)):
                 continue
-            ends.append(Ended(lost, whose[0], _why(policy, situations[0], lost)))
+            ends.append(UnsurvivedLoss(lost, whose[0], _why(policy, situations[0], lost)))
     accepted = next((one.because for one in policy.accepted_losses if one.regions == regions.regions), "")
     return Survival(regions.name, tuple(sorted(regions.regions)), whose, tuple(ends), accepted)
 

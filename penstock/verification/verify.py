@@ -36,21 +36,21 @@ from penstock.verification.maintenance_windows import window_warnings
 from penstock.verification.plan_checks import planned
 from penstock.verification.rule_reading import forbidding, permitted
 from penstock.verification.situations import Situation, situations
-from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_the_gate
+from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_within_mask
 from penstock.verification.survival import Survival, survival
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RejectedRequests(msgspec.Struct, frozen=True):
     """Requests that no region may serve, whatever the state of the fleet."""
 
-    whose: str
+    requests: str
     because: tuple[str, ...]
     """The rules that together forbid all regions."""
     unknown_location: bool
     """Whether the only reason is an unknown client location; such requests are rejected on purpose (fail closed)."""
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerificationReport(msgspec.Struct, frozen=True):
     """The result of the verification."""
 
     digest: str
@@ -68,7 +68,7 @@ class Verified(msgspec.Struct, frozen=True):
     """Residency classes with too many regions, for which only small losses and small remainders were enumerated."""
     breaches: tuple[Breach, ...]
     classes: tuple[Survival, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RejectedRequests, ...]
     unserved: tuple[str, ...]
     """Tenants of which every request is rejected, whatever the client's location."""
     warnings: tuple[str, ...]
@@ -79,30 +79,30 @@ class Verified(msgspec.Struct, frozen=True):
         return [one for one in self.classes if not one.survives_any_one and not one.accepted]
 
     @property
-    def good(self) -> bool:
+    def passed(self) -> bool:
         """Whether no forbidden region is reachable, every tenant has a region, and every class survives the loss of any
         one region or the policy accepts that loss."""
         return not self.breaches and not self.unserved and not self.unsurvived
 
 
-def verify(policy: Policy) -> Verified:
+def verify(policy: Policy) -> VerificationReport:
     """Verify all properties that the module docstring lists, for one policy."""
     found = situations(policy)
     by_class = _classes(policy, found)
     served = {name for whose in by_class.values() for one in whose for name in one.tenants}
     examples = {one: whose[0] for one, whose in by_class.items()}
-    surveyed = _surveyed(policy)
+    measured = _with_measured_distances(policy)
     breaches = [
         breach
         for one in found
         for stage in (at_origins(policy, one), at_steering(policy, one), at_servers(policy, one))
         for breach in stage
     ]
-    reached = {one.name: at_decisions(surveyed, example) for one, example in examples.items()}
+    reached = {one.name: at_decisions(measured, example) for one, example in examples.items()}
     for one, example in examples.items():
-        breaches += [*at_the_gate(policy, example), *reached[one.name].breaches]
+        breaches += [*at_within_mask(policy, example), *reached[one.name].breaches]
     plans = planned(policy, examples)
-    return Verified(
+    return VerificationReport(
         digest=policy.digest(),
         situations=len(found),
         decisions=sum(one.decisions for one in reached.values()),
@@ -111,7 +111,7 @@ def verify(policy: Policy) -> Verified:
         whole=tuple(name for name, one in reached.items() if one.whole),
         partly=tuple(name for name, one in reached.items() if not one.whole),
         breaches=(*breaches, *plans.breaches),
-        classes=tuple(survival(surveyed, one, whose) for one, whose in by_class.items()),
+        classes=tuple(survival(measured, one, whose) for one, whose in by_class.items()),
         refused=tuple(_refused(policy, one) for one in found if not permitted(policy, one)),
         unserved=tuple(sorted(policy.tenants.keys() - served)),
         warnings=(*warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
@@ -128,17 +128,17 @@ def _classes(policy: Policy, found: list[Situation]) -> dict[ResidencyClass, lis
     return {residency_class(regions): by_regions[regions] for regions in ordered}
 
 
-def _surveyed(policy: Policy) -> Policy:
+def _with_measured_distances(policy: Policy) -> Policy:
     """The same policy with all distances precomputed as measured round trips, so that lookups are cheap."""
     names = sorted(policy.regions)
     apart_ms = {a: {b: policy.distance_ms(a, b) - policy.bias_ms.get(b, 0.0) for b in names} for a in names}
     return msgspec.structs.replace(policy, rtt_ms=apart_ms)
 
 
-def _refused(policy: Policy, situation: Situation) -> Refused:
+def _refused(policy: Policy, situation: Situation) -> RejectedRequests:
     """The rejected requests of a situation, and the rules that together forbid all regions."""
     if situation.governed_blindly:
         rules = [rule for rule, answer in zip(policy.residency, situation.applies, strict=True) if answer is None]
     else:
         rules = [rule for region in policy.regions for rule in forbidding(policy, situation, region)]
-    return Refused(str(situation), tuple(dict.fromkeys(map(cite, rules))), situation.governed_blindly)
+    return RejectedRequests(str(situation), tuple(dict.fromkeys(map(cite, rules))), situation.governed_blindly)

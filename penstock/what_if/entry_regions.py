@@ -10,7 +10,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.steering import Client, Steer
+from penstock.routing.steering import Client, SteeringAdvisor
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
 Entered = tuple[str, ResidencyClass]
@@ -23,7 +23,7 @@ class EntryResolver:
     def __init__(self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str]) -> None:
         self._policy = policy
         self._lost = lost
-        self._steer = Steer(policy)
+        self._steer = SteeringAdvisor(policy)
         self._ready = {(pool.region, pool.model) for pool in fleet if pool.region not in lost}
         self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
 

@@ -9,10 +9,18 @@ from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
-from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import Readings, Signal, heard, pressure
-from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, taken
+from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
+from penstock.health.outlier_ejection import (
+    AttemptOutcome,
+    Ejection,
+    EjectionRules,
+    EjectionState,
+    at_time,
+    request_ended,
+    request_sent,
+)
 from penstock.health.warm_up import warm_since, warm_up_weight
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.pool_accounting import EndpointAccount
@@ -41,7 +49,7 @@ class OutlierDetection(NamedTuple):
     """Adds jitter to ejection times."""
 
 
-_TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONCLUSIVE
+_NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 """In Python 3.11, to read a member off its class is a function call."""
 
 
@@ -55,6 +63,7 @@ class Endpoint(EndpointAccount):
         "_out_since",
         "_warm_since",
         "address",
+        "ejection",
         "health",
         "kind",
         "load_heard_at",
@@ -62,7 +71,6 @@ class Endpoint(EndpointAccount):
         "readings",
         "signals_problem",
         "spec",
-        "standing",
         "wake",
     )
 
@@ -80,7 +88,7 @@ class Endpoint(EndpointAccount):
         """The address on which the engine listens."""
         self.health = EndpointHealth()
         """Health by active probes."""
-        self.standing = Standing()
+        self.ejection = Ejection()
         """Health by the outcomes of requests."""
         self.kind = spec.engine
         """The kind of engine: configured, or detected."""
@@ -108,8 +116,8 @@ class Endpoint(EndpointAccount):
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Count one more request of this agent. It may be the trial request of an ejected endpoint."""
         super().take(prefill_us, decode_us)
-        if self.standing.trust is not _TRUSTED:
-            self._trust(taken(self.standing))
+        if self.ejection.state is not _NONE:
+            self._set_ejection(request_sent(self.ejection))
 
     def resize(self, spec: EndpointSpec) -> None:
         """Apply a changed entry for the same server."""
@@ -142,7 +150,7 @@ class Endpoint(EndpointAccount):
 
     def probed(self, outcome: ProbeOutcome) -> None:
         """Apply the outcome of a health probe."""
-        self._believe(probed(self.health, outcome))
+        self._set_health(probed(self.health, outcome))
 
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and always while not ready or without a model."""
@@ -170,7 +178,7 @@ class Endpoint(EndpointAccount):
 
     def heard_signals(self, told: Mapping[Signal, float]) -> None:
         """Apply the load that the engine reports."""
-        self.readings = heard(self.readings, told, self._judge.clock())
+        self.readings = updated_readings(self.readings, told, self._judge.clock())
 
     def busy(self) -> None:
         """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
@@ -181,19 +189,19 @@ class Endpoint(EndpointAccount):
     def broke(self) -> None:
         """Mark the endpoint down after a failed connection, until a probe succeeds. Triggers an immediate probe."""
         if self.health.state is not EndpointState.DOWN:
-            self._believe(broke(self.health))
+            self._set_health(connection_failed(self.health))
             self.wake.set()
 
-    def ended(self, outcome: Outcome, started_at: float) -> bool:
+    def ended(self, outcome: AttemptOutcome, started_at: float) -> bool:
         """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
-        judge, before = self._judge, self.standing
-        if (outcome is _SERVED and before.spotless) or (outcome is _INCONCLUSIVE and not before.out):
+        judge, before = self._judge, self.ejection
+        if (outcome is _SERVED and before.is_clean) or (outcome is _INCONCLUSIVE and not before.is_ejected):
             return False
         may_eject = all(pool.has_room_to_eject() for pool in self.pools)
         now = judge.clock()
-        standing = ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
-        self._trust(standing)
-        return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
+        ejection = request_ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
+        self._set_ejection(ejection)
+        return ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
 
     def now(self) -> float:
         """The current time (s) of the outlier detection clock."""
@@ -202,7 +210,7 @@ class Endpoint(EndpointAccount):
     def tick(self) -> None:
         """Update time-dependent state: ejection, warm-up weight and pressure. The caller updates the pools."""
         now = self._judge.clock()
-        self.standing = at(self.standing, now)
+        self.ejection = at_time(self.ejection, now)
         self.view.weight = self._weight(now)
         if self.readings:
             self.view.pressure = pressure(self.readings, self.spec.slots, now)
@@ -211,26 +219,26 @@ class Endpoint(EndpointAccount):
     def update_readiness(self) -> None:
         """Update the view's readiness: healthy, a model loaded, and either not ejected or in a pool that panics."""
         alive = self.health.ready and bool(self.pools)
-        self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
-        self.view.trial = self.standing.trust is Trust.TRIAL
+        self.view.ready = alive and (self.ejection.accepts_requests or any(pool.panics for pool in self.pools))
+        self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()
 
-    def _trust(self, standing: Standing) -> None:
-        before, self.standing = self.standing, standing
-        if standing.trust is before.trust:
+    def _set_ejection(self, ejection: Ejection) -> None:
+        before, self.ejection = self.ejection, ejection
+        if ejection.state is before.state:
             return
-        if standing.trust is Trust.TRUSTED:
+        if ejection.state is EjectionState.NONE:
             self._warm_since = self._judge.clock()
         self.view.weight = self._weight(self._judge.clock())
         self._recount()
 
     def _weight(self, now: float) -> float:
-        """It warms up from when it is trusted."""
-        if self.standing.out:
+        """The warm-up weight, which starts to rise when an ejection ends."""
+        if self.ejection.is_ejected:
             return 1.0
         return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
 
-    def _believe(self, health: EndpointHealth) -> None:
+    def _set_health(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health
         if health.ready is was_ready:
             return

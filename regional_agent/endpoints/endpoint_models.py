@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.health.engine_kinds import ModelsAsked
+from penstock.health.engine_kinds import ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
@@ -39,16 +39,16 @@ class _List(msgspec.Struct):
 _lists = msgspec.json.Decoder(_List)
 
 
-async def ask_loaded(spec: EndpointSpec, asked: ModelsAsked, connections: UpstreamPool) -> frozenset[str] | None:
+async def ask_loaded(spec: EndpointSpec, asked: ModelDiscovery, connections: UpstreamPool) -> frozenset[str] | None:
     """Which of the endpoint's models its engine has; None where it does not say.
 
     Raises:
         NotReady: it answered with a server error.
         UpstreamError: it did not answer.
     """
-    if asked is ModelsAsked.LISTED:
+    if asked is ModelDiscovery.LISTED:
         return await _listed(spec, connections)
-    if asked is ModelsAsked.EACH:
+    if asked is ModelDiscovery.EACH:
         return await _each(spec, connections)
     return None
 

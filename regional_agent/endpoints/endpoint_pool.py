@@ -45,7 +45,7 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Decide which endpoints may take requests, and sum up this pool and every pool that shares one of them."""
         left = ejected = 0
         for endpoint in self.endpoints:
-            if endpoint.standing.out:
+            if endpoint.ejection.is_ejected:
                 ejected += 1
             elif endpoint.health.ready:
                 left += 1

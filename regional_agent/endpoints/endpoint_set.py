@@ -20,8 +20,8 @@ import structlog
 from adapters.file_stamp import Stamp, file_stamp
 from penstock.health import orca
 from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import BadSignals
-from penstock.health.outlier_ejection import Outcome, outcome_of
+from penstock.health.engine_signals import InvalidSignals
+from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
@@ -63,7 +63,7 @@ class EndpointSet:
         *,
         zone: str = "",
         judge: OutlierDetection | None = None,
-        on_ejected: Callable[[Outcome], None] = lambda outcome: None,
+        on_ejected: Callable[[AttemptOutcome], None] = lambda outcome: None,
         resolve: Resolve | None = None,
     ) -> None:
         """Read the file.
@@ -138,17 +138,17 @@ class EndpointSet:
         """Record a failed connection."""
         endpoint.broke()
 
-    def answered(self, endpoint: Endpoint, status: int, headers: Sequence[Header]) -> Outcome | None:
+    def answered(self, endpoint: Endpoint, status: int, headers: Sequence[Header]) -> AttemptOutcome | None:
         """Record a response head. Returns its outcome (see `outcome_of`), or None if only the end decides it.
 
         Args:
             status: the HTTP status of the response.
             headers: the response headers, names in lower case; one may contain the engine's load.
         """
-        says_when = False
+        has_retry_after = False
         for name, value in headers:
             if name == RETRY_AFTER:
-                says_when = True
+                has_retry_after = True
             elif name == orca.HEADER:
                 self._heard_load(endpoint, value)
         if status < 400:
@@ -156,14 +156,14 @@ class EndpointSet:
         if status == 404:
             endpoint.missed()
         has_room = endpoint.view.in_flight <= endpoint.view.slots
-        outcome = outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
-        if status in BUSY_STATUSES and outcome is Outcome.INCONCLUSIVE:
+        outcome = outcome_of(status, has_retry_after=has_retry_after, has_room=has_room, rules=self._judge.rules)
+        if status in BUSY_STATUSES and outcome is AttemptOutcome.INCONCLUSIVE:
             endpoint.busy()
         return outcome
 
-    def ejected(self, endpoint: Endpoint, outcome: Outcome) -> None:
+    def ejected(self, endpoint: Endpoint, outcome: AttemptOutcome) -> None:
         """Record the ejection of an endpoint, caused by `outcome`."""
-        until_s = endpoint.standing.until - endpoint.standing.since
+        until_s = endpoint.ejection.until - endpoint.ejection.since
         log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
         self._on_ejected(outcome)
 
@@ -300,7 +300,7 @@ class EndpointSet:
         endpoint.load_heard_at = now
         try:
             endpoint.heard_signals(orca.read_orca(header))
-        except BadSignals as problem:
+        except InvalidSignals as problem:
             endpoint.signals_problem = f"endpoint-load-metrics: {problem}"
 
     async def _keep_tidy(self) -> None:

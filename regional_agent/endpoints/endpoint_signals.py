@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.health.engine_kinds import ENGINES
-from penstock.health.engine_signals import BadSignals, read_metrics
+from penstock.health.engine_signals import InvalidSignals, read_metrics
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -50,9 +50,9 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     try:
         answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES)
         if answer.status != 200:
-            raise BadSignals(f"{path} answers {answer.status}")
+            raise InvalidSignals(f"{path} answers {answer.status}")
         kind, told = read_metrics(answer.body, endpoint.kind)
-    except (BadSignals, TooLarge) as problem:
+    except (InvalidSignals, TooLarge) as problem:
         endpoint.signals_problem = str(problem)
         return SELDOM_S
     except UpstreamError as problem:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.health.outlier_ejection import Trust
+from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 
 
 def describe(endpoint: Endpoint, lease_left_s: float | None) -> dict[str, Any]:
     """Everything of one endpoint; `lease_left_s` is None for one that did not register itself."""
-    spec, view, standing, now = endpoint.spec, endpoint.view, endpoint.standing, endpoint.now()
+    spec, view, ejection, now = endpoint.spec, endpoint.view, endpoint.ejection, endpoint.now()
     return {
         "name": spec.name,
         "url": f"{'https' if spec.address.tls else 'http'}://{spec.address}",
@@ -26,12 +26,12 @@ def describe(endpoint: Endpoint, lease_left_s: float | None) -> dict[str, Any]:
         "ready": view.ready,
         "draining": view.draining,
         "health": endpoint.health.state.value,
-        "trust": standing.trust.value,
-        "ejected_for_s": round(max(0.0, standing.until - now), 1) if standing.trust is Trust.EJECTED else None,
+        "ejection": ejection.state.value,
+        "ejected_for_s": round(max(0.0, ejection.until - now), 1) if ejection.state is EjectionState.EJECTED else None,
         "weight": view.weight,
         "pressure": round(view.pressure, 3),
         "signals": {
-            signal.value: {"value": reading.value, "age_s": round(now - reading.heard_at, 1)}
+            signal.value: {"value": reading.value, "age_s": round(now - reading.received_at, 1)}
             for signal, reading in endpoint.readings.items()
         },
         "signals_problem": endpoint.signals_problem or None,

@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from penstock.admission.queueing import come_again_in_s
+from penstock.admission.queueing import spread_retry_after_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import REFUSAL_HEADER
 
@@ -98,7 +98,7 @@ def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], b
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
     if refusal.retry_after_s is not None:
-        lines.append(b"retry-after: %d\r\n" % come_again_in_s(refusal.retry_after_s, rng))
+        lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
     return status, lines, error_body(status, refusal.reason.value, refusal.detail)

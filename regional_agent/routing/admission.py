@@ -16,7 +16,7 @@ from penstock.admission.queueing import MIN_RETRY_S
 from penstock.policy.model_versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
@@ -83,7 +83,7 @@ class Admission:
         quotas: Quotas,
         demand: DemandMeter,
         *,
-        expectations: Expectations,
+        expectations: CostEstimator,
         key: FleetKey,
         rng: Random,
     ) -> None:

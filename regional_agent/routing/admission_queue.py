@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.fair_queueing import YIELD_S, FairQueue, Head
-from penstock.admission.queueing import CREDIT_WAIT_S, Waiting, give_up_at, retry_after_s
+from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
+from penstock.admission.queueing import CREDIT_WAIT_S, QueuedRequest, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.shared_load import QueueSummary
@@ -44,7 +44,7 @@ class Waiter:
         self.answer = answer
 
 
-QueueEntry = Waiting[Waiter]
+QueueEntry = QueuedRequest[Waiter]
 
 
 class AdmissionQueue:
@@ -159,7 +159,7 @@ class AdmissionQueue:
             asyncio.get_running_loop().call_soon(self._serve_all)
 
     def credit_arrived(self) -> None:
-        """Schedule a pass in which requests may leave the region. Waiting requests come before new ones."""
+        """Schedule a pass in which requests may leave the region. QueuedRequest requests come before new ones."""
         self._elsewhere = True
         self.room_appeared()
 
@@ -183,13 +183,13 @@ class AdmissionQueue:
                 waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which)
         return waiting
 
-    def other_heads(self, model: str, now: float) -> Sequence[Head]:
+    def other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
         """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
         remote = self._shared_load.remote_queues(model)
         if not remote:
             return ()
         reported_at = now - self._shared_load.age_s()
-        return [Head(queue.behind, reported_at - queue.waited_ms / 1000, queue.which) for queue in remote]
+        return [QueueHead(queue.behind, reported_at - queue.waited_ms / 1000, queue.which) for queue in remote]
 
     def has_room(self, model: str) -> bool:
         """Whether an endpoint of the region may take one more request for a model."""
@@ -219,14 +219,14 @@ class AdmissionQueue:
         model = queue.model
         if left_to is not None and model not in self._yielding:
             loop = asyncio.get_running_loop()
-            self._yielding[model] = loop.call_later(YIELD_S, self._turn_over, queue, left_to)
+            self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, queue, left_to)
         if unfinished:
             self._elsewhere |= elsewhere
             self.room_appeared()
 
-    def _turn_over(self, queue: ModelQueue, left_to: Head) -> None:
+    def _end_turn(self, queue: ModelQueue, left_to: QueueHead) -> None:
         del self._yielding[queue.model]
-        queue.turn_over(left_to, self._clock(), has_room=self.has_room(queue.model))
+        queue.end_turn(left_to, self._clock(), has_room=self.has_room(queue.model))
         self.room_appeared()
 
     def _look(self) -> None:
@@ -268,7 +268,7 @@ class ModelQueue(FairQueue[Waiter]):
         """Whether an endpoint of the region may take one more request."""
         return self._queues.has_room(self.model)
 
-    def other_heads(self, now: float) -> Sequence[Head]:
+    def other_heads(self, now: float) -> Sequence[QueueHead]:
         """The heads of the other agents' queues."""
         return self._queues.other_heads(self.model, now)
 
@@ -277,7 +277,7 @@ class ModelQueue(FairQueue[Waiter]):
         context = item.context
         return None if now < context.rests_until else context.admitted.permitted.name
 
-    def speaks_for_group(self, item: Waiter) -> bool:
+    def represents_group(self, item: Waiter) -> bool:
         """Whether the request was tried nowhere, so that what is closed to it is closed to its residency class."""
         return not item.context.attempts
 

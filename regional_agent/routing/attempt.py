@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import structlog
 
 from penstock.health import orca
-from penstock.health.outlier_ejection import Outcome
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.placement import Placement, WorkEstimate
@@ -34,7 +34,7 @@ BUSY_REST_S: Final = 0.5
 """A request that endpoints rejected as busy is not offered to them again for this long (s). Other requests are: a 429
 may concern a quota of this request alone."""
 
-_SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
+_SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _REASONS: Final = {reason.value.encode(): reason for reason in Reason}
@@ -95,7 +95,7 @@ class LocalAttempt(Placement[Endpoint]):
         self.address = endpoint.address
         self.region = region
         self.kind = kind
-        self.outcome: Outcome | None = None
+        self.outcome: AttemptOutcome | None = None
         """What the attempt shows of the endpoint's health, as soon as it shows something."""
 
     @property
@@ -153,18 +153,18 @@ class LocalAttempt(Placement[Endpoint]):
 
     def broke_off(self) -> None:
         """The response broke off: the connection closed, or the data was malformed."""
-        self.outcome = Outcome.BROKEN_OFF
+        self.outcome = AttemptOutcome.BROKEN_OFF
 
     def stalled(self) -> None:
         """A timeout of this agent expired. Not for a client's own deadline: clients must not eject endpoints."""
-        self.outcome = Outcome.STALLED
+        self.outcome = AttemptOutcome.STALLED
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """The attempt failed before a response; `broke`: after the request was sent."""
         context.failed_because = Reason.ENGINE_FAILED
         context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
-        self.outcome = Outcome.UNREACHABLE
+        self.outcome = AttemptOutcome.UNREACHABLE
         self._services.endpoints.failed(self.endpoint)
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:

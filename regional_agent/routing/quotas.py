@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.admission.queueing import MIN_RETRY_S
-from penstock.admission.quota import Exceeded, Use, end, start, unused
+from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
 from penstock.policy.policy import Tenant
 from penstock.routing.reasons import Reason, Refusal
 
@@ -25,7 +25,7 @@ class Quotas:
         self._agents_here = agents_here
         self._agents = 1
         self._counted_at: float | None = None
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, QuotaUsage] = {}
 
     def start(self, tenant: Tenant, now: float) -> Refusal | bool:
         """Admit a tenant's request, or refuse it; True if it was counted, so that `end` must release it."""
@@ -36,7 +36,7 @@ class Quotas:
             self._agents, self._counted_at = max(1, self._agents_here()), now
         before = self._uses.get(tenant.name) or unused(quota, self._agents, now)
         use = start(before, quota, self._agents, now)
-        if isinstance(use, Exceeded):
+        if isinstance(use, QuotaExceeded):
             return Refusal(
                 Reason.QUOTA_EXCEEDED,
                 f"tenant {tenant.name} is at its quota: {use.what}",

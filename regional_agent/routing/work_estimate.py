@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.usage import MAX_TOKENS
 from penstock.routing.work import CostInputs
@@ -35,7 +35,7 @@ _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 
 
 def work_estimate_of(
-    request: Request, asked: RequestFields, tenant: str, cost: Cost, expectations: Expectations
+    request: Request, asked: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
 ) -> WorkEstimate:
     """What a request will cost and what it is tied to, from what there is of it."""
     model, ask = asked.model, _ask(request, asked, cost.unit)

@@ -14,7 +14,7 @@ from math import inf
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from penstock.health.engine_signals import Signal
-from penstock.health.outlier_ejection import FAILURES, Outcome
+from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -314,7 +314,7 @@ class AgentMetrics:
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
         self._endpoint_ready.labels(endpoint).set(ready)
 
-    def set_endpoint_trust(self, endpoint: str, weight: float, ejected: bool) -> None:
+    def set_endpoint_ejection(self, endpoint: str, weight: float, ejected: bool) -> None:
         """Set the warm-up weight (0-1) of an endpoint, and whether outlier ejection removed it."""
         self._endpoint_weight.labels(endpoint).set(weight)
         self._endpoint_ejected.labels(endpoint).set(ejected)
@@ -338,7 +338,7 @@ class AgentMetrics:
         for signal in Signal:
             self._engine_signal.remove(endpoint, signal.value)
 
-    def ejected(self, reason: Outcome) -> None:
+    def ejected(self, reason: AttemptOutcome) -> None:
         """Count one ejection."""
         self._ejections.labels(reason.value).inc()
 

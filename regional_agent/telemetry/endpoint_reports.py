@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition, EndpointReport
 from penstock.health.endpoint_health import EndpointState
-from penstock.health.outlier_ejection import Trust
+from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 
 PER_REPORT = 100
@@ -76,7 +76,7 @@ def _condition(endpoint: Endpoint) -> EndpointCondition:
         return EndpointCondition.DRAINING
     if not endpoint.health.ready:
         return EndpointCondition.NEW if endpoint.health.state is EndpointState.NEW else EndpointCondition.DOWN
-    if endpoint.standing.trust is not Trust.TRUSTED:
+    if endpoint.ejection.state is not EjectionState.NONE:
         return EndpointCondition.EJECTED
     if not endpoint.models:
         return EndpointCondition.UNLOADED

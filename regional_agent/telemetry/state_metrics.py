@@ -61,9 +61,9 @@ class StateMetrics:
             self._metrics.remove_endpoint(gone)
         for name, endpoint in endpoints.items():
             self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
-            self._metrics.set_endpoint_trust(name, endpoint.view.weight, endpoint.standing.out)
+            self._metrics.set_endpoint_ejection(name, endpoint.view.weight, endpoint.ejection.is_ejected)
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
-            heard_at = max((reading.heard_at for reading in endpoint.readings.values()), default=-inf)
+            heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
             self._metrics.set_engine_signals(name, values, endpoint.now() - heard_at)
         self._shown_endpoints = set(endpoints)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.health.outlier_ejection import EjectionRules, Trust
+from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
@@ -85,7 +85,7 @@ def first(one: Agent) -> Endpoint:
 async def ask_until_ejected(one: Agent) -> None:
     for _ in range(200):
         await ask(one)
-        if first(one).standing.out:
+        if first(one).ejection.is_ejected:
             return
     pytest.fail("never ejected")
 
@@ -102,7 +102,7 @@ async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_
         assert not first(one).view.ready
         answers = await asyncio.gather(*(ask(one) for _ in range(4)))
         assert [answer.status for answer in answers if answer] == [200] * 4
-        await until(lambda: first(one).standing.trust is Trust.TRIAL)
+        await until(lambda: first(one).ejection.state is EjectionState.TRIAL)
         await turn(first(one).address)
         await until_trusted(one)
         assert one.held() == 0
@@ -110,7 +110,7 @@ async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_
 
 async def until_trusted(one: Agent) -> None:
     async with asyncio.timeout(30.0):
-        while first(one).standing.trust is not Trust.TRUSTED:
+        while first(one).ejection.state is not EjectionState.NONE:
             answer = await ask(one)
             assert answer is not None
             assert answer.status == 200
@@ -130,7 +130,7 @@ async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp
     async with between(process, tmp_path, reject=True) as one:
         answers = [await ask(one) for _ in range(20)]
         assert {answer.status for answer in answers if answer} == {200}
-        assert first(one).standing.trust is Trust.TRUSTED
+        assert first(one).ejection.state is EjectionState.NONE
 
 
 async def test_an_engine_that_says_it_is_unwell_gets_nothing_and_comes_back(
@@ -139,7 +139,7 @@ async def test_an_engine_that_says_it_is_unwell_gets_nothing_and_comes_back(
     async with between(process, tmp_path, refuse_health=True) as one:
         pool = one.endpoints.pool(MODEL)
         await until(lambda: pool.ready == 1)
-        assert not first(one).standing.out
+        assert not first(one).ejection.is_ejected
         await turn(first(one).address)
         await until(lambda: pool.ready == 2)
 

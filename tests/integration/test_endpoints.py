@@ -11,7 +11,7 @@ import pytest
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Signal
-from penstock.health.outlier_ejection import Outcome
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.policy import Model, Policy
 from penstock.routing.endpoint_selection import choose_endpoint
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, Load
@@ -137,7 +137,7 @@ async def test_a_silent_engine_under_load_is_not_failed_by_one_late_probe(
     engines[0].silent = True
     engines[0].asked.clear()
     await engines[0].asked.wait()
-    await until(lambda: pool.endpoints[0].health.doubt > 0)
+    await until(lambda: pool.endpoints[0].health.failure_points > 0)
     assert pool.views[0].ready
 
 
@@ -375,8 +375,8 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
     endpoints.start()
     configured, found = named(endpoints, "gpu-0"), named(endpoints, "gpu-1")
     await until(lambda: Signal.QUEUED in configured.readings and found.kind is EngineKind.TRTLLM)
-    heard_at = found.readings[Signal.QUEUED].heard_at
-    await until(lambda: found.readings[Signal.QUEUED].heard_at > heard_at or bool(found.signals_problem))
+    received_at = found.readings[Signal.QUEUED].received_at
+    await until(lambda: found.readings[Signal.QUEUED].received_at > received_at or bool(found.signals_problem))
     assert (configured.signals_problem, found.signals_problem) == ("", "")
 
 
@@ -410,16 +410,16 @@ async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(e
         one.probed(ProbeOutcome.GOOD)
     other.take()
     assert choose_endpoint(pool.views, Random(1)).index == 0
-    assert endpoints.answered(busy, 400, []) is endpoints.answered(busy, 429, []) is Outcome.INCONCLUSIVE
+    assert endpoints.answered(busy, 400, []) is endpoints.answered(busy, 429, []) is AttemptOutcome.INCONCLUSIVE
     assert choose_endpoint(pool.views, Random(1)).index == 1
     assert choose_endpoint(pool.views, Random(1), tried={"gpu-1"}).index == 0, "but it is not closed"
     for _ in range(5):
         other.take()
     assert choose_endpoint(pool.views, Random(1)).index == 0
     other.give_back()
-    assert endpoints.answered(other, 503, [(b"retry-after", b"1")]) is Outcome.INCONCLUSIVE
+    assert endpoints.answered(other, 503, [(b"retry-after", b"1")]) is AttemptOutcome.INCONCLUSIVE
     assert other.view.pressure == busy.view.pressure == 1.0
-    assert endpoints.answered(busy, 500, []) is Outcome.SERVER_ERROR
+    assert endpoints.answered(busy, 500, []) is AttemptOutcome.SERVER_ERROR
 
 
 async def test_a_name_stands_for_its_addresses_as_they_come_and_go(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from control_plane.cli.main import app
 from control_plane.status.status import AgentStatus, LeaderStatus
 from penstock.policy.geography import Location
-from penstock.routing.explain import Considering, Explanation, Standing
+from penstock.routing.explain import ConsideredRegion, Explanation, RegionVerdict
 from penstock.routing.reasons import Reason
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
@@ -61,7 +61,7 @@ async def explained(address: Address, query: str) -> Explanation:
     return msgspec.json.decode(body, type=Explanation)
 
 
-def regions(explanation: Explanation) -> dict[str, Considering]:
+def regions(explanation: Explanation) -> dict[str, ConsideredRegion]:
     return {one.region: one for one in explanation.regions}
 
 
@@ -99,7 +99,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         assert seen["us-east"].view.credits == 3
         assert seen["eu-es"].reasons[0].reason is Reason.NO_CREDIT
         governed = regions(await explained(address, "tenant=personal&ip=192.0.2.1"))
-        assert governed["us-east"].standing is Standing.FORBIDDEN
+        assert governed["us-east"].verdict is RegionVerdict.FORBIDDEN
         assert not one.peers.spent
 
 

@@ -25,8 +25,8 @@ from control_plane.status.what_if_response import WhatIf
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
-from penstock.routing.explain import Explanation, Standing
-from penstock.routing.steering import Advice
+from penstock.routing.explain import Explanation, RegionVerdict
+from penstock.routing.steering import SteeringAdvice
 from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
 from tests.support.reports import MODEL, offered
 from tests.support.stores import put
@@ -102,15 +102,18 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     explanation = msgspec.json.decode(explained.out, type=Explanation)
     assert explanation.chosen is not None
     assert explanation.chosen.region == "eu-de"
-    standing = {one.region: one.standing for one in explanation.regions}
-    assert {name for name, one in standing.items() if one is Standing.FORBIDDEN} == {"eu-gb", "jp-tok", "us-east"}
+    verdict = {one.region: one.verdict for one in explanation.regions}
+    assert {name for name, one in verdict.items() if one is RegionVerdict.FORBIDDEN} == {"eu-gb", "jp-tok", "us-east"}
     shown = await penstock("explain", "--origin", "us-east", "--model", MODEL, "--tenant", "personal", "--ip", HAMBURG)
     assert "eea-clients-stay-in-eu (residency.yaml:" in shown.out
     assert "→ refused, misdirected" in shown.out
     assert "as seen by a" in shown.out
 
     steered = await penstock("steer", HAMBURG, "--tenant", "personal", "--model", MODEL, "-o", "json")
-    assert [entry.region for entry in msgspec.json.decode(steered.out, type=Advice).entries] == ["eu-de", "eu-es"]
+    assert [entry.region for entry in msgspec.json.decode(steered.out, type=SteeringAdvice).entries] == [
+        "eu-de",
+        "eu-es",
+    ]
     nowhere = await penstock("steer", "192.0.2.1", "--tenant", "personal")
     assert "refused, location_unknown" in nowhere.out
 
@@ -219,7 +222,7 @@ async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
     bundle = ("--policy", str(PLANET))
     request = ("--origin", "eu-de", "--model", MODEL)
     explained = await shell("explain", *bundle, *request, "--key-file", str(key), "--country", "DE", "-o", "json")
-    assert msgspec.json.decode(explained.out, type=Explanation).asked.tenant == "personal"
+    assert msgspec.json.decode(explained.out, type=Explanation).query.tenant == "personal"
     shown = await shell("explain", *bundle, *request, "--tenant", "personal", "--country", "DE")
     assert "offline: residency and distance only" in shown.out
     line = json.dumps(

@@ -32,7 +32,7 @@ from dashboards.fleet_overview import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
-from penstock.health.outlier_ejection import Outcome
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.service_objective import ServiceObjective
@@ -226,7 +226,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.set_in_flight("m", 2)
     metrics.set_endpoint("gpu-1", 2, True)
-    metrics.set_endpoint_trust("gpu-1", 0.4, True)
+    metrics.set_endpoint_ejection("gpu-1", 0.4, True)
     metrics.set_engine_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
@@ -241,7 +241,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
-    metrics.ejected(Outcome.UNREACHABLE)
+    metrics.ejected(AttemptOutcome.UNREACHABLE)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     KEPT.ended(True, 0.05)
     metrics.set_objectives({"m": KEPT})

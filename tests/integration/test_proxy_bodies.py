@@ -66,7 +66,7 @@ async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: P
         await until(lambda: one.held() == 0)
         assert one.counted() == {"timeout": 1}
         (endpoint,) = one.endpoints.every()
-        assert endpoint.standing.failures == 1
+        assert endpoint.ejection.failures == 1
         client.close()
         gpu.read_on.set()
 
@@ -157,7 +157,7 @@ async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of
         client.say(b"x" * 100_000)
         assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
         (endpoint,) = one.endpoints.every()
-        assert (endpoint.standing.failures, one.counted()) == (0, {"ok": 1})
+        assert (endpoint.ejection.failures, one.counted()) == (0, {"ok": 1})
     server.close()
 
 

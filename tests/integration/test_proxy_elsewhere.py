@@ -62,7 +62,7 @@ async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing
         for _ in range(8):
             assert (await ask(one))[0] == 200
         endpoint = next(iter(one.endpoints.every()))
-        assert (endpoint.health.ready, endpoint.standing.failures) == (True, 0)
+        assert (endpoint.health.ready, endpoint.ejection.failures) == (True, 0)
         assert len(gpu.heard) == 15, "each but the first was sent again at once"
 
 

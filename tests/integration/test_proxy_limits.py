@@ -280,7 +280,7 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
         (endpoint,) = one.endpoints.every()
-        assert endpoint.standing.failures == 1
+        assert endpoint.ejection.failures == 1
         assert (one.held(), one.counted()) == (0, {"engine_error": 1})
 
 

@@ -1,61 +1,82 @@
-"""Health and trust are never stuck, and ejection never takes more of a pool than its cap."""
+"""Health and ejection are never stuck, and ejection never takes more of a pool than its cap."""
 
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.health.endpoint_health import RISE_AFTER, EndpointHealth, EndpointState, ProbeOutcome, broke, probed
-from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
+from penstock.health.endpoint_health import (
+    RISE_AFTER,
+    EndpointHealth,
+    EndpointState,
+    ProbeOutcome,
+    connection_failed,
+    probed,
+)
+from penstock.health.outlier_ejection import (
+    AttemptOutcome,
+    Ejection,
+    EjectionRules,
+    EjectionState,
+    at_time,
+    request_ended,
+    request_sent,
+    room_to_eject,
+)
 
 RULES = EjectionRules()
 MAX_RISE = max(RISE_AFTER.values())
 
-outcomes = st.sampled_from(Outcome)
+outcomes = st.sampled_from(AttemptOutcome)
 steps = st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans(), outcomes, st.floats(0.0, 60.0)), max_size=60)
 
 
-def lived(standing: Standing, now: float, passes_s: float, takes: bool, outcome: Outcome, lasted_s: float) -> Standing:
-    standing = at(standing, now + passes_s)
+def lived(
+    ejection: Ejection, now: float, passes_s: float, takes: bool, outcome: AttemptOutcome, lasted_s: float
+) -> Ejection:
+    ejection = at_time(ejection, now + passes_s)
     if takes:
-        standing = taken(standing)
-    return ended(standing, outcome, now + passes_s - lasted_s, now + passes_s, RULES, Random(1))
+        ejection = request_sent(ejection)
+    return request_ended(ejection, outcome, now + passes_s - lasted_s, now + passes_s, RULES, Random(1))
 
 
 @given(st.lists(st.sampled_from([*ProbeOutcome, None]), max_size=60))
 def test_from_any_history_enough_good_probes_make_an_endpoint_ready(history: list[ProbeOutcome | None]) -> None:
     health = EndpointHealth()
     for outcome in history:
-        health = broke(health) if outcome is None else probed(health, outcome)
+        health = connection_failed(health) if outcome is None else probed(health, outcome)
     for _ in range(MAX_RISE):
         health = probed(health, ProbeOutcome.GOOD)
     assert health.state is EndpointState.READY
 
 
 @given(steps)
-def test_from_any_history_time_and_one_served_trial_restore_trust(
-    history: list[tuple[float, bool, Outcome, float]],
+def test_from_any_history_time_and_one_served_trial_end_an_ejection(
+    history: list[tuple[float, bool, AttemptOutcome, float]],
 ) -> None:
-    standing, now = Standing(), 0.0
+    ejection, now = Ejection(), 0.0
     for passes_s, takes, outcome, lasted_s in history:
-        standing = lived(standing, now, passes_s, takes, outcome, lasted_s)
+        ejection = lived(ejection, now, passes_s, takes, outcome, lasted_s)
         now += passes_s
-    if standing.trust is Trust.TRYING:
-        standing = ended(standing, Outcome.INCONCLUSIVE, now, now, RULES, Random(1))
+    if ejection.state is EjectionState.TRIAL_RUNNING:
+        ejection = request_ended(ejection, AttemptOutcome.INCONCLUSIVE, now, now, RULES, Random(1))
     now += RULES.max_s
-    standing = at(standing, now)
-    assert standing.open
-    assert ended(taken(standing), Outcome.SERVED, now, now + 1.0, RULES, Random(1)).trust is Trust.TRUSTED
+    ejection = at_time(ejection, now)
+    assert ejection.accepts_requests
+    assert (
+        request_ended(request_sent(ejection), AttemptOutcome.SERVED, now, now + 1.0, RULES, Random(1)).state
+        is EjectionState.NONE
+    )
 
 
 @given(steps)
-def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, Outcome, float]]) -> None:
-    standing, now = Standing(), 0.0
+def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, AttemptOutcome, float]]) -> None:
+    ejection, now = Ejection(), 0.0
     for passes_s, takes, outcome, lasted_s in history:
-        standing = lived(standing, now, passes_s, takes, outcome, lasted_s)
+        ejection = lived(ejection, now, passes_s, takes, outcome, lasted_s)
         now += passes_s
-        assert standing.until <= now + RULES.max_s
-        assert 0.0 <= standing.failing <= 1.0
+        assert ejection.until <= now + RULES.max_s
+        assert 0.0 <= ejection.failing <= 1.0
 
 
 @given(
@@ -64,15 +85,15 @@ def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, Outco
     st.floats(0.0, 1.0),
 )
 def test_never_more_of_a_pool_is_out_than_the_cap(
-    members: int, history: list[tuple[int, Outcome, float]], share: float
+    members: int, history: list[tuple[int, AttemptOutcome, float]], share: float
 ) -> None:
     rules = EjectionRules(max_ejected_share=share)
-    pool, now = [Standing() for _ in range(members)], 0.0
+    pool, now = [Ejection() for _ in range(members)], 0.0
     for which, outcome, passes_s in history:
         now += passes_s
-        pool = [at(one, now) for one in pool]
+        pool = [at_time(one, now) for one in pool]
         index = which % members
-        one = taken(pool[index]) if pool[index].open else pool[index]
-        may_eject = room_to_eject(sum(each.out for each in pool), members, rules)
-        pool[index] = ended(one, outcome, now, now, rules, Random(1), may_eject=may_eject)
-        assert sum(each.out for each in pool) <= members * share
+        one = request_sent(pool[index]) if pool[index].accepts_requests else pool[index]
+        may_eject = room_to_eject(sum(each.is_ejected for each in pool), members, rules)
+        pool[index] = request_ended(one, outcome, now, now, rules, Random(1), may_eject=may_eject)
+        assert sum(each.is_ejected for each in pool) <= members * share

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.outlier_ejection import EjectionRules, Outcome
+from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules
 from penstock.routing.pool_accounting import Load
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
@@ -18,14 +18,14 @@ MEMBERS = 5
 
 events = st.one_of(
     st.sampled_from(ProbeOutcome),
-    st.sampled_from(Outcome),
+    st.sampled_from(AttemptOutcome),
     st.just("broke"),
     st.floats(0.1, 30.0),
     st.integers(0, 9),
 )
 
 
-Event = ProbeOutcome | Outcome | str | float | int
+Event = ProbeOutcome | AttemptOutcome | str | float | int
 
 
 def happen(
@@ -35,7 +35,7 @@ def happen(
     one = members[which]
     if isinstance(event, ProbeOutcome):
         one.probed(event)
-    elif isinstance(event, Outcome):
+    elif isinstance(event, AttemptOutcome):
         one.ended(event, now[0])
     elif isinstance(event, int):
         one.set_remote_load(Load(event, 1000 * event, 2000 * event))
@@ -67,7 +67,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         alive = [each for each in members if each.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
         assert pool.in_flight == sum(each.view.in_flight for each in ready)
-        assert pool.ejected == sum(each.standing.out for each in members) <= MEMBERS * max_ejected_share
+        assert pool.ejected == sum(each.ejection.is_ejected for each in members) <= MEMBERS * max_ejected_share
         assert all(each.health.ready for each in ready)
         assert len(ready) >= len(alive) - pool.ejected
         assert ready or not alive or max_ejected_share == 1.0

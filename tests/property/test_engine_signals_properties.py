@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import MOST, BadSignals, Signal, heard, pressure, read_metrics
+from penstock.health.engine_signals import MAX_VALUE, InvalidSignals, Signal, pressure, read_metrics, updated_readings
 from penstock.health.orca import read_orca
 
 NAMES = [b"vllm:num_requests_waiting", b"sglang:token_usage", b"nv_trt_llm_request_metrics", b"tgi_queue_size"]
@@ -19,22 +19,22 @@ pieces = st.one_of(
 def test_a_metrics_page_yields_bounded_signals_or_a_reason(page: bytes, kind: EngineKind) -> None:
     try:
         _, told = read_metrics(page, kind)
-    except BadSignals:
+    except InvalidSignals:
         return
     assert told
-    assert all(0.0 <= value <= MOST[signal] for signal, value in told.items())
+    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in told.items())
 
 
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda tail: b"TEXT " + tail), st.just(b"JSON {}")))
 def test_a_load_header_yields_bounded_signals_or_a_reason(header: bytes) -> None:
     try:
         told = read_orca(header)
-    except BadSignals:
+    except InvalidSignals:
         return
-    assert all(0.0 <= value <= MOST[signal] for signal, value in told.items())
+    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in told.items())
 
 
 @given(st.dictionaries(st.sampled_from(Signal), st.floats(0.0, 1.0)), st.integers(1, 1000), st.floats(0.0, 1e6))
 def test_pressure_is_bounded_and_only_falls_with_age(told: dict[Signal, float], slots: int, age_s: float) -> None:
-    readings = heard({}, told, 0.0)
+    readings = updated_readings({}, told, 0.0)
     assert 0.0 <= pressure(readings, slots, age_s) <= pressure(readings, slots, 0.0) <= 1.0

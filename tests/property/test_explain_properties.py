@@ -13,7 +13,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import Location
 from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import admit_at_origin, decide
-from penstock.routing.explain import ExplainQuery, Standing, explain
+from penstock.routing.explain import ExplainQuery, RegionVerdict, explain
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
@@ -61,11 +61,11 @@ def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, 
     if isinstance(admitted, Refusal):
         assert told.refusal == admitted
         assert told.chosen is None
-        assert {one.standing for one in told.regions} <= {Standing.FORBIDDEN, Standing.UNCONSIDERED}
+        assert {one.verdict for one in told.regions} <= {RegionVerdict.FORBIDDEN, RegionVerdict.UNCONSIDERED}
         return
     decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
     by_name = {one.region: one for one in told.regions}
-    forbidden = {name for name, one in by_name.items() if one.standing is Standing.FORBIDDEN}
+    forbidden = {name for name, one in by_name.items() if one.verdict is RegionVerdict.FORBIDDEN}
     assert forbidden == policy.regions.keys() - admitted.permitted.regions
     for name in forbidden:
         reasons = {one.reason for one in by_name[name].reasons}
@@ -78,8 +78,8 @@ def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, 
     assert by_name[decision.choice.region].chance > 0.0
     assert abs(sum(one.chance for one in told.regions) - 1.0) < 1e-9
     for one in told.regions:
-        assert (one.standing is Standing.SERVES) == (one.chance > 0.0)
-        if one.standing is Standing.REJECTED:
+        assert (one.verdict is RegionVerdict.SERVES) == (one.chance > 0.0)
+        if one.verdict is RegionVerdict.REJECTED:
             assert one.reasons
 
 

@@ -20,7 +20,7 @@ from netaddr import IPSet
 
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.policy import Model, Policy, Region, Tenant
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.wire.signing import FleetKey
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
@@ -86,7 +86,7 @@ def test_only_a_trusted_proxy_says_where_a_client_is(
         locator,
         Quotas(lambda: 1),
         DemandMeter(lambda: 0.0),
-        expectations=Expectations(),
+        expectations=CostEstimator(),
         key=FleetKey(b"tests-only-tests-only-tests-only"),
         rng=Random(1),
     )

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.policy.policy import Quota
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint import Endpoint
@@ -31,8 +31,8 @@ from tests.support.wait import until
 STEPS: tuple[tuple[Any, str], ...] = (
     (EndpointChooser, "learn_first_byte"),
     (EndpointChooser, "learn_response"),
-    (Expectations, "saw"),
-    (Expectations, "wants"),
+    (CostEstimator, "saw"),
+    (CostEstimator, "wants"),
     (SpeedLearner, "wants"),
     (Endpoint, "completed"),
     (Endpoint, "ended"),

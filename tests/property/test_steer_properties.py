@@ -10,7 +10,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy, Tenant
 from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Refusal
-from penstock.routing.steering import Client, Steer
+from penstock.routing.steering import Client, SteeringAdvisor
 from tests.property.test_decision_properties import NAMES, facts, policies
 
 states = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(RegionState)))
@@ -27,7 +27,7 @@ def with_tenants(policy: Policy) -> Policy:
 def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> None:
     policy = with_tenants(policy)
     permitted = mask(policy, RequestFacts("t", "personal", about.location))
-    advice = Steer(policy).advise(Client(about.location, "t", model), live, has)
+    advice = SteeringAdvisor(policy).advise(Client(about.location, "t", model), live, has)
     if isinstance(permitted, Refusal):
         assert advice.entries == ()
         assert advice.refusal == permitted
@@ -41,7 +41,7 @@ def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> N
 @given(policies, facts, states, ready)
 def test_without_a_tenant_no_tenant_is_led_astray(policy, about, live, has) -> None:
     policy = with_tenants(policy)
-    advice = Steer(policy).advise(Client(about.location), live, has)
+    advice = SteeringAdvisor(policy).advise(Client(about.location), live, has)
     for tenant in policy.tenants.values():
         permitted = mask(policy, RequestFacts(tenant.name, tenant.data_class, about.location))
         if isinstance(permitted, Refusal):

@@ -24,7 +24,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
-from penstock.routing.reported_views import believed_views
+from penstock.routing.reported_views import reported_views
 
 MAX_TRIED = 100
 """Maximum number of regions in `tried`."""
@@ -73,7 +73,7 @@ def routes(
         policy = await _policy_of_origin(view, actions, plan)
         asked = _asked(policy, body, geoip)
         now = view.now()
-        views = believed_views(policy, view.snapshot, asked.origin, asked.model, now)
+        views = reported_views(policy, view.snapshot, asked.origin, asked.model, now)
         explanation = explain(policy, plan, asked, views, rng)
         provenance = _provenance(policies, plan, explanation.policy_digest)
         leading = campaign.epoch is not None

@@ -18,7 +18,7 @@ from control_plane.status.fleet_view import FleetView
 from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
-from penstock.routing.steering import Advice, Client, Steer
+from penstock.routing.steering import Client, SteeringAdvice, SteeringAdvisor
 
 MAX_CLIENTS = 500
 """Maximum number of clients in a batch."""
@@ -42,9 +42,9 @@ class SteerBatch(BaseModel):
 
 
 class SteerBatchResponse(msgspec.Struct, frozen=True):
-    """Advice for each client of a batch, in the same order."""
+    """SteeringAdvice for each client of a batch, in the same order."""
 
-    advice: tuple[Advice, ...]
+    advice: tuple[SteeringAdvice, ...]
     policy_digest: str
 
 
@@ -53,7 +53,7 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
     router = APIRouter(prefix="/v1/steer", tags=["explain"])
     advisor = _Advisor(view, geoip)
 
-    @router.get("", responses=returns(Advice, "Entry regions, best first."))
+    @router.get("", responses=returns(SteeringAdvice, "Entry regions, best first."))
     async def one(caller: Viewer, client: Annotated[SteerClient, Query()]) -> Response:
         """Get the entry regions of a client.
 
@@ -63,7 +63,7 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
         advice = advisor.current().advise(client)
         return json_response(advice, headers={"cache-control": f"private, max-age={int(advice.ttl_s)}"})
 
-    @router.post("", responses=returns(SteerBatchResponse, "Advice for each client, in the same order."))
+    @router.post("", responses=returns(SteerBatchResponse, "SteeringAdvice for each client, in the same order."))
     async def batch(caller: Viewer, body: SteerBatch) -> Response:
         """Get the entry regions of several clients."""
         current = advisor.current()
@@ -80,12 +80,12 @@ class _FleetMoment(msgspec.Struct, frozen=True):
     """The fleet at one moment."""
 
     policy: Policy
-    steer: Steer
+    steer: SteeringAdvisor
     states: dict[str, RegionState]
     ready: set[tuple[str, str]]
     geoip: GeoIpLookup
 
-    def advise(self, client: SteerClient) -> Advice:
+    def advise(self, client: SteerClient) -> SteeringAdvice:
         """Return the advice for one client."""
         about = Client(client.location(self.geoip), client.tenant, client.model)
         return self.steer.advise(about, self.states, self.ready)
@@ -97,7 +97,7 @@ class _Advisor:
     def __init__(self, view: FleetView, geoip: GeoIpLookup) -> None:
         self._view = view
         self._geoip = geoip
-        self._steer: tuple[Policy, Steer] | None = None
+        self._steer: tuple[Policy, SteeringAdvisor] | None = None
 
     def current(self) -> _FleetMoment:
         """Return the current state of the fleet.
@@ -107,7 +107,7 @@ class _Advisor:
         """
         policy = require_policy(self._view.policy)
         if self._steer is None or self._steer[0] is not policy:
-            self._steer = (policy, Steer(policy))
+            self._steer = (policy, SteeringAdvisor(policy))
         snapshot, now = self._view.snapshot, self._view.now()
         states = {region: snapshot.state(region) for region in policy.regions}
         ready = {key for key, pool in pools(snapshot, now).items() if pool.report.ready > 0}

@@ -71,7 +71,7 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
 
     found = verify_policy(compiled(bundle, "policy verify"))
     print_as(output, verified_json(found), lambda: verified_view(found))
-    if not found.good:
+    if not found.passed:
         raise typer.Exit(EXIT_FAILED)
 
 

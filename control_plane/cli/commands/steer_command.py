@@ -12,7 +12,7 @@ from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.explain_view import refusal_text
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
-from penstock.routing.steering import Advice
+from penstock.routing.steering import SteeringAdvice
 
 
 @with_fleet_options
@@ -31,11 +31,11 @@ def steer(
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
     with exit_on_error("steer"), fleet.connect() as api:
         answer = api.request("GET", "/v1/steer", params=params)
-        advice: Advice = answer.decoded(Advice)
+        advice: SteeringAdvice = answer.decoded(SteeringAdvice)
     print_as(output, answer.body, lambda: _view(advice))
 
 
-def _view(advice: Advice) -> RenderableType:
+def _view(advice: SteeringAdvice) -> RenderableType:
     table = table_of("region", "state", "round trip", "serves the model", title="Entry regions, best first")
     for entry in advice.entries:
         served = "" if entry.serves_model is None else "yes" if entry.serves_model else "forwards"

@@ -82,10 +82,10 @@ class FlowPlanner:
             entry = work.in_force.get(key)
             if entry is None:
                 continue
-            standing = {arc.server: arc.share for arc in entry.arcs}
+            current = {arc.server: arc.share for arc in entry.arcs}
             permitted = work.open_demands[key].regions
-            if all(server in permitted and (server, key.model) in work.supply for server in standing):
+            if all(server in permitted and (server, key.model) in work.supply for server in current):
                 nearest = nearest_first(key.origin, permitted)
                 home = next(name for name in nearest if (name, key.model) in work.supply)
-                damped[key] = self._hysteresis.damped(key, home, standing, target, now)
+                damped[key] = self._hysteresis.damped(key, home, current, target, now)
         return damped

@@ -19,7 +19,7 @@ from control_plane.metrics import (
 )
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
-from penstock.health.outlier_ejection import Outcome
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.service_objective import ServiceObjective
@@ -115,9 +115,9 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.set_endpoint("gpu-1", 2, True)
-    agent.set_endpoint_trust("gpu-1", 0.5, False)
+    agent.set_endpoint_ejection("gpu-1", 0.5, False)
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
-    agent.ejected(Outcome.STALLED)
+    agent.ejected(AttemptOutcome.STALLED)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
 

@@ -23,9 +23,9 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.what_if_response import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.policy.provenance import Provenance
-from penstock.routing.explain import Standing
+from penstock.routing.explain import RegionVerdict
 from penstock.routing.reasons import Reason
-from penstock.routing.steering import Advice
+from penstock.routing.steering import SteeringAdvice
 from tests.support.api_app import served
 from tests.support.reports import MODEL, offered, packed, report
 from tests.support.stores import put
@@ -81,8 +81,8 @@ async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.A
     assert told.explanation.residency == "eu-de+eu-es"
     assert told.explanation.planned
     by_name = {one.region: one for one in told.explanation.regions}
-    assert by_name["eu-de"].standing is Standing.SERVES
-    assert by_name["us-east"].standing is Standing.FORBIDDEN
+    assert by_name["eu-de"].verdict is RegionVerdict.SERVES
+    assert by_name["us-east"].verdict is RegionVerdict.FORBIDDEN
     assert by_name["us-east"].reasons[0].detail.startswith("eea-clients-stay-in-eu (residency.yaml:")
     assert told.explanation.chosen is not None
 
@@ -119,8 +119,8 @@ async def test_a_region_that_tries_another_policy_is_explained_under_that(
 
 async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
     told = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
-    assert told.explanation.asked.tenant == "personal"
-    assert told.explanation.asked.location.country == "DE"
+    assert told.explanation.query.tenant == "personal"
+    assert told.explanation.query.location.country == "DE"
     assert told.explanation.refusal is not None
     assert told.explanation.refusal.reason is Reason.MISDIRECTED
     assert told.explanation.refusal.try_regions == ("eu-es", "eu-de")
@@ -158,7 +158,7 @@ async def test_an_address_without_a_database(control_plane: ControlPlane) -> Non
         response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})
         assert is_problem(response, 422)
         steered = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal"})
-    advice = msgspec.json.decode(steered.content, type=Advice)
+    advice = msgspec.json.decode(steered.content, type=SteeringAdvice)
     assert advice.refusal is not None
     assert advice.refusal.reason is Reason.LOCATION_UNKNOWN
 
@@ -166,7 +166,7 @@ async def test_an_address_without_a_database(control_plane: ControlPlane) -> Non
 async def test_where_to_come_in(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http)
     response = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal", "model": MODEL})
-    advice = msgspec.json.decode(response.content, type=Advice)
+    advice = msgspec.json.decode(response.content, type=SteeringAdvice)
     assert [entry.region for entry in advice.entries] == ["eu-de", "eu-es"]
     assert response.headers["cache-control"] == f"private, max-age={int(advice.ttl_s)}"
     nobody = await http.get("/v1/steer", params={"ip": "192.0.2.1", "tenant": "personal"})

@@ -33,7 +33,7 @@ def bundle(name: str) -> Policy:
 def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     policy = bundle(name)
     found = verify(policy)
-    assert found.good
+    assert found.passed
     assert found.warnings == ()
     demand = generated_demand(policy, 50.0)
     refused = evaluate_demand(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from penstock.admission.fair_queueing import PASSED_OVER_S, YIELD_S, FairQueue, Head, Turns
-from penstock.admission.queueing import Waiting
+from penstock.admission.fair_queueing import PASSED_OVER_S, YIELD_S, FairQueue, QueueHead, TurnOrder
+from penstock.admission.queueing import QueuedRequest
 
-OWN = Head(0, 5.0, 1)
+OWN = QueueHead(0, 5.0, 1)
 
 
 def test_the_one_whose_first_has_waited_longest_takes_room() -> None:
-    turns = Turns()
-    older, younger, urgent = Head(0, 4.0, 2), Head(0, 6.0, 3), Head(-3, 9.0, 4)
-    assert turns.whose(OWN, [], 0.0) is None
-    assert turns.whose(OWN, [younger], 0.0) is None
-    assert turns.whose(OWN, [younger, older], 0.0) == older
-    assert turns.whose(OWN, [older, urgent], 0.0) == urgent
+    turns = TurnOrder()
+    older, younger, urgent = QueueHead(0, 4.0, 2), QueueHead(0, 6.0, 3), QueueHead(-3, 9.0, 4)
+    assert turns.next_other(OWN, [], 0.0) is None
+    assert turns.next_other(OWN, [younger], 0.0) is None
+    assert turns.next_other(OWN, [younger, older], 0.0) == older
+    assert turns.next_other(OWN, [older, urgent], 0.0) == urgent
 
 
 def test_whoever_does_not_move_in_its_turn_is_passed_over_for_a_while() -> None:
-    turns = Turns()
-    dead, other = Head(0, 3.0, 2), Head(0, 4.0, 3)
+    turns = TurnOrder()
+    dead, other = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
     turns.pass_over(dead, 10.0)
-    assert turns.whose(OWN, [dead], 10.0) is None
-    assert turns.whose(OWN, [dead._replace(since=3.2)], 10.1) is None, "heard anew of the same one"
-    assert turns.whose(OWN, [dead, other], 10.1) == other
+    assert turns.next_other(OWN, [dead], 10.0) is None
+    assert turns.next_other(OWN, [dead._replace(since=3.2)], 10.1) is None, "heard anew of the same one"
+    assert turns.next_other(OWN, [dead, other], 10.1) == other
     turns.pass_over(other, 10.2)
-    assert turns.whose(OWN, [dead, other], 10.3) is None, "two dead agents hold up nobody either"
-    assert turns.whose(OWN, [dead._replace(which=9)], 10.3) is not None, "its next one has a turn of its own"
-    assert turns.whose(OWN, [dead, other], 10.0 + PASSED_OVER_S) == dead
+    assert turns.next_other(OWN, [dead, other], 10.3) is None, "two dead agents hold up nobody either"
+    assert turns.next_other(OWN, [dead._replace(which=9)], 10.3) is not None, "its next one has a turn of its own"
+    assert turns.next_other(OWN, [dead, other], 10.0 + PASSED_OVER_S) == dead
 
 
 class Slots:
     """Places requests by name while there are slots; a name's first letter is its group."""
 
-    def __init__(self, free: int, heads: list[Head] | None = None) -> None:
+    def __init__(self, free: int, heads: list[QueueHead] | None = None) -> None:
         self.free = free
         self.heads = heads or []
         self.asked: list[str] = []
@@ -43,20 +43,20 @@ class Slots:
     def has_room(self) -> bool:
         return self.free > 0
 
-    def other_heads(self, now: float) -> list[Head]:
+    def other_heads(self, now: float) -> list[QueueHead]:
         return self.heads
 
     def group(self, item: str, now: float) -> str | None:
         return None if item.endswith("rests") else item[0]
 
-    def speaks_for_group(self, item: str) -> bool:
+    def represents_group(self, item: str) -> bool:
         return True
 
     def ask(self, item: str, now: float) -> str | None:
         self.asked.append(item)
         return None if item[0] in self.homeless else item
 
-    def deliver(self, entry: Waiting[str], answer: str, now: float) -> None:
+    def deliver(self, entry: QueuedRequest[str], answer: str, now: float) -> None:
         assert not entry.waits
         self.free -= 1
         self.placed.append(answer)
@@ -83,17 +83,17 @@ def test_a_group_without_a_place_is_asked_for_once_and_holds_up_no_other() -> No
 
 
 def test_room_is_left_to_an_older_head_elsewhere_until_its_turn_is_over() -> None:
-    older = Head(0, -1.0, 99)
+    older = QueueHead(0, -1.0, 99)
     waiting, slots = queue("a1"), Slots(1, [older])
     left_to, _ = waiting.serve(slots, 5.0)
     assert left_to == older
-    waiting.turn_over(older, 5.0 + YIELD_S, has_room=True)
+    waiting.end_turn(older, 5.0 + YIELD_S, has_room=True)
     assert waiting.serve(slots, 5.0 + YIELD_S) == (None, False)
     assert slots.placed == ["a1"]
 
 
 def test_a_new_request_queues_behind_those_that_come_before_it_anywhere() -> None:
-    elsewhere = [Head(-1, 0.0, 7)]
+    elsewhere = [QueueHead(-1, 0.0, 7)]
     assert queue().must_queue(1, 50.0, elsewhere)
     assert not queue().must_queue(2, 50.0, elsewhere)
     assert queue("a1").must_queue(0, 101.0, ())

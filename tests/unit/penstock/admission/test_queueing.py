@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.queueing import MAX_WAIT_S, Queue, Waiting, come_again_in_s, give_up_at, retry_after_s
+from penstock.admission.queueing import (
+    MAX_WAIT_S,
+    Queue,
+    QueuedRequest,
+    give_up_at,
+    retry_after_s,
+    spread_retry_after_s,
+)
 
 
 def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
@@ -20,7 +27,7 @@ def order(queue: Queue[str]) -> list[str]:
     return [waiting.item for waiting in queue.in_order()]
 
 
-def entered(answer: tuple[Waiting[str] | None, list[Waiting[str]]]) -> Waiting[str]:
+def entered(answer: tuple[QueuedRequest[str] | None, list[QueuedRequest[str]]]) -> QueuedRequest[str]:
     waiting, displaced = answer
     assert waiting is not None
     assert displaced == []
@@ -147,11 +154,11 @@ def test_how_long_one_waits_and_when_to_come_again() -> None:
 
 @given(st.floats(0.0, 1e6), st.integers())
 def test_nobody_is_told_to_come_before_it_is_of_use_nor_long_after(wait_s: float, seed: int) -> None:
-    told_s = come_again_in_s(wait_s, Random(seed))
+    told_s = spread_retry_after_s(wait_s, Random(seed))
     assert max(1.0, wait_s) <= told_s <= max(wait_s + 3, 1.5 * wait_s + 2)
 
 
 @pytest.mark.parametrize(("wait_s", "told_s"), [(0.0, {1, 2, 3}), (1.2, {2, 3, 4}), (10.0, set(range(10, 16)))])
 def test_those_who_are_refused_together_do_not_come_back_together(wait_s: float, told_s: set[int]) -> None:
     rng = Random(1)
-    assert {come_again_in_s(wait_s, rng) for _ in range(200)} == told_s
+    assert {spread_retry_after_s(wait_s, rng) for _ in range(200)} == told_s

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.quota import Exceeded, Use, end, start, unused
+from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
 from penstock.policy.policy import Quota, Tenant
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.routing.quotas import RECOUNT_S, Quotas
@@ -15,9 +15,9 @@ RATE = Quota(requests_per_s=10.0, burst_requests=4, concurrent=None)
 RUNNING = Quota(requests_per_s=None, burst_requests=1, concurrent=6)
 
 
-def started(quota: Quota, use: Use, agents: int, now: float) -> Use:
+def started(quota: Quota, use: QuotaUsage, agents: int, now: float) -> QuotaUsage:
     after = start(use, quota, agents, now)
-    assert isinstance(after, Use)
+    assert isinstance(after, QuotaUsage)
     return after
 
 
@@ -26,10 +26,10 @@ def test_a_burst_then_the_rate_with_the_time_to_wait() -> None:
     for _ in range(4):
         use = started(RATE, use, 1, 0.0)
     beyond = start(use, RATE, 1, 0.05)
-    assert isinstance(beyond, Exceeded)
+    assert isinstance(beyond, QuotaExceeded)
     assert beyond.retry_after_s == pytest.approx(0.05)
     use = started(RATE, use, 1, 0.1)
-    assert isinstance(start(use, RATE, 1, 0.1), Exceeded)
+    assert isinstance(start(use, RATE, 1, 0.1), QuotaExceeded)
 
 
 def test_what_runs_at_once_is_given_back_by_what_ends() -> None:
@@ -37,18 +37,18 @@ def test_what_runs_at_once_is_given_back_by_what_ends() -> None:
     for _ in range(6):
         use = started(RUNNING, use, 1, 0.0)
     beyond = start(use, RUNNING, 1, 99.0)
-    assert isinstance(beyond, Exceeded)
+    assert isinstance(beyond, QuotaExceeded)
     assert beyond.retry_after_s is None
     assert started(RUNNING, end(use), 1, 99.0).running == 6
-    assert end(Use(0.0, 0.0)).running == 0
+    assert end(QuotaUsage(0.0, 0.0)).running == 0
 
 
 def test_agents_enforce_equal_parts_and_at_least_one() -> None:
-    assert started(RUNNING, Use(0.0, 0.0, 1), 3, 0.0).running == 2
-    assert isinstance(start(Use(0.0, 0.0, 2), RUNNING, 3, 0.0), Exceeded)
-    assert started(RUNNING, Use(0.0, 0.0), 100, 0.0).running == 1
-    beyond = start(Use(0.0, 0.0), RATE, 5, 0.0)
-    assert isinstance(beyond, Exceeded)
+    assert started(RUNNING, QuotaUsage(0.0, 0.0, 1), 3, 0.0).running == 2
+    assert isinstance(start(QuotaUsage(0.0, 0.0, 2), RUNNING, 3, 0.0), QuotaExceeded)
+    assert started(RUNNING, QuotaUsage(0.0, 0.0), 100, 0.0).running == 1
+    beyond = start(QuotaUsage(0.0, 0.0), RATE, 5, 0.0)
+    assert isinstance(beyond, QuotaExceeded)
     assert beyond.retry_after_s == pytest.approx(0.5)
 
 
@@ -66,12 +66,12 @@ def test_no_span_of_time_lets_through_more_than_its_rate_and_one_burst(
     for pause in pauses:
         now += pause
         after = start(use, quota, agents, now)
-        if isinstance(after, Use):
+        if isinstance(after, QuotaUsage):
             use = after
             times.append(now)
         else:
             assert after.retry_after_s is not None
-            assert isinstance(start(use, quota, agents, now + after.retry_after_s + 1e-6), Use), "a promise"
+            assert isinstance(start(use, quota, agents, now + after.retry_after_s + 1e-6), QuotaUsage), "a promise"
     for first in range(len(times)):
         for last in range(first, len(times)):
             span_s = times[last] - times[first]

@@ -7,7 +7,7 @@ from msgspec.json import encode
 
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import FADED_S
-from penstock.health.region_health import WELL_FROM, RegionHealth, RegionState, observe
+from penstock.health.region_health import HEALTHY_FROM, RegionHealth, RegionState, observe
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Failover
 
@@ -30,7 +30,7 @@ def test_a_degraded_region_stays_so_until_enough_of_its_endpoints_are_ready() ->
     degraded = RegionHealth(RegionState.DEGRADED, 990.0, misses=1, weak=True, turning_since=995.0)
     taken = after(health_to_hand_over(degraded), 1.0)
     assert taken == RegionHealth(RegionState.DEGRADED, 990.0, weak=True)
-    assert observe(taken, True, TOLD_AT + 1.0, RULES, WELL_FROM - 0.1).state is RegionState.DEGRADED
+    assert observe(taken, True, TOLD_AT + 1.0, RULES, HEALTHY_FROM - 0.1).state is RegionState.DEGRADED
     assert after(health_to_hand_over(degraded), 60.0) is None
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 
 GOOD, UNREADY, UNREACHABLE, SLOW = ProbeOutcome
 
@@ -39,18 +39,18 @@ def test_rises_at_the_second_good_probe_after_a_fall() -> None:
 
 
 def test_a_request_that_cannot_connect_stops_others_until_one_good_probe() -> None:
-    health = broke(after(GOOD))
+    health = connection_failed(after(GOOD))
     assert not health.ready
     assert after(GOOD, start=health).ready
-    assert broke(after(UNREADY, UNREADY)).state is EndpointState.DOWN
+    assert connection_failed(after(UNREADY, UNREADY)).state is EndpointState.DOWN
 
 
 def test_every_history_has_a_place_in_the_table() -> None:
     reached, frontier = {EndpointHealth()}, [EndpointHealth()]
     while frontier:
         health = frontier.pop()
-        for following in [*(probed(health, outcome) for outcome in ProbeOutcome), broke(health)]:
-            known = EndpointHealth(following.state, following.doubt, min(following.hits, 3))
+        for following in [*(probed(health, outcome) for outcome in ProbeOutcome), connection_failed(health)]:
+            known = EndpointHealth(following.state, following.failure_points, min(following.hits, 3))
             if known not in reached:
                 reached.add(known)
                 frontier.append(known)

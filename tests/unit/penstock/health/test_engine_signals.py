@@ -4,13 +4,13 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import (
     FADED_S,
     FRESH_S,
-    BadSignals,
+    InvalidSignals,
     Reading,
     Signal,
-    believed,
-    heard,
     pressure,
     read_metrics,
+    signal_weight,
+    updated_readings,
 )
 
 QUEUED, RUNNING, KV_USED, UTILISATION = Signal
@@ -79,7 +79,7 @@ def test_each_engine_is_known_by_its_names_and_read(page: bytes, kind: EngineKin
     ],
 )
 def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
-    with pytest.raises(BadSignals, match=r"."):
+    with pytest.raises(InvalidSignals, match=r"."):
         read_metrics(page, EngineKind.AUTO)
 
 
@@ -96,7 +96,7 @@ def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
     ],
 )
 def test_a_page_made_to_be_slow_is_given_up_soon(line: bytes) -> None:
-    with pytest.raises(BadSignals):
+    with pytest.raises(InvalidSignals):
         read_metrics(line, EngineKind.AUTO)
 
 
@@ -106,14 +106,14 @@ def test_a_gauge_without_a_number_yet_is_passed_over() -> None:
 
 
 def test_another_kinds_names_mean_nothing_where_the_kind_is_told() -> None:
-    with pytest.raises(BadSignals, match="sglang"):
+    with pytest.raises(InvalidSignals, match="sglang"):
         read_metrics(VLLM, EngineKind.SGLANG)
 
 
 def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
-    assert believed(0.0) == believed(FRESH_S) == 1.0
-    assert 0.0 < believed((FRESH_S + FADED_S) / 2) < 1.0
-    assert believed(FADED_S) == believed(1e9) == 0.0
+    assert signal_weight(0.0) == signal_weight(FRESH_S) == 1.0
+    assert 0.0 < signal_weight((FRESH_S + FADED_S) / 2) < 1.0
+    assert signal_weight(FADED_S) == signal_weight(1e9) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
     ],
 )
 def test_the_strongest_signal_presses(told: dict[Signal, float], presses: float) -> None:
-    assert pressure(heard({}, told, 100.0), 8, 100.0) == pytest.approx(presses)
+    assert pressure(updated_readings({}, told, 100.0), 8, 100.0) == pytest.approx(presses)
 
 
 def test_each_signal_fades_by_its_own_age() -> None:
     readings = {QUEUED: Reading(8.0, 0.0), KV_USED: Reading(0.95, 10.0)}
     assert pressure(readings, 8, 10.0) == pytest.approx(0.5)
     assert pressure(readings, 8, 1000.0) == 0.0
-    assert heard(readings, {QUEUED: 0.0}, 20.0)[QUEUED] == Reading(0.0, 20.0)
+    assert updated_readings(readings, {QUEUED: 0.0}, 20.0)[QUEUED] == Reading(0.0, 20.0)

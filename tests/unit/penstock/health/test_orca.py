@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.health.engine_signals import BadSignals, Signal
+from penstock.health.engine_signals import InvalidSignals, Signal
 from penstock.health.orca import MAX_BYTES, read_orca
 
 
@@ -40,5 +40,5 @@ def test_reads_both_forms(header: bytes, told: dict[Signal, float]) -> None:
     ],
 )
 def test_refuses_what_is_neither_or_cannot_be(header: bytes) -> None:
-    with pytest.raises(BadSignals, match=r"."):
+    with pytest.raises(InvalidSignals, match=r"."):
         read_orca(header)

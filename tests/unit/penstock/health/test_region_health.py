@@ -83,7 +83,7 @@ def test_a_command_that_the_state_cannot_follow_is_an_error() -> None:
 
 def test_every_state_can_hear_miss_lose_and_drain() -> None:
     for state in RegionState:
-        for event in (RegionEvent.HEARD, RegionEvent.MISSED, RegionEvent.LOST):
+        for event in (RegionEvent.PASSED, RegionEvent.MISSED, RegionEvent.LOST):
             assert (state, event) in TRANSITIONS
         assert state is RegionState.DRAINING or (state, RegionEvent.DRAIN) in TRANSITIONS
 

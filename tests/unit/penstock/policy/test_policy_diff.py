@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence, ResidencyRule, Spillover
-from penstock.policy.policy_diff import Change, How, diff
+from penstock.policy.policy_diff import Change, ChangeKind, diff
 from penstock.policy.time_zone import ClockChange, TimeZone
 from tests.support import planet
 
@@ -23,7 +23,7 @@ def test_a_policy_does_not_differ_from_itself() -> None:
 def test_a_changed_field_is_named_by_kind_and_field_with_both_values() -> None:
     after = changed(spillover=msgspec.structs.replace(POLICY.spillover, target_utilisation=0.5))
     assert diff(POLICY, after) == (
-        Change(How.CHANGED, "Spillover", "", "target_utilisation", Spillover().target_utilisation, 0.5),
+        Change(ChangeKind.CHANGED, "Spillover", "", "target_utilisation", Spillover().target_utilisation, 0.5),
     )
 
 
@@ -39,14 +39,14 @@ def test_documents_that_come_and_go_are_told_whole() -> None:
     others = {key: one for key, one in POLICY.models.items() if key != name}
     after = changed(models={**others, "new": msgspec.structs.replace(model, name="new")})
     assert {(one.how, one.kind, one.name, one.field) for one in diff(POLICY, after)} == {
-        (How.ADDED, "Model", "new", ""),
-        (How.REMOVED, "Model", name, ""),
+        (ChangeKind.ADDED, "Model", "new", ""),
+        (ChangeKind.REMOVED, "Model", name, ""),
     }
 
 
 def test_a_first_document_of_a_kind_is_added() -> None:
     before, after = changed(residency=()), changed(residency=(ResidencyRule("one", deny=frozenset({"eu-de"})),))
-    assert [(one.how, one.name) for one in diff(before, after)] == [(How.ADDED, "one")]
+    assert [(one.how, one.name) for one in diff(before, after)] == [(ChangeKind.ADDED, "one")]
 
 
 def test_where_a_rule_is_written_is_no_difference() -> None:
@@ -60,7 +60,7 @@ def test_sets_are_sorted_and_an_absent_allow_differs_from_an_empty_one() -> None
     before = changed(residency=(ResidencyRule("one"),))
     after = changed(residency=(ResidencyRule("one", allow=frozenset({"b", "a"})),))
     (change,) = diff(before, after)
-    assert (change.how, change.before, change.after) == (How.ADDED, None, ["a", "b"])
+    assert (change.how, change.before, change.after) == (ChangeKind.ADDED, None, ["a", "b"])
     assert str(change) == 'ResidencyRule one allow: nothing -> ["a","b"]'
 
 

@@ -13,7 +13,7 @@ from penstock.routing.affinity import (
     NOTHING,
     PREFIX_GAP_S,
     SESSION_GAP_S,
-    Holdings,
+    AffinityIndex,
     prefix_keys,
     session_key,
 )
@@ -40,7 +40,7 @@ def test_a_block_counts_only_behind_equal_ones_and_within_its_scope() -> None:
 
 
 def test_holders_are_known_with_how_much_they_hold() -> None:
-    holdings = Holdings()
+    holdings = AffinityIndex()
     holdings.sent("long", keys(SYSTEM + "a" * BLOCK_BYTES), None, "m", 0.0)
     holdings.sent("short", keys(SYSTEM), None, "m", 1.0)
     held = holdings.held(keys(SYSTEM + "a" * BLOCK_BYTES), None, 2.0)
@@ -50,7 +50,7 @@ def test_holders_are_known_with_how_much_they_hold() -> None:
 
 
 def test_a_session_stays_where_it_was_last() -> None:
-    holdings, session = Holdings(), session_key("t/m", b"chat-1")
+    holdings, session = AffinityIndex(), session_key("t/m", b"chat-1")
     holdings.sent("a", [], session, "m", 0.0)
     holdings.sent("b", [], session, "m", 1.0)
     held = holdings.held([], session, 2.0)
@@ -59,7 +59,7 @@ def test_a_session_stays_where_it_was_last() -> None:
 
 
 def test_what_is_old_is_not_believed_and_what_is_gone_is_forgotten() -> None:
-    holdings = Holdings()
+    holdings = AffinityIndex()
     holdings.sent("a", keys(SYSTEM), session_key("t/m", b"x"), "m", 0.0)
     assert holdings.held(keys(SYSTEM), None, HELD_S - 1).blocks == {"a": 2}
     assert holdings.held(keys(SYSTEM), None, HELD_S + 1) is NOTHING
@@ -67,14 +67,14 @@ def test_what_is_old_is_not_believed_and_what_is_gone_is_forgotten() -> None:
 
 
 def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
-    holdings = Holdings(most=4)
+    holdings = AffinityIndex(most=4)
     first, second = keys("a" * 3 * BLOCK_BYTES), keys("b" * 3 * BLOCK_BYTES)
     holdings.sent("a", first, None, "m", 0.0)
     holdings.sent("b", second, None, "m", 1.0)
     assert len(holdings) == 4
     assert holdings.held(first, None, 1.0) is NOTHING
     assert holdings.held(second, None, 1.0).blocks == {"b": 3}
-    many = Holdings()
+    many = AffinityIndex()
     for n in range(9):
         many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
     assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MAX_HOLDERS, -1)]
@@ -92,7 +92,7 @@ NOTES = st.lists(
 def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
     notes: list[tuple[str, list[int], float]], asked: list[int]
 ) -> None:
-    holdings, now = Holdings(), 0.0
+    holdings, now = AffinityIndex(), 0.0
     for endpoint, prefix, passes_s in notes:
         holdings.sent(endpoint, prefix, None, "m", now)
         for key in prefix:
@@ -106,7 +106,7 @@ def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
 
 
 def test_endpoints_that_come_and_go_for_ever_are_not_remembered_for_ever() -> None:
-    holdings = Holdings()
+    holdings = AffinityIndex()
     for second in range(3 * int(HELD_S)):
         holdings.sent(f"pod-{second}", [], None, "m", second)
         holdings.sent("stays", [], None, "m", second)

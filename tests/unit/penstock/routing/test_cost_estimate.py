@@ -13,9 +13,9 @@ from penstock.routing.cost_estimate import (
     LIKE_ENOUGH,
     MAX_FOLLOWED,
     OVERHEAD_BYTES,
-    Expectations,
+    CostEstimator,
     _magnitude,
-    worked,
+    actual_work,
 )
 from penstock.routing.usage import MAX_TOKENS, Usage
 from penstock.routing.work import CostInputs
@@ -28,20 +28,20 @@ def chat(prompt_bytes: int, most: int | None = None, **fields: object) -> CostIn
 
 
 def test_a_chat_costs_its_prompt_and_a_likely_answer() -> None:
-    work = Expectations().guess(CHAT, "t", "m", chat(4000))
+    work = CostEstimator().guess(CHAT, "t", "m", chat(4000))
     assert work.prefill_s == pytest.approx(1.0)
     assert work.decode_s == pytest.approx(0.01 * ANSWER_TOKENS)
 
 
 def test_the_clients_limit_bounds_the_answer_and_n_multiplies_it() -> None:
-    guess = Expectations().guess
+    guess = CostEstimator().guess
     assert guess(CHAT, "t", "m", chat(4, most=10)).decode_s == pytest.approx(0.1)
     assert guess(CHAT, "t", "m", chat(4, most=10, count=3)).decode_s == pytest.approx(0.3)
     assert guess(CHAT, "t", "m", chat(4, answers=False)).decode_s == 0.0
 
 
 def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for _ in range(10):
         expectations.saw("terse", "m", chat(3000), Usage(1000, 20), 0.0)
         expectations.saw("wordy", "m", chat(3000), Usage(1000, 800), 0.0)
@@ -53,7 +53,7 @@ def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
 
 
 def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit, answer in ((32, 30), (1000, 900)):
             expectations.saw("exact", "m", chat(3000, limit), Usage(1000, answer), 0.0)
@@ -67,7 +67,7 @@ def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not(
 
 
 def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for _ in range(10):
         expectations.saw("t", "m", chat(3000), Usage(1000, 100), 0.0)
     for _ in range(LIKE_ENOUGH - 1):
@@ -78,7 +78,7 @@ def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
 
 
 def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_further_away() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit in (40, 420):
             expectations.saw("exact", "m", chat(3000, limit), Usage(1000, limit), 0.0)
@@ -91,7 +91,7 @@ def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_
 def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_factor_of_one_and_a_half(
     limit: int, other: int
 ) -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         expectations.saw("t", "m", chat(3000, other), Usage(1000, other), 0.0)
     assert 1 <= expectations.answer_tokens("t", "m", limit) <= limit
@@ -100,7 +100,7 @@ def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_fa
 
 
 def test_what_is_followed_is_bounded() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     for n in range(MAX_FOLLOWED + 50):
         expectations.saw(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
     assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MAX_FOLLOWED
@@ -109,22 +109,22 @@ def test_what_is_followed_is_bounded() -> None:
 
 def test_images_cost_pixels_times_steps() -> None:
     cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.1)
-    work = Expectations().guess(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
+    work = CostEstimator().guess(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
     assert (work.prefill_s, work.decode_s) == (0.0, pytest.approx(8.0))
 
 
 def test_speech_costs_its_length_and_plain_requests_cost_one_each() -> None:
-    speech = Expectations().guess(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", CostInputs(999, text_bytes=150))
+    speech = CostEstimator().guess(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", CostInputs(999, text_bytes=150))
     assert speech.decode_s == pytest.approx(2.0)
-    assert Expectations().guess(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", CostInputs(10**6)).decode_s == 3.0
+    assert CostEstimator().guess(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", CostInputs(10**6)).decode_s == 3.0
 
 
 def test_what_was_worked_leaves_out_what_the_cache_spared() -> None:
-    assert worked(CHAT, Usage(1000, 50, cached_tokens=600)).prefill_s == pytest.approx(0.4)
+    assert actual_work(CHAT, Usage(1000, 50, cached_tokens=600)).prefill_s == pytest.approx(0.4)
 
 
 def test_answers_are_wanted_by_tenant_and_not_more_of_them_than_a_mean_needs() -> None:
-    expectations = Expectations()
+    expectations = CostEstimator()
     assert expectations.wants("busy", "m", 5.0)
     expectations.saw("busy", "m", chat(3000), Usage(1000, 20), 5.0)
     assert not expectations.wants("busy", "m", 5.01)

@@ -13,17 +13,25 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
 from penstock.policy.policy import ModelVersions, ResidencyRule, Tenant, Version
-from penstock.routing.explain import Considering, ExplainQuery, Explanation, RuleSeen, Standing, explain, tenant_by_key
+from penstock.routing.explain import (
+    ApplicableRule,
+    ConsideredRegion,
+    ExplainQuery,
+    Explanation,
+    RegionVerdict,
+    explain,
+    tenant_by_key,
+)
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
-from penstock.routing.reported_views import believed_views
+from penstock.routing.reported_views import reported_views
 from tests.support.planet import MODEL, healthy, plan, policy
 from tests.support.reports import report
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 
 
-def told(explanation: Explanation) -> dict[str, Considering]:
+def told(explanation: Explanation) -> dict[str, ConsideredRegion]:
     return {one.region: one for one in explanation.regions}
 
 
@@ -32,13 +40,13 @@ def test_a_plain_request() -> None:
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert (explanation.residency, explanation.data_class, explanation.planned) == ("eu-de+eu-es", "personal", True)
     assert explanation.plan_generation == 1
-    assert [(one.region, one.standing, one.chance) for one in explanation.regions] == [
-        ("eu-de", Standing.SERVES, 0.75),
-        ("eu-es", Standing.SERVES, 0.25),
-        ("us-east", Standing.FORBIDDEN, 0.0),
+    assert [(one.region, one.verdict, one.chance) for one in explanation.regions] == [
+        ("eu-de", RegionVerdict.SERVES, 0.75),
+        ("eu-es", RegionVerdict.SERVES, 0.25),
+        ("us-east", RegionVerdict.FORBIDDEN, 0.0),
     ]
     assert explanation.rules == (
-        RuleSeen("personal-data-stays-in-the-eu", "residency.yaml:3", True, ("eu-de", "eu-es"), ()),
+        ApplicableRule("personal-data-stays-in-the-eu", "residency.yaml:3", True, ("eu-de", "eu-es"), ()),
     )
     (why,) = told(explanation)["us-east"].reasons
     assert (why.reason, why.detail) == (
@@ -51,7 +59,11 @@ def test_a_plain_request() -> None:
 def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
     explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
     assert not explanation.planned
-    assert [one.standing for one in explanation.regions] == [Standing.SERVES, Standing.SPARE, Standing.SPARE]
+    assert [one.verdict for one in explanation.regions] == [
+        RegionVerdict.SERVES,
+        RegionVerdict.SPARE,
+        RegionVerdict.SPARE,
+    ]
     assert explanation.chosen is not None
     assert explanation.chosen.why is ArcReason.HOME
 
@@ -59,7 +71,7 @@ def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
 def test_a_failed_region_is_rejected_with_its_state() -> None:
     views = healthy(*EVERYWHERE) | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
     explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
-    assert told(explanation)["eu-de"].standing is Standing.REJECTED
+    assert told(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
     assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_FAILED
     assert told(explanation)["eu-es"].why is ArcReason.FAILOVER
 
@@ -69,10 +81,10 @@ def test_overflow_needs_a_credit() -> None:
     views = healthy("eu-de", "eu-es") | healthy("us-east", credits=2)
     explanation = explain(policy(), None, asked, views, Random(1))
     assert told(explanation)["us-east"].spends_credit
-    assert {name: one.standing for name, one in told(explanation).items()} == {
-        "us-east": Standing.SERVES,
-        "eu-es": Standing.REJECTED,
-        "eu-de": Standing.REJECTED,
+    assert {name: one.verdict for name, one in told(explanation).items()} == {
+        "us-east": RegionVerdict.SERVES,
+        "eu-es": RegionVerdict.REJECTED,
+        "eu-de": RegionVerdict.REJECTED,
     }
     nobody = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert nobody.refusal is not None
@@ -90,14 +102,14 @@ def test_a_region_that_is_worth_the_trip_and_is_not_the_soonest_is_spare(tried: 
     explanation = explain(policy(), None, asked, views, Random(1))
     assert explanation.chosen is not None
     assert (explanation.chosen.region, explanation.chosen.spends_credit) == ("eu-es", True)
-    assert (told(explanation)["us-east"].standing, told(explanation)["us-east"].reasons) == (Standing.SPARE, ())
+    assert (told(explanation)["us-east"].verdict, told(explanation)["us-east"].reasons) == (RegionVerdict.SPARE, ())
 
 
 def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
     shares = plan("eu-de", "eu-de+eu-es", eu_de=0.5, eu_es=0.5)
     views = healthy("eu-de", expected_wait_s=9.0) | healthy("eu-es")
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
-    assert told(explanation)["eu-es"].standing is Standing.SERVES
+    assert told(explanation)["eu-es"].verdict is RegionVerdict.SERVES
     assert told(explanation)["eu-es"].reasons[0].reason is Reason.NO_CREDIT
 
 
@@ -115,7 +127,7 @@ def test_refused_before_any_region_is_chosen_among(asked: ExplainQuery, reason: 
     assert explanation.refusal is not None
     assert explanation.refusal.reason is reason
     assert explanation.residency is None
-    assert {one.standing for one in explanation.regions} <= {Standing.UNCONSIDERED, Standing.FORBIDDEN}
+    assert {one.verdict for one in explanation.regions} <= {RegionVerdict.UNCONSIDERED, RegionVerdict.FORBIDDEN}
 
 
 def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
@@ -132,7 +144,7 @@ def test_a_region_that_an_operator_closed() -> None:
     views = healthy(*EVERYWHERE)
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
     assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
-    assert told(explanation)["eu-de"].standing is Standing.REJECTED
+    assert told(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
     assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
 
 
@@ -181,31 +193,31 @@ class TestBelievedViews:
         return msgspec.structs.replace(snapshot, health=health)
 
     def test_the_origin_s_own_word_comes_first(self) -> None:
-        views = believed_views(policy(), self.snapshot(), "eu-de", MODEL, 100.5)
+        views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 100.5)
         assert views["eu-es"].state is RegionState.FAILED
         assert views["us-east"] == RegionView(RegionState.HEALTHY, ready=False)
         assert views["eu-de"] == RegionView(RegionState.HEALTHY, ready=True)
 
     def test_an_old_word_counts_no_more(self) -> None:
-        views = believed_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
+        views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
         assert views["eu-es"].state is RegionState.HEALTHY
 
     def test_a_degraded_region_is_told_of_as_such_though_agents_do_not_see_it(self) -> None:
         snapshot = self.snapshot()
         for name in ("eu-de", "us-east", "eu-es"):
             health = snapshot.health | {name: RegionHealth(RegionState.DEGRADED, 85.0)}
-            views = believed_views(policy(), msgspec.structs.replace(snapshot, health=health), "eu-de", MODEL, 100.0)
+            views = reported_views(policy(), msgspec.structs.replace(snapshot, health=health), "eu-de", MODEL, 100.0)
             seen = RegionState.FAILED if name == "eu-es" else RegionState.DEGRADED
             assert (views[name].state, views[name].weight) == (seen, 1.0)
 
     def test_an_origin_that_is_silent_is_what_the_control_plane_believes(self) -> None:
         snapshot = self.snapshot()
         lost = snapshot.health | {"eu-de": RegionHealth(RegionState.FAILED, 105.0)}
-        views = believed_views(policy(), msgspec.structs.replace(snapshot, health=lost), "eu-de", MODEL, 110.0)
+        views = reported_views(policy(), msgspec.structs.replace(snapshot, health=lost), "eu-de", MODEL, 110.0)
         assert views["eu-de"].state is RegionState.FAILED
 
     def test_a_ramp_is_seen(self) -> None:
         snapshot = self.snapshot()
         back = snapshot.health | {"us-east": RegionHealth(RegionState.RECOVERING, 70.0)}
-        views = believed_views(policy(), msgspec.structs.replace(snapshot, health=back), "eu-de", MODEL, 100.0)
+        views = reported_views(policy(), msgspec.structs.replace(snapshot, health=back), "eu-de", MODEL, 100.0)
         assert views["us-east"].weight == pytest.approx(0.5)

@@ -8,7 +8,14 @@ from penstock.health.region_health import RegionState
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.policy import EntryMap, Model, ModelVersions, Policy, ResidencyRule, Version
 from penstock.routing.reasons import Reason
-from penstock.routing.steering import CHANGING_TTL_S, STEADY_TTL_S, Advice, Client, Steer, round_trips_ms
+from penstock.routing.steering import (
+    CHANGING_TTL_S,
+    STEADY_TTL_S,
+    Client,
+    SteeringAdvice,
+    SteeringAdvisor,
+    round_trips_ms,
+)
 from tests.support.planet import MODEL, policy, with_bias
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
@@ -23,11 +30,11 @@ EU_CLIENTS = ResidencyRule(
 )
 
 
-def advise(client: Client, states=WELL, ready=READY, under: Policy | None = None) -> Advice:
-    return Steer(under or policy()).advise(client, states, ready)
+def advise(client: Client, states=WELL, ready=READY, under: Policy | None = None) -> SteeringAdvice:
+    return SteeringAdvisor(under or policy()).advise(client, states, ready)
 
 
-def names(advice: Advice) -> list[str]:
+def names(advice: SteeringAdvice) -> list[str]:
     return [entry.region for entry in advice.entries]
 
 

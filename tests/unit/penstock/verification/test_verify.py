@@ -71,7 +71,7 @@ class TestSituations:
 class TestGood:
     def test_the_shipped_bundle(self) -> None:
         found = verify(PLANET)
-        assert found.good
+        assert found.passed
         assert not found.breaches
         assert not found.warnings
         assert found.decisions > 5_000
@@ -82,7 +82,7 @@ class TestGood:
         (eu,) = [one for one in found.classes if one.regions == ("eu-de", "eu-es")]
         assert eu.survives_any_one
         assert [end.lost for end in eu.ends] == [("eu-de", "eu-es")]
-        assert [(one.whose, one.unknown_location) for one in found.refused] == [
+        assert [(one.requests, one.unknown_location) for one in found.refused] == [
             ("personal, client in an unknown place", True)
         ]
 
@@ -90,7 +90,7 @@ class TestGood:
         monkeypatch.setattr(stages, "MAX_DECISIONS", 100)
         monkeypatch.setattr(stages, "MAX_REGIONS", 3)
         found = verify(policy())
-        assert found.good
+        assert found.passed
         assert found.partly == ("de+es+jp+us",)
 
 
@@ -98,7 +98,7 @@ class TestBad:
     def test_a_class_with_one_region_is_shown_with_the_rule_that_makes_it_so(self) -> None:
         alone = ResidencyRule("alone", tenants=frozenset({"one"}), allow=frozenset({"us"}), source="r.yaml:9")
         found = verify(policy(EU_ONLY, msgspec.structs.replace(alone, allow=frozenset({"de", "us"}))))
-        assert not found.good
+        assert not found.passed
         (one,) = found.unsurvived
         assert [str(end) for end in one.ends] == [
             "one, client anywhere: without de no permitted region is left "
@@ -108,14 +108,14 @@ class TestBad:
     def test_a_loss_that_is_accepted_is_none(self) -> None:
         rule = ResidencyRule("alone", tenants=frozenset({"one"}), allow=frozenset({"us"}))
         accepted = AcceptedLoss("fine", frozenset({"us"}), "it waits")
-        assert not verify(policy(rule)).good
-        assert verify(policy(rule, accepted_losses=(accepted,))).good
+        assert not verify(policy(rule)).passed
+        assert verify(policy(rule, accepted_losses=(accepted,))).passed
 
     def test_requests_that_may_run_nowhere_are_told(self) -> None:
         never = ResidencyRule("never", client_countries=frozenset({"FR"}), deny=frozenset({"de", "es"}))
         nor = ResidencyRule("nor", tenants=frozenset({"two"}), allow=frozenset({"de"}))
         found = verify(policy(never, nor))
-        assert [(one.whose, one.because) for one in found.refused if not one.unknown_location] == [
+        assert [(one.requests, one.because) for one in found.refused if not one.unknown_location] == [
             ("two, client in FR", ("never", "nor"))
         ]
 
@@ -175,7 +175,7 @@ def test_a_defect_in_one_stage_is_found(
     denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}), source="r.yaml:5")
     monkeypatch.setattr(module, name, defect)
     found = verify(policy(denied))
-    assert not found.good
+    assert not found.passed
     assert {one.stage for one in found.breaches} == {stage}
     assert ("us", ("not-us (r.yaml:5)",)) in {(one.region, one.rules) for one in found.breaches}
 
@@ -196,6 +196,6 @@ def test_a_decision_that_finds_nothing_is_a_loss_not_survived(monkeypatch: pytes
 def test_a_tenant_that_nobody_may_serve_fails_and_one_that_is_refused_in_places_does_not() -> None:
     none = ResidencyRule("none", tenants=frozenset({"one"}), deny=frozenset({"de", "es", "us", "jp"}))
     found = verify(policy(none))
-    assert (found.good, found.unserved, found.breaches) == (False, ("one",), ())
+    assert (found.passed, found.unserved, found.breaches) == (False, ("one",), ())
     somewhere = msgspec.structs.replace(none, client_countries=frozenset({"KP"}))
-    assert (verify(policy(somewhere)).good, verify(policy(somewhere)).unserved) == (True, ())
+    assert (verify(policy(somewhere)).passed, verify(policy(somewhere)).unserved) == (True, ())

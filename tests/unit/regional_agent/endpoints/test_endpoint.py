@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.outlier_ejection import EjectionRules, Outcome, Trust
+from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
 from penstock.routing.endpoint_selection import choose_endpoint
 from penstock.routing.pool_accounting import Load
 from penstock.routing.speed_learning import prior
@@ -42,7 +42,7 @@ def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
 
 
 def fail(endpoint: Endpoint, clock: Clock, times: int = 2) -> bool:
-    return any(endpoint.ended(Outcome.GATEWAY_ERROR, clock.now) for _ in range(times))
+    return any(endpoint.ended(AttemptOutcome.GATEWAY_ERROR, clock.now) for _ in range(times))
 
 
 def later(pool: EndpointPool, clock: Clock, seconds: float) -> None:
@@ -64,9 +64,9 @@ def test_ejected_endpoint_returns_after_one_successful_trial(clock: Clock) -> No
     later(pool, clock, 10.0)
     assert (readiness(pool)[0], pool.ready) == (True, 3)
     first.take()
-    assert (readiness(pool)[0], first.standing.trust) == (False, Trust.TRYING)
+    assert (readiness(pool)[0], first.ejection.state) == (False, EjectionState.TRIAL_RUNNING)
     first.give_back()
-    assert not first.ended(Outcome.SERVED, clock.now)
+    assert not first.ended(AttemptOutcome.SERVED, clock.now)
     assert (readiness(pool), pool.ejected, pool.in_flight) == ([True, True, True], 0, 0)
 
 
@@ -84,7 +84,7 @@ def test_repeats_an_inconclusive_trial(clock: Clock) -> None:
     fail(first, clock)
     later(pool, clock, 10.0)
     first.take()
-    first.ended(Outcome.INCONCLUSIVE, clock.now)
+    first.ended(AttemptOutcome.INCONCLUSIVE, clock.now)
     assert readiness(pool)[0]
 
 
@@ -100,7 +100,7 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock)
     first.take()
     assert choose_endpoint(pool.views, Random(1)).index == 1
     first.give_back()
-    first.ended(Outcome.SERVED, clock.now)
+    first.ended(AttemptOutcome.SERVED, clock.now)
     assert choose_endpoint(pool.views, Random(1)).index == 1, "three are on it"
     assert fail(second, clock)
 
@@ -152,7 +152,7 @@ def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock
     later(warming, clock, 10.0)
     assert first.view.weight == 1.0
     first.take()
-    first.ended(Outcome.SERVED, clock.now)
+    first.ended(AttemptOutcome.SERVED, clock.now)
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.policy.geography import Location
 from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.signing import FleetKey
 from regional_agent.config.active_config import ActiveConfig
@@ -51,7 +51,7 @@ class Here:
             locator,
             Quotas(lambda: 1),
             DemandMeter(lambda: 0.0),
-            expectations=Expectations(),
+            expectations=CostEstimator(),
             key=FleetKey(b"tests-only-tests-only-tests-only"),
             rng=Random(1),
         )

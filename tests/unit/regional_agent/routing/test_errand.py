@@ -9,7 +9,7 @@ import pytest
 
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES
-from penstock.routing.cost_estimate import Expectations
+from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
@@ -26,7 +26,7 @@ def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = 
     request.body = msgspec.json.encode({"model": "m", **body})
     asked = classify(request.body)
     assert isinstance(asked, RequestFields)
-    return work_estimate_of(request, asked, "t", cost, Expectations())
+    return work_estimate_of(request, asked, "t", cost, CostEstimator())
 
 
 def prompt(text: str) -> list[dict[str, str]]:
@@ -86,6 +86,6 @@ def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
     bounded = estimate(TOKENS, messages=prompt("x"), max_tokens=limit)
     assert bounded.ask.max_tokens is not None
     assert 1 <= bounded.ask.max_tokens <= MAX_TOKENS
-    learned = Expectations()
+    learned = CostEstimator()
     learned.saw("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
     assert learned.guess(TOKENS, "t", "m", bounded.ask).decode_s > 0.0

@@ -175,7 +175,7 @@ async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> 
 async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_queueing, "MAX_IN_VAIN", 2)
+    monkeypatch.setattr(fair_queueing, "MAX_WITHOUT_PLACE", 2)
     for number in range(3):
         here.place(f"bound {number}", residency="here")
     for name in ("free", "free too", "one too many"):

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.outlier_ejection import Standing, Trust
+from penstock.health.outlier_ejection import Ejection, EjectionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -44,8 +44,8 @@ def test_condition_of_each_endpoint_state() -> None:
     one.heard_loaded(frozenset())
     assert word() is EndpointCondition.UNLOADED
     one.heard_loaded(None)
-    for trust in (Trust.EJECTED, Trust.TRIAL, Trust.TRYING):
-        one.standing = Standing(trust)
+    for trust in (EjectionState.EJECTED, EjectionState.TRIAL, EjectionState.TRIAL_RUNNING):
+        one.ejection = Ejection(trust)
         assert word() is EndpointCondition.EJECTED
     for _ in range(2):
         one.probed(ProbeOutcome.UNREACHABLE)
