@@ -121,13 +121,7 @@ class RequestSequence(ClientTransport):
         """Write a complete response to the current request."""
         request = self._serving
         lines = [*headers, b"content-length: %d\r\n" % len(body)]
-        keep_alive = (
-            request is not None
-            and request.keep_alive
-            and request.whole
-            and not request.upgrade
-            and not self.listener.draining
-        )
+        keep_alive = request is not None and self.may_keep_alive(request)
         if not keep_alive:
             lines.append(b"connection: close\r\n")
         elif request is not None and request.http_1_0:
@@ -135,6 +129,10 @@ class RequestSequence(ClientTransport):
         head_only = request is not None and request.method == b"HEAD"
         self.write(response_head(status, lines) + (b"" if head_only else body))
         self.finished(keep_alive=keep_alive)
+
+    def may_keep_alive(self, request: Request) -> bool:
+        """Whether the connection can be used for another request after the response to `request`."""
+        return request.keep_alive and request.whole and not request.upgrade and not self.listener.draining
 
     def finished(self, *, keep_alive: bool) -> None:
         """The current response is complete: continue with the next request, or close.

@@ -7,6 +7,7 @@ from typing import Final
 from penstock.routing.reasons import Reason
 from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
+from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
 from regional_agent.proxy.error_responses import stream_error_event
 from regional_agent.upstream.chunk_relay import ChunkRelay
@@ -52,17 +53,16 @@ class ClientResponse:
         head: ResponseHead,
         upstream: UpstreamConnection | None,
         lines: bytes,
+        request: Request,
         *,
         from_peer: bool,
-        http_1_0: bool,
-        may_keep_alive: bool,
     ) -> None:
         """Add the head.
 
         Args:
+            upstream: the connection that receives the response; None where the response is complete.
             lines: header lines of this agent.
             from_peer: whether the response comes from a peer agent.
-            may_keep_alive: whether the request permits another one after it.
         """
         length = head.by_name.get(b"content-length")
         delimited, framing = True, b""
@@ -70,7 +70,7 @@ class ClientResponse:
             if head.status != 204:
                 framing = b"content-length: %b\r\n" % length
         elif head.status not in NO_BODY_STATUSES:
-            if http_1_0:
+            if request.http_1_0:
                 delimited = False
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
@@ -78,13 +78,13 @@ class ClientResponse:
                 if upstream is not None:
                     self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
                     upstream.relay_to(self._relay)
-        self.keep_alive = delimited and may_keep_alive
+        self.keep_alive = delimited and self._client.may_keep_alive(request)
         self._unsent.append(
             b"%b%b%b%b\r\n"
             % (
                 head.lines_to_client(from_peer=from_peer),
                 framing,
-                (KEEP_ALIVE_1_0 if http_1_0 else b"") if self.keep_alive else b"connection: close\r\n",
+                (KEEP_ALIVE_1_0 if request.http_1_0 else b"") if self.keep_alive else b"connection: close\r\n",
                 lines,
             )
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import structlog
 
-from penstock.routing.reasons import Refusal
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.proxy.access_log import AccessLine, AccessLog
 from regional_agent.proxy.error_responses import STATUS
@@ -51,56 +52,43 @@ class OutcomeRecorder:
             first_byte_at: when the response began, and `now`, are on the agent's monotonic clock (s).
         """
         try:
-            self._record(context, attempt, outcome, status, received_bytes, sent_bytes, first_byte_at, now)
+            server = NO_SERVER
+            kind: str = _HOME if context.route_context is None else _FORWARDED
+            if attempt is not None:
+                server, kind = attempt.region, attempt.kind
+            total_s = now - context.received_at
+            ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
+            if context.route_context is None:
+                self._tally.ended(context.model, outcome, ttft_s)
+            self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
+            if self._access_log is None or not self._access_log.wants(outcome is _OK):
+                return
+            location = context.facts.location
+            self._access_log.add(
+                # Positional, in the order of the fields: keyword arguments take fifteen times as long.
+                AccessLine(
+                    self.wall_clock(),
+                    context.request_id,
+                    context.facts.tenant,
+                    context.model,
+                    context.request.path.decode("latin-1"),
+                    kind,
+                    server,
+                    attempt.endpoint_name if attempt is not None else "",
+                    outcome,
+                    status,
+                    context.attempts,
+                    received_bytes,
+                    sent_bytes,
+                    total_s * 1000,
+                    None if ttft_s is None else ttft_s * 1000,
+                    context.route_context.origin if context.route_context is not None else self._region,
+                    location.country or "",
+                    location.subdivision or "",
+                )
+            )
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
-
-    def _record(
-        self,
-        context: RequestContext,
-        attempt: Attempt | None,
-        outcome: RequestOutcome,
-        status: int,
-        received_bytes: int,
-        sent_bytes: int,
-        first_byte_at: float | None,
-        now: float,
-    ) -> None:
-        server = NO_SERVER
-        kind: str = _HOME if context.route_context is None else _FORWARDED
-        if attempt is not None:
-            server, kind = attempt.region, attempt.kind
-        total_s = now - context.received_at
-        ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
-        if context.route_context is None:
-            self._tally.ended(context.model, outcome, ttft_s)
-        self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
-        if self._access_log is None or not self._access_log.wants(outcome is _OK):
-            return
-        location = context.facts.location
-        self._access_log.add(
-            # Positional, in the order of the fields: keyword arguments take fifteen times as long.
-            AccessLine(
-                self.wall_clock(),
-                context.request_id,
-                context.facts.tenant,
-                context.model,
-                context.request.path.decode("latin-1"),
-                kind,
-                server,
-                attempt.endpoint_name if attempt is not None else "",
-                outcome,
-                status,
-                context.attempts,
-                received_bytes,
-                sent_bytes,
-                total_s * 1000,
-                None if ttft_s is None else ttft_s * 1000,
-                context.route_context.origin if context.route_context is not None else self._region,
-                location.country or "",
-                location.subdivision or "",
-            )
-        )
 
     def record_rejected(self, request: Request, refusal: Refusal) -> None:
         """Record a request that was refused before an exchange began."""
@@ -131,3 +119,21 @@ class OutcomeRecorder:
         if self._access_log is not None:
             self._access_log.flush()
             self.metrics.access_lines_dropped(self._access_log.dropped_lines)
+
+
+def outcome_of_response(status: int, failure: bytes) -> RequestOutcome:
+    """The outcome of a response that has begun; `failure` is the reason code where it ended early, else empty."""
+    if failure:
+        return RequestOutcome.TIMEOUT if failure == _DEADLINE_PASSED else RequestOutcome.ENGINE_ERROR
+    if status < 400:
+        return _OK
+    return RequestOutcome.CLIENT_ERROR if status < 500 else RequestOutcome.ENGINE_ERROR
+
+
+def outcome_of_refusal(reason: Reason) -> RequestOutcome:
+    """The outcome of a request that was refused after an exchange began."""
+    return RequestOutcome.TIMEOUT if reason in _TIMEOUTS else RequestOutcome.REFUSED
+
+
+_DEADLINE_PASSED: Final = Reason.DEADLINE_PASSED.encode()
+_TIMEOUTS: Final = frozenset({Reason.DEADLINE_PASSED, Reason.ENGINE_TIMEOUT})

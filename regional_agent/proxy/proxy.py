@@ -13,7 +13,8 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.access_log import AccessLog
-from regional_agent.proxy.exchange import Exchange, ExchangeServices
+from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.timer_wheel import SLOT_S
 from regional_agent.routing.request_context import RequestContext

@@ -1,0 +1,73 @@
+"""What all exchanges of a proxy share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from penstock.admission.retry_budget import RetryBudget
+from regional_agent.http.limits import Limits
+from regional_agent.proxy.outcome_recorder import OutcomeRecorder
+from regional_agent.proxy.response_headers import ResponseHeaders
+from regional_agent.proxy.timer_wheel import Checked, TimerWheel
+from regional_agent.routing.router import Router
+from regional_agent.upstream.upstream_pool import UpstreamPool
+
+
+class ActiveExchange(Checked, Protocol):
+    """An exchange in progress."""
+
+    @property
+    def model(self) -> str:
+        """The requested model."""
+
+
+class ExchangeServices:
+    """The collaborators of exchanges."""
+
+    __slots__ = (
+        "active",
+        "clock",
+        "endpoint_pool",
+        "limits",
+        "peer_pool",
+        "recorder",
+        "response_headers",
+        "retry_budget",
+        "rng",
+        "router",
+        "via",
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        endpoint_pool: UpstreamPool,
+        peer_pool: UpstreamPool,
+        recorder: OutcomeRecorder,
+        limits: Limits,
+        *,
+        via: bytes,
+        rng: Random,
+        clock: Callable[[], float],
+    ) -> None:
+        """Bundle the collaborators.
+
+        Args:
+            via: this agent's entry in Via headers.
+            rng: spreads the Retry-After times of refusals.
+            clock: monotonic (s).
+        """
+        self.router = router
+        self.endpoint_pool = endpoint_pool
+        self.peer_pool = peer_pool
+        self.recorder = recorder
+        self.limits = limits
+        self.via = via
+        self.rng = rng
+        self.clock = clock
+        self.retry_budget = RetryBudget(clock())
+        self.response_headers = ResponseHeaders(router.region)
+        self.active: TimerWheel[ActiveExchange] = TimerWheel()
+        """The exchanges in progress."""

@@ -1,0 +1,53 @@
+"""The header lines that this agent adds to responses, and the head of a response that accepts an upgrade."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from regional_agent.http.header_rules import Header, response_lines_to_client
+from regional_agent.http.messages import response_head
+from regional_agent.routing.request_context import RequestContext
+
+MAX_CACHED_ENDPOINTS: Final = 4096
+
+
+class ResponseHeaders:
+    """Writes the request's ID, the region and endpoint that serve it, and a substituted model."""
+
+    __slots__ = ("_by_endpoint", "_region")
+
+    def __init__(self, region: str) -> None:
+        """Write the headers of an agent of `region`."""
+        self._region = region
+        self._by_endpoint: dict[str, bytes] = {}
+
+    def lines(self, context: RequestContext, endpoint: str) -> bytes:
+        """The header lines of one response; `endpoint` is empty for a peer's response, which has its own lines."""
+        lines = b"x-request-id: %b\r\n" % context.request_id.encode()
+        if endpoint:
+            lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
+        if context.model != context.asked_for:
+            lines += b"x-penstock-model: %b\r\n" % context.model.encode()
+        return lines
+
+    def _endpoint_lines(self, endpoint: str) -> bytes:
+        if len(self._by_endpoint) >= MAX_CACHED_ENDPOINTS:
+            self._by_endpoint.clear()
+        lines = self._by_endpoint[endpoint] = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (
+            self._region.encode(),
+            endpoint.encode(),
+        )
+        return lines
+
+
+def upgrade_response_head(protocol: bytes, headers: list[Header], lines: bytes, *, from_peer: bool) -> bytes:
+    """The head of the 101 response that accepts an upgrade.
+
+    Args:
+        protocol: as the client offered it.
+        headers: of the engine's or peer's response.
+        lines: header lines of this agent.
+        from_peer: whether the response comes from a peer agent.
+    """
+    upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % protocol
+    return response_head(101, [upgrade, *response_lines_to_client(headers, dict(headers), from_peer=from_peer), lines])

@@ -1,0 +1,172 @@
+"""The upstream side of an exchange: one connection at a time, to the target of the current attempt.
+
+A request with an incomplete body is forwarded as it arrives. It can be sent again while everything that was sent is
+also kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from regional_agent.http.messages import Request
+from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.proxy.upstream_request import build_upstream_request
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
+
+STALE_S: Final = 1.0
+"""A reused connection that closes this soon (s) after a request was sent was already being closed by the server."""
+
+
+class TargetSink(TunnelSink, Protocol):
+    """Receives the response of a target, and the result of connecting: `on_connected`, or `on_broken`."""
+
+    def on_connected(self) -> None:
+        """The connection is open; the request can be sent."""
+
+
+class TargetConnection:
+    """Connects to a target, sends the request, and forwards the rest of its body.
+
+    Holds no reference to its sink, so that a finished exchange is freed without the cyclic garbage collector.
+    """
+
+    __slots__ = (
+        "_client",
+        "_connecting",
+        "_context",
+        "_reconnected",
+        "_request",
+        "_services",
+        "sent_at",
+        "upstream",
+        "waits_since",
+    )
+
+    def __init__(
+        self, services: ExchangeServices, client: RequestSequence, request: Request, context: RequestContext
+    ) -> None:
+        """Start without a connection."""
+        self._services = services
+        self._client = client
+        self._request = request
+        self._context = context
+        self._connecting: asyncio.Task[None] | None = None
+        self._reconnected = False
+        """The request was sent again to the same target because its connection was stale."""
+        self.upstream: UpstreamConnection | None = None
+        self.sent_at = 0.0
+        """When the request had been sent completely, or its head, while the body is incomplete."""
+        self.waits_since = 0.0
+        """When data last arrived from the target, or a wait for the target began."""
+
+    def take_idle(self, attempt: Attempt) -> bool:
+        """Take an idle connection to the target of `attempt`; returns whether there is one."""
+        self.upstream = self._pool(attempt).take(attempt.address)
+        return self.upstream is not None
+
+    def connect(self, attempt: Attempt, sink: TargetSink) -> None:
+        """Open a new connection to the target of `attempt`, and inform `sink`."""
+        self._connecting = asyncio.create_task(self._connect(attempt, sink))
+
+    async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
+        try:
+            connection = await self._pool(attempt).connect(attempt.address)
+        except ConnectFailed as error:
+            self._connecting = None
+            sink.on_broken(error)
+            return
+        self._connecting, self.upstream = None, connection
+        sink.on_connected()
+
+    def _pool(self, attempt: Attempt) -> UpstreamPool:
+        return self._services.peer_pool if attempt.from_peer else self._services.endpoint_pool
+
+    def send(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
+        """Send the request over the connection; `sink` receives the response. `now` in s."""
+        request, connection = self._request, self.upstream
+        assert connection is not None
+        self.sent_at = now
+        data = build_upstream_request(request, self._context, attempt, self._client, self._services.via, now)
+        if request.upgrade:
+            connection.send_upgrade(sink, data)
+        elif request.whole:
+            connection.send(sink, data)
+        else:
+            connection.send_partial(sink, data, bytes(request.body), chunked=request.length is None)
+            if connection.writable:
+                self._client.resume_reading()
+
+    def send_body(self, chunk: bytes) -> None:
+        """Keep a part of a large body while it fits, and forward it if the request has been sent."""
+        request, upstream = self._request, self.upstream
+        bodies = self._client.listener.bodies
+        if upstream is None or (not request.body_dropped and bodies.fits(request, chunk)):
+            # Before the request is sent everything is kept. Reading pauses early enough for the rest of a read to fit.
+            bodies.keep(request, chunk)
+            if upstream is None and not bodies.has_room(len(chunk)):
+                self._client.pause_reading()
+        elif not request.body_dropped:
+            bodies.drop(request)
+        if upstream is not None:
+            upstream.send_body(chunk)
+
+    def end_body(self) -> None:
+        """The request's body is complete."""
+        if self.upstream is not None:
+            self.sent_at = self._services.clock()
+            self.upstream.end_request()
+
+    def overdue(self, now: float) -> str:
+        """Why a target is given up that does not begin to respond, or stops reading the body; empty if it is not."""
+        limits = self._services.limits
+        if self._request.whole:
+            if now - self.sent_at > limits.first_byte_timeout_s:
+                return f"did not begin to respond within {limits.first_byte_timeout_s:g} s"
+        elif self.write_stalled and now - self.waits_since > limits.stall_timeout_s:
+            return f"read nothing more of the body for {limits.stall_timeout_s:g} s"
+        return ""
+
+    @property
+    def write_stalled(self) -> bool:
+        """Whether the target reads more slowly than the client sends."""
+        return self.upstream is not None and not self.upstream.writable
+
+    def may_reconnect(self) -> bool:
+        """Whether the target has probably not seen the request. Once only: the request may cause the close."""
+        soon = self._services.clock() - self.sent_at < STALE_S
+        return soon and not self._reconnected and not self._request.body_dropped
+
+    def reconnect(self, attempt: Attempt, sink: TargetSink) -> None:
+        """Connect again to the same target, after its connection turned out to be stale."""
+        self._reconnected = True
+        if not self._request.whole:
+            self._client.pause_reading()
+        self.connect(attempt, sink)
+
+    def set_reading(self, reading: bool) -> None:
+        """Apply the client's back-pressure: pause or resume reading the response."""
+        if self.upstream is not None:
+            if reading:
+                self.upstream.resume_reading()
+            else:
+                self.upstream.pause_reading()
+
+    def detach(self) -> UpstreamConnection | None:
+        """Give up the connection, which has closed or belongs to its pool again; returns it."""
+        upstream, self.upstream = self.upstream, None
+        return upstream
+
+    def drop(self) -> None:
+        """Stop connecting, or abort the connection, by which the target cancels the request."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        upstream = self.detach()
+        if upstream is not None:
+            upstream.abort()
