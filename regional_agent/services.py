@@ -22,7 +22,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
-from regional_agent.routing.explain_service import BadQuestion, ExplainService
+from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
 from regional_agent.routing.model_name import is_json, named_model
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
@@ -242,7 +242,7 @@ class AdminService(_Service):
     def _explain(self, request: Request, connection: RequestSequence) -> None:
         try:
             explanation = self._explain_service.explain(request.target, self._proxy.clock())
-        except BadQuestion as error:
+        except BadExplainQuery as error:
             connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
         else:
             connection.respond(200, [JSON], msgspec.json.encode(explanation))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.admission.queueing import Waiting
+from penstock.admission.queueing import QueuedRequest
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
@@ -163,7 +163,7 @@ class Exchange:
         target = select_target(self._services, self._context, request, self._on_turn, now)
         if isinstance(target, Refusal):
             self._refuse(target)
-        elif isinstance(target, Waiting):
+        elif isinstance(target, QueuedRequest):
             self._enter(QUEUED)
             self._queue_entry = target
             if not request.whole and reads_while_queued(request, self._services.limits):

@@ -28,8 +28,7 @@ from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.routing.model_name import asked_of
-from regional_agent.routing.model_rewrite import can_be_served_as_another, serve_as
+from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.work_estimate import session_of, work_estimate_of
@@ -44,7 +43,7 @@ MAX_SENDERS: Final = 16_384
 IDS_AT_ONCE: Final = 64
 """Number of trace ids generated per batch."""
 
-UNTOLD_COST: Final = Cost()
+DEFAULT_COST: Final = Cost()
 """The cost of a model that another region's policy contains and the policy of this region does not contain yet."""
 
 _ROUTE_HEADER: Final = HEADER.encode()
@@ -56,7 +55,7 @@ Masks = dict[str, Mask | Refusal]
 """The residency masks of one tenant and location, by model."""
 
 
-About = tuple[bytes | None, bytes | None, bytes | None, str]
+SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
 """The cache key of a sender: Authorization, X-Forwarded-For, trusted location header, and peer address."""
 
 
@@ -112,7 +111,7 @@ class Admission:
         self._located_by = self._locator.generation
         """The generation of the GeoIP database that located the cached senders."""
         self._keyring: Keyring
-        self._senders: dict[About, Sender] = {}
+        self._senders: dict[SenderKey, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
         self._trace_ids = _trace_ids(rng)
         self._used = ReplayGuard()
@@ -130,32 +129,32 @@ class Admission:
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
-            self._begin(policy)
+            self._switch_policy(policy)
         if self._locator.generation != self._located_by:
             self._located_by = self._locator.generation
             self._senders.clear()
         headers = request.by_name or request.index()
-        told = headers.get(self._location_header)
+        location_header = headers.get(self._location_header)
         # A location header from an untrusted peer has no effect, so it is not part of the cache key.
-        if told is not None and not self._locator.trusts(peer_ip):
-            told = None
-        about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
-        sender = self._senders.get(about)
+        if location_header is not None and not self._locator.trusts(peer_ip):
+            location_header = None
+        key = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), location_header, peer_ip)
+        sender = self._senders.get(key)
         if sender is None or request.repeats:
-            found = self._recognise(request, about)
-            if isinstance(found, Refusal):
-                return found
-            sender = found
-        asked = asked_of(request)
-        if isinstance(asked, Refusal):
-            return asked
-        asked_for, tenant, facts = asked.model, sender.tenant, sender.facts
+            identified = self._identify(request, key)
+            if isinstance(identified, Refusal):
+                return identified
+            sender = identified
+        fields = request_fields(request)
+        if isinstance(fields, Refusal):
+            return fields
+        asked_for, tenant, facts = fields.model, sender.tenant, sender.facts
         versions = versions_of(policy, asked_for) if policy.versions else None
         if versions is not None:
-            asked = self._version(versions, facts.tenant, request, asked)
-            if isinstance(asked, Refusal):
-                return asked
-        admitted = sender.masks.get(asked.model) or self.admit(policy, asked.model, facts)
+            fields = self._version(versions, facts.tenant, request, fields)
+            if isinstance(fields, Refusal):
+                return fields
+        admitted = sender.masks.get(fields.model) or self.admit(policy, fields.model, facts)
         if isinstance(admitted, Refusal):
             return admitted
         counted = False
@@ -169,12 +168,12 @@ class Admission:
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
         continued = None if given_trace is None else trace_context.continue_trace(given_trace)
         traceparent = continued or trace_context.start_trace(trace_id)
-        estimate = work_estimate_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
+        estimate = work_estimate_of(request, fields, facts.tenant, policy.models[fields.model].cost, self._expectations)
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.priority = tenant.priority
         context.counted = counted
         context.asked_for = asked_for
-        self._demand.offered(asked.model, admitted.permitted)
+        self._demand.offered(fields.model, admitted.permitted)
         return context
 
     def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
@@ -187,16 +186,16 @@ class Admission:
         if isinstance(route_context, Refusal) or policy is None:
             return route_context if isinstance(route_context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
         if not route_context.fits(request.method, request.target, request.body, request.length):
-            return Refusal(Reason.BAD_ROUTE_CONTEXT, "signed for another request")
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context is signed for another request")
         if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
-            return Refusal(Reason.BAD_ROUTE_CONTEXT, "used before")
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context was used before")
         facts = RequestFacts(route_context.tenant, route_context.data_class, route_context.location)
         admitted = Mask(residency_class(frozenset(route_context.residency)))
-        asked = asked_of(request)
-        if isinstance(asked, Refusal):
-            asked = RequestFields(route_context.model)
-        asked.model = route_context.model
-        estimate = self.estimate(request, asked, policy, route_context.tenant)
+        fields = request_fields(request)
+        if isinstance(fields, Refusal):
+            fields = RequestFields(route_context.model)
+        fields.model = route_context.model
+        estimate = self.estimate(request, fields, policy, route_context.tenant)
         # Both times are from the origin's clock: the local clock may differ by seconds, which can exceed the deadline.
         timeout_s = route_context.deadline_at - route_context.issued_at
         request_id, traceparent = route_context.request_id, route_context.traceparent
@@ -220,21 +219,21 @@ class Admission:
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
-            self._begin(policy)
+            self._switch_policy(policy)
         tenant = self._keyring.identify(request.header(b"authorization"))
         return tenant if isinstance(tenant, Refusal) else None
 
     def admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
         """Return the residency mask of a request for `model`. Cached while the policy is in force."""
         if policy is not self._policy:
-            self._begin(policy)
+            self._switch_policy(policy)
         masks = self._masks_of(facts)
-        known = masks.get(model)
-        if known is None:
-            known = admit_at_origin(policy, self._region, model, facts)
+        mask = masks.get(model)
+        if mask is None:
+            mask = admit_at_origin(policy, self._region, model, facts)
             if model in policy.models:
-                masks[model] = known
-        return known
+                masks[model] = mask
+        return mask
 
     def admit_anew(self, context: RequestContext) -> Refusal | None:
         """Admit a request again under the current policy, after a policy change while it waited or was tried."""
@@ -261,61 +260,62 @@ class Admission:
         """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
         self._quotas.end(tenant)
 
-    def estimate(self, request: Request, asked: RequestFields, policy: Policy, tenant: str) -> WorkEstimate:
+    def estimate(self, request: Request, fields: RequestFields, policy: Policy, tenant: str) -> WorkEstimate:
         """Estimate the work of a request."""
-        model = policy.models.get(asked.model)
+        model = policy.models.get(fields.model)
         return work_estimate_of(
-            request, asked, tenant, model.cost if model is not None else UNTOLD_COST, self._expectations
+            request, fields, tenant, model.cost if model is not None else DEFAULT_COST, self._expectations
         )
 
-    def _begin(self, policy: Policy) -> None:
+    def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
         self._policy, self._keyring = policy, Keyring(policy)
         self._senders.clear()
         self._masks.clear()
 
-    def _recognise(self, request: Request, about: About) -> Sender | Refusal:
+    def _identify(self, request: Request, key: SenderKey) -> Sender | Refusal:
         """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
-        authorization, forwarded_for, told, peer_ip = about
+        authorization, forwarded_for, location_header, peer_ip = key
         tenant = self._keyring.identify(authorization)
         if isinstance(tenant, Refusal):
             return tenant
-        told_there = request.every(self._location_header) if told is not None else ()
-        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
+        location_headers = request.every(self._location_header) if location_header is not None else ()
+        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)
         facts = RequestFacts(tenant.name, tenant.data_class, location)
         sender = Sender(tenant, facts, self._masks_of(facts))
-        if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= MAX_CACHED_CHAIN_BYTES:
+        if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
             if len(self._senders) >= MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
-            self._senders[about] = sender
+            self._senders[key] = sender
         return sender
 
     def _masks_of(self, facts: RequestFacts) -> Masks:
         location = facts.location
-        about = (facts.tenant, location.country, location.subdivision)
-        masks = self._masks.get(about)
+        key = (facts.tenant, location.country, location.subdivision)
+        masks = self._masks.get(key)
         if masks is None:
             if len(self._masks) >= MAX_ADMITTED:
                 self._masks.clear()
-            masks = self._masks[about] = {}
+            masks = self._masks[key] = {}
         return masks
 
     def _version(
-        self, versions: ModelVersions, tenant: str, request: Request, asked: RequestFields
+        self, versions: ModelVersions, tenant: str, request: Request, fields: RequestFields
     ) -> RequestFields | Refusal:
         """Rewrite the request for the model version that serves it; a session always maps to the same version."""
-        if not can_be_served_as_another(request):
-            if any(version.model == asked.model for version in versions.versions):
-                return asked
+        if not can_replace_model(request):
+            if any(version.model == fields.model for version in versions.versions):
+                return fields
             names = ", ".join(version.model for version in versions.versions)
-            return Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; name one of them: {names}")
-        session = session_of(request, asked)
-        place = place_of(tenant, asked.model, session) if session else self._rng.random() * WHOLE_PERCENT
+            return Refusal(Reason.BAD_REQUEST, f"{fields.model} has several versions; request one of them: {names}")
+        session = session_of(request, fields)
+        place = place_of(tenant, fields.model, session) if session else self._rng.random() * WHOLE_PERCENT
         version = version_at(versions, place)
-        if version == asked.model:
-            return asked
-        return serve_as(request, version) or Refusal(
-            Reason.BAD_REQUEST, "the body names its model twice, or with escapes; write it once and plainly"
+        if version == fields.model:
+            return fields
+        return replace_model(request, version) or Refusal(
+            Reason.BAD_REQUEST,
+            "the body's model name is repeated or contains escapes; send it once, without escapes",
         )
 
 

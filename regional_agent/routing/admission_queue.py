@@ -2,7 +2,7 @@
 
 A pass over a queue follows every event that makes room: the end of a request, a report of less load or of another queue
 by an agent of the region, and a new spill credit. The timer, which runs only while requests wait, finds room that no
-event announces, such as an endpoint that became ready, and requests whose time to wait is over.
+event announces, such as an endpoint that became ready, and requests whose queue timeout has expired.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from regional_agent.routing.request_context import RequestContext
     from regional_agent.shared_load.shared_load import SharedLoad
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 """Period (s) of the timer."""
 
-Answer = Callable[["Attempt | Refusal"], None]
+OnTarget = Callable[["Attempt | Refusal"], None]
 Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
 
 
 class Waiter:
     """A waiting request, with the functions that select its target and that receive it."""
 
-    __slots__ = ("answer", "context", "select")
+    __slots__ = ("context", "on_target", "select")
 
-    def __init__(self, context: RequestContext, select: Select, answer: Answer) -> None:
-        """`select` may be called any number of times, `answer` at most once, and never after the request has left."""
+    def __init__(self, context: RequestContext, select: Select, on_target: OnTarget) -> None:
+        """`select` may be called repeatedly, `on_target` at most once, and neither after the request has left."""
         self.context = context
         self.select = select
-        self.answer = answer
+        self.on_target = on_target
 
 
 QueueEntry = QueuedRequest[Waiter]
@@ -70,7 +70,7 @@ class AdmissionQueue:
         self._queues: dict[str, ModelQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
-        self._called = False
+        self._pass_scheduled = False
         self._elsewhere = False
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
         """Added to the numbers of the requests that wait here, so that they are unique in the region."""
@@ -108,7 +108,7 @@ class AdmissionQueue:
         context: RequestContext,
         size_bytes: int,
         select: Select,
-        answer: Answer,
+        on_target: OnTarget,
         now: float,
         *,
         elsewhere: bool = False,
@@ -118,7 +118,7 @@ class AdmissionQueue:
         Args:
             size_bytes: memory that the request's body holds.
             select: returns the target or the refusal of the request, or None while it has to wait.
-            answer: called with the target or the refusal, not within this call.
+            on_target: called with the target or the refusal, not within this call.
             elsewhere: another region is likely to grant a credit soon, however long the wait is here.
         """
         model, until = context.model, _give_up_at(context)
@@ -131,12 +131,18 @@ class AdmissionQueue:
             return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
         leave_at = now + CREDIT_WAIT_S if hopeless else until
         entry, displaced = queue.join(
-            Waiter(context, select, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
+            Waiter(context, select, on_target),
+            context.estimate.tenant,
+            context.priority,
+            size_bytes,
+            now,
+            until,
+            leave_at,
         )
         for victim in displaced:
             self._left(victim, now, QueueOutcome.ABANDONED)
-            refusal = _refusal("the queue is full and other requests come first", wait_s)
-            asyncio.get_running_loop().call_soon(victim.item.answer, refusal)
+            refusal = _refusal("the queue is full and other requests have precedence", wait_s)
+            asyncio.get_running_loop().call_soon(victim.item.on_target, refusal)
         if entry is None:
             return _refusal("the queue is full", wait_s)
         self._shared_load.publish()
@@ -154,8 +160,8 @@ class AdmissionQueue:
 
     def room_appeared(self) -> None:
         """Schedule one pass over the queues, for all events until it runs."""
-        if self._queues and not self._called and any(self._queues.values()):
-            self._called = True
+        if self._queues and not self._pass_scheduled and any(self._queues.values()):
+            self._pass_scheduled = True
             asyncio.get_running_loop().call_soon(self._serve_all)
 
     def credit_arrived(self) -> None:
@@ -164,8 +170,8 @@ class AdmissionQueue:
         self.room_appeared()
 
     def close(self) -> None:
-        """Stop all timers. Requests that still wait leave when their connections are cut."""
-        self._called = True
+        """Stop all timers. Requests that still wait leave when their connections are closed."""
+        self._pass_scheduled = True
         for timer in (self._timer, *self._yielding.values()):
             if timer is not None:
                 timer.cancel()
@@ -173,7 +179,7 @@ class AdmissionQueue:
         self._yielding.clear()
 
     def summaries(self) -> dict[str, QueueSummary]:
-        """What the other agents of the region receive about these queues."""
+        """The state of the queues, for the other agents of the region."""
         now = self._clock()
         waiting = {}
         for model, queue in self._queues.items():
@@ -195,11 +201,11 @@ class AdmissionQueue:
         """Whether an endpoint of the region may take one more request for a model."""
         return self._endpoints.pool(model).has_room
 
-    def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
+    def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left its queue."""
-        self._left(entry, now, QueueOutcome.ABANDONED if isinstance(answer, Refusal) else QueueOutcome.DISPATCHED)
+        self._left(entry, now, QueueOutcome.ABANDONED if isinstance(target, Refusal) else QueueOutcome.DISPATCHED)
         self._shared_load.publish()
-        entry.item.answer(answer)
+        entry.item.on_target(target)
 
     def _queue(self, model: str) -> ModelQueue:
         queue = self._queues.get(model)
@@ -209,7 +215,7 @@ class AdmissionQueue:
 
     def _serve_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
-        self._called = False
+        self._pass_scheduled = False
         for queue in list(self._queues.values()):
             if queue:
                 self._serve(queue, elsewhere=elsewhere)
@@ -229,27 +235,29 @@ class AdmissionQueue:
         queue.end_turn(left_to, self._clock(), has_room=self.has_room(queue.model))
         self.room_appeared()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
         now = self._clock()
         try:
             for queue in list(self._queues.values()):
                 for entry in queue.give_up(now):
                     self._left(entry, now, QueueOutcome.ABANDONED)
-                    entry.item.answer(self._too_late(entry.item.context, now))
+                    entry.item.on_target(self._timeout_refusal(entry.item.context, now))
                 self._serve(queue, elsewhere=True)
         finally:
             self._set_timer()
 
-    def _too_late(self, context: RequestContext, now: float) -> Refusal:
+    def _timeout_refusal(self, context: RequestContext, now: float) -> Refusal:
         waited_s = now - context.received_at
         if now >= context.deadline_at:
-            return Refusal(Reason.DEADLINE_PASSED, f"no room within {waited_s:.1f} s, the request's deadline")
-        return _refusal(f"the request waited {waited_s:.0f} s", self.wait_s(context.model))
+            return Refusal(
+                Reason.DEADLINE_PASSED, f"no endpoint had room within {waited_s:.1f} s, the request's deadline"
+            )
+        return _refusal(f"the request waited {waited_s:.0f} s in the queue", self.wait_s(context.model))
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
     def _left(self, entry: QueueEntry, now: float, outcome: QueueOutcome) -> None:
         self._on_waited(entry.item.context.model, now - entry.since, outcome)
@@ -273,21 +281,21 @@ class ModelQueue(FairQueue[Waiter]):
         return self._queues.other_heads(self.model, now)
 
     def group(self, item: Waiter, now: float) -> str | None:
-        """The residency class of a request; None while engines that were busy may not be asked again."""
+        """The residency class of a request; None while engines that were busy may not be tried again."""
         context = item.context
         return None if now < context.rests_until else context.admitted.permitted.name
 
     def represents_group(self, item: Waiter) -> bool:
-        """Whether the request was tried nowhere, so that what is closed to it is closed to its residency class."""
+        """Whether the request had no attempt, so that a target without room for it has none for its residency class."""
         return not item.context.attempts
 
     def ask(self, item: Waiter, now: float) -> Attempt | Refusal | None:
-        """The target of a request, or None while there is none."""
+        """The target or the refusal of a request; None while it has to wait."""
         return item.select(item.context, now)
 
-    def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
+    def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left the queue."""
-        self._queues.deliver(entry, answer, now)
+        self._queues.deliver(entry, target, now)
 
 
 def _give_up_at(context: RequestContext) -> float:
@@ -296,4 +304,4 @@ def _give_up_at(context: RequestContext) -> float:
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:
-    return Refusal(Reason.SATURATED, f"no room: {detail}", retry_after_s=retry_after_s(wait_s))
+    return Refusal(Reason.SATURATED, f"all endpoints are full: {detail}", retry_after_s=retry_after_s(wait_s))

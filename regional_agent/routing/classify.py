@@ -22,50 +22,50 @@ INFERENCE_PATHS = frozenset(
         b"/v1/responses",
     }
 )
-"""What is routed to engines when posted; anything else is answered here or not found."""
+"""Paths whose POST requests are proxied to engines."""
 
 UPLOAD_PATHS = frozenset(
     {b"/v1/audio/transcriptions", b"/v1/audio/translations", b"/v1/images/edits", b"/v1/images/variations"}
 )
-"""Those of them whose bodies are forms, or the sound itself."""
+"""The inference paths whose bodies are multipart forms or media files."""
 
 TUNNEL_PATHS = frozenset({b"/v1/realtime"})
-"""Where a WebSocket may be opened, through to an engine."""
+"""Paths whose WebSocket connections are proxied to engines."""
 
 
 if TYPE_CHECKING:
     Raw = Any
-    """Its stubs say that it is bytes; it is not, and compiled code would insist."""
+    """msgspec's stubs declare `Raw` as a subclass of bytes, which it is not; compiled code would check for bytes."""
 else:
     Raw = msgspec.Raw
 
-NOT_SAID = msgspec.Raw(b"")
+ABSENT = msgspec.Raw(b"")
 
 MAX_MODEL = 256
-"""Characters of a model's name; a longer name cannot be configured, and no response repeats it."""
+"""Longest model name, in characters."""
 
 
 class RequestFields(msgspec.Struct):
-    """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed.
+    """The fields of an OpenAI-style body that routing uses; msgspec skips the others.
 
-    Raw ones only help to guess a cost: what engines make of them is their business, so no type of them is refused.
+    Raw fields only improve a cost estimate, and a value of any type is accepted: engines validate them.
     """
 
     model: str
     stream: bool | None = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    n: Raw = NOT_SAID
-    size: Raw = NOT_SAID
-    steps: Raw = NOT_SAID
-    num_inference_steps: Raw = NOT_SAID
-    input: Raw = NOT_SAID
-    prompt_cache_key: Raw = NOT_SAID
-    user: Raw = NOT_SAID
+    n: Raw = ABSENT
+    size: Raw = ABSENT
+    steps: Raw = ABSENT
+    num_inference_steps: Raw = ABSENT
+    input: Raw = ABSENT
+    prompt_cache_key: Raw = ABSENT
+    user: Raw = ABSENT
 
 
 class _Name(str):
-    """A model's name as a body says it: of a type of our own, so that msgspec calls `_note` for each."""
+    """The type of a model name in a body: a custom type, for which msgspec calls `_on_name`."""
 
     __slots__ = ()
 
@@ -74,33 +74,34 @@ class _Body(RequestFields):
     model: _Name
 
 
-_NOTED = _Name()
+_PLACEHOLDER = _Name()
 _names: list[str] = []
-"""In the body at hand."""
+"""The model names in the body that is being decoded."""
 
 
-def _note(wanted: type, value: Any) -> _Name:
+def _on_name(wanted: type, value: Any) -> _Name:
     if not isinstance(value, str):
         raise TypeError("Expected `str`")
     if len(value) > MAX_MODEL:
         raise ValueError(f"Expected `str` of length <= {MAX_MODEL}")
     if _names:
-        raise ValueError("it is there twice, and engines differ in which they take; name one model")
+        raise ValueError("the field is repeated; send it once")
     _names.append(value)
-    return _NOTED
+    return _PLACEHOLDER
 
 
-_decoder = msgspec.json.Decoder(_Body, dec_hook=_note)
+_decoder = msgspec.json.Decoder(_Body, dec_hook=_on_name)
 
 
 def classify(body: bytes | bytearray) -> RequestFields | Refusal:
-    """Read the body's routing fields, or say which one is wrong."""
+    """Read the routing fields of a JSON body, or refuse it. A repeated `model` is refused: engines differ in which
+    value they use."""
     _names.clear()
     try:
-        asked: RequestFields = _decoder.decode(body)
+        fields: RequestFields = _decoder.decode(body)
     except msgspec.ValidationError as error:
-        return Refusal(Reason.BAD_REQUEST, f"the request body is not as expected: {error}")
+        return Refusal(Reason.BAD_REQUEST, f"the request body is invalid: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Refusal(Reason.BAD_REQUEST, f"the request body is not JSON: {error}")
-    asked.model = _names[0]
-    return asked
+        return Refusal(Reason.BAD_REQUEST, f"the request body is not valid JSON: {error}")
+    fields.model = _names[0]
+    return fields

@@ -1,4 +1,4 @@
-"""Step 1 of a request's road: who it belongs to, by the API key it carries."""
+"""Step 1 of the request path: identifies the tenant by the API key."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from penstock.routing.reasons import Reason, Refusal
 
 MAX_KEY_BYTES = 512
 
-MAX_REMEMBERED = 1024
-"""Authorization headers whose tenant is remembered; then they are looked up anew."""
+MAX_CACHED_HEADERS = 1024
+"""Authorization headers whose tenant is cached. A full cache is cleared."""
 
 
 class Keyring:
     """The tenants of one policy by the digest of their keys.
 
-    The table is looked up by a SHA-256 of what the client sent, so the time a look-up takes tells nothing of any key.
-    Headers that had a valid key are remembered as they came (here, and with an address in `admission.py`), in this
-    process alone and for as long as the policy is in force. That look-up goes by Python's hash of the header, which is
-    keyed by a secret of the process (SipHash, PEP 456): bytes are only compared where all 64 bits agree, so its time
-    does not tell how much of a guess is right.
+    The table is indexed by the SHA-256 of the key that the client sent, so that the time of a look-up reveals nothing
+    about other keys. Headers with a valid key are cached as received (here, and with an address in `admission.py`),
+    only in the memory of this process and only while the policy is in force. The cache is indexed by Python's hash of
+    the header, keyed by a secret of the process (SipHash, PEP 456). Bytes are compared only where all 64 bits of the
+    hash agree, so that the time of a look-up does not reveal how much of a guessed key is correct.
     """
 
-    __slots__ = ("_anonymous", "_by_digest", "_remembered")
+    __slots__ = ("_anonymous", "_by_digest", "_cached")
 
     def __init__(self, policy: Policy) -> None:
         """Index every tenant's key digests."""
         self._by_digest = {
             bytes.fromhex(digest): tenant for tenant in policy.tenants.values() for digest in tenant.key_digests
         }
-        self._remembered: dict[bytes, Tenant] = {}
+        self._cached: dict[bytes, Tenant] = {}
         self._anonymous = policy.tenants.get(policy.anonymous_tenant) if policy.anonymous_tenant else None
 
     def identify(self, authorization: bytes | None) -> Tenant | Refusal:
-        """The tenant of an `Authorization: Bearer` value; without one the anonymous tenant, where policy has it."""
+        """The tenant of an `Authorization: Bearer` value; without one, the policy's anonymous tenant, if it has one."""
         if authorization is None:
             return self._anonymous or Refusal(
                 Reason.INVALID_API_KEY, "send an API key as `Authorization: Bearer <key>`"
             )
-        return self._remembered.get(authorization) or self._look_up(authorization)
+        return self._cached.get(authorization) or self._look_up(authorization)
 
     def _look_up(self, authorization: bytes) -> Tenant | Refusal:
         scheme, _, key = authorization.partition(b" ")
@@ -47,8 +47,8 @@ class Keyring:
             return Refusal(Reason.INVALID_API_KEY, "the Authorization header is not `Bearer <key>`")
         tenant = self._by_digest.get(sha256(key.strip()).digest())
         if tenant is None:
-            return Refusal(Reason.INVALID_API_KEY, "no such API key")
-        if len(self._remembered) >= MAX_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[authorization] = tenant
+            return Refusal(Reason.INVALID_API_KEY, "the API key is invalid")
+        if len(self._cached) >= MAX_CACHED_HEADERS:
+            self._cached.clear()
+        self._cached[authorization] = tenant
         return tenant

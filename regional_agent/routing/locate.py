@@ -44,7 +44,7 @@ class Locator:
         """Read the database.
 
         Args:
-            database: MaxMind City or Country file; None leaves every client nowhere.
+            database: MaxMind City or Country file; None locates every client NOWHERE.
             trusted_proxies: networks whose X-Forwarded-For and `header` are trusted.
             header: name of the location header; empty for none.
 
@@ -56,30 +56,32 @@ class Locator:
         self._trusted = tuple(trusted_proxies)
         self._is_trusted: dict[str, bool] = {}
         self._clients: dict[tuple[str | bytes, ...], Location] = {}
-        self._places: dict[int | IpAddress, Location] = {}
+        self._locations: dict[int | IpAddress, Location] = {}
         self.geoip = GeoIpLookup(database, self._forget)
         self.generation = 0
         """Incremented when a new database is loaded, which invalidates cached locations."""
 
-    def locate_client(self, peer_ip: str, forwarded_for: Sequence[bytes], told: Sequence[bytes]) -> Location:
+    def locate_client(
+        self, peer_ip: str, forwarded_for: Sequence[bytes], location_headers: Sequence[bytes]
+    ) -> Location:
         """Return the location of a request's client.
 
         Args:
             peer_ip: the address of the TCP peer.
             forwarded_for: the X-Forwarded-For headers, in order.
-            told: all headers named `header`. From a trusted proxy, they take precedence over the database even if
-                they are invalid.
+            location_headers: all headers named `header`. From a trusted proxy, they take precedence over the
+                database even if they are invalid.
         """
-        if told and self.trusts(peer_ip):
-            return read_place(told[0]) if len(told) == 1 else NOWHERE
-        seen: tuple[str | bytes, ...] = (peer_ip, *forwarded_for)
-        place = self._clients.get(seen)
-        if place is None:
+        if location_headers and self.trusts(peer_ip):
+            return parse_location(location_headers[0]) if len(location_headers) == 1 else NOWHERE
+        key: tuple[str | bytes, ...] = (peer_ip, *forwarded_for)
+        location = self._clients.get(key)
+        if location is None:
             address = self.client_address(peer_ip, forwarded_for)
-            place = NOWHERE if address is None else self.locate(address)
+            location = NOWHERE if address is None else self.locate(address)
             if sum(map(len, forwarded_for)) <= MAX_CACHED_CHAIN_BYTES:
-                _remember(self._clients, seen, place)
-        return place
+                _cache(self._clients, key, location)
+        return location
 
     def client_address(self, peer_ip: str, forwarded_for: Sequence[bytes]) -> IpAddress | None:
         """Return the client's address in the proxy chain; None if the chain contains an invalid address.
@@ -101,12 +103,12 @@ class Locator:
 
     def trusts(self, ip: str) -> bool:
         """Whether an address belongs to a trusted proxy."""
-        known = self._is_trusted.get(ip)
-        if known is None:
+        trusted = self._is_trusted.get(ip)
+        if trusted is None:
             address = parse_address(ip)
-            known = address is not None and any(address in network for network in self._trusted)
-            _remember(self._is_trusted, ip, known)
-        return known
+            trusted = address is not None and any(address in network for network in self._trusted)
+            _cache(self._is_trusted, ip, trusted)
+        return trusted
 
     def locate(self, address: IpAddress) -> Location:
         """Return the location of an address; NOWHERE if the database does not contain it."""
@@ -114,22 +116,22 @@ class Locator:
             return NOWHERE
         prefix = int(address) >> (address.max_prefixlen - CACHED_PREFIX[address.version])
         key = prefix if address.version == 4 else ~prefix
-        place = self._places.get(key) or self._places.get(address)
-        return place if place is not None else self._look_up(address, key)
+        location = self._locations.get(key) or self._locations.get(address)
+        return location if location is not None else self._look_up(address, key)
 
     def _forget(self) -> None:
         self._clients.clear()
-        self._places.clear()
+        self._locations.clear()
         self.generation += 1
 
     def _look_up(self, address: IpAddress, key: int) -> Location:
-        place, network = self.geoip.find(address)
+        location, network = self.geoip.find(address)
         whole = network is not None and network.prefixlen <= CACHED_PREFIX[address.version]
-        _remember(self._places, key if whole else address, place)
-        return place
+        _cache(self._locations, key if whole else address, location)
+        return location
 
 
-def read_place(value: bytes) -> Location:
+def parse_location(value: bytes) -> Location:
     """Parse a location header such as `DE` or `US-CA`, in any case; NOWHERE if it is not a single location.
 
     The subdivision is not checked against the country.
@@ -140,7 +142,7 @@ def read_place(value: bytes) -> Location:
     return Location(code[1], code[2])
 
 
-def _remember(cache: dict[K, V], key: K, value: V) -> None:
+def _cache(cache: dict[K, V], key: K, value: V) -> None:
     if len(cache) >= MAX_CACHED:
         del cache[next(iter(cache))]
     cache[key] = value

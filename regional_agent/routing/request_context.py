@@ -1,4 +1,4 @@
-"""The context of one request: its facts and its attempts."""
+"""The context of one request: its facts, and the state of its attempts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NO_NAMES: frozenset[str] = frozenset()
 
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
-"""In Python 3.11, to read a member off its class is a function call."""
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class RequestContext:

@@ -26,9 +26,9 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.admission_queue import AdmissionQueue, Answer, QueueEntry
+from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
-from regional_agent.routing.model_rewrite import serve_as
+from regional_agent.routing.model_name import replace_model
 from regional_agent.routing.request_context import NO_NAMES, RequestContext
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import RequestKind
@@ -117,31 +117,31 @@ class Router:
             if refusal is not None:
                 return refusal
         if context.attempts >= MAX_ATTEMPTS:
-            return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before any began to answer")
+            return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
         if context.broken >= MAX_BROKEN:
-            detail = f"{MAX_BROKEN} engines broke off before they answered: the request may be what breaks them"
+            detail = f"{MAX_BROKEN} engines failed after they received the request, which may be the cause"
             return Refusal(Reason.ENGINE_FAILED, detail)
         if context.route_context is None:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
-            target = self._forwarded(context, now, in_turn=in_turn)
+            target = self._target_for_peer(context, now, in_turn=in_turn)
         if not isinstance(target, Refusal):
             context.attempts += 1
         return target
 
-    def wait(self, context: RequestContext, size_bytes: int, answer: Answer, now: float) -> QueueEntry | Refusal:
+    def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
         """Queue a request that no target has room for, or refuse it.
 
         Args:
             size_bytes: memory (bytes) of the request body.
-            answer: called with the target when there is room, or with the refusal.
+            on_target: called with the target when there is room, or with the refusal.
         """
         if context.attempts >= MAX_ATTEMPTS:
-            return self._nowhere(context, f"{MAX_ATTEMPTS} attempts were answered so", now)
+            return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
         if self._endpoints.pool(context.model).ready == 0:
-            return self._nowhere(context, f"{self.region} has nothing to wait for", now)
+            return self._saturated(context, f"{self.region} has no ready endpoint", now)
         elsewhere = self._may_leave(context, now)
-        return self._queue.join(context, size_bytes, self._try_again, answer, now, elsewhere=elsewhere)
+        return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Switch a request that would be refused to the policy's fallback model; whether there is one."""
@@ -154,13 +154,13 @@ class Router:
             or refusal.reason not in _FALLS_BACK
         ):
             return False
-        asked = serve_as(request, model.fallback)
-        if asked is None or policy is None:
+        fields = replace_model(request, model.fallback)
+        if fields is None or policy is None:
             return False
-        context.estimate = self.admission.estimate(request, asked, policy, context.facts.tenant)
-        context.model = asked.model
+        context.estimate = self.admission.estimate(request, fields, policy, context.facts.tenant)
+        context.model = fields.model
         context.forget_tries()
-        self.admission.count_demand(asked.model, context.admitted.permitted)
+        self.admission.count_demand(fields.model, context.admitted.permitted)
         return True
 
     def release_quota(self, context: RequestContext) -> None:
@@ -195,12 +195,12 @@ class Router:
         pool = self._endpoints.pool(model)
         return pool.in_flight < pool.slots and not self._queue.is_awaited(model)
 
-    def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
+    def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""
         target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
-        detail = f"{self.region} cannot take it"
+        detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
         return Refusal(target, detail, retry_after_s=retry_after_s(self._queue.wait_s(context.model)))
@@ -209,7 +209,7 @@ class Router:
         """Select the region; if it is full or unreachable, exclude it and select again."""
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
-        planned = None if context.tried_regions else self._as_planned(context, now)
+        planned = None if context.tried_regions else self._planned_choice(context, now)
         if planned is not None:
             # The plan applies to this region only while its queue is empty: no earlier request is overtaken.
             if planned.region == self.region:
@@ -238,7 +238,7 @@ class Router:
                 return target
             context.tried(decision.choice.region, target)
 
-    def _as_planned(self, context: RequestContext, now: float) -> RegionChoice | None:
+    def _planned_choice(self, context: RequestContext, now: float) -> RegionChoice | None:
         """Return the plan's region for a request without attempts; None if the plan alone does not decide."""
         model, permitted = context.model, context.admitted.permitted
         sampler = self._config.samplers.get((model, permitted.name))
@@ -261,7 +261,7 @@ class Router:
             return self._peer_target(context, where, policy)
         return self._local_target(context, where.why, now, in_turn=in_turn)
 
-    def _nowhere(self, context: RequestContext, detail: str, now: float) -> Refusal:
+    def _saturated(self, context: RequestContext, detail: str, now: float) -> Refusal:
         permitted = context.admitted.permitted
         return Refusal(
             Reason.SATURATED,

@@ -14,45 +14,49 @@ from regional_agent.http.messages import Request
 from regional_agent.routing.classify import Raw, RequestFields
 
 SESSION_HEADER: Final = b"x-session-id"
-"""Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
+"""Names a conversation. Without it OpenAI's `prompt_cache_key` is used, and without that `user`."""
 
 MAX_SESSION_BYTES: Final = 256
 
 EMBEDDINGS: Final = b"/v1/embeddings"
 
 MAX_AT_ONCE: Final = 128
-MAX_STEPS: Final = 1000
-MAX_PIXELS: Final = 1 << 28
-"""What a body may claim to ask for; more is taken for this."""
+"""Upper bound for `n`, the number of results; larger values count as this one, here and below."""
 
-PROMPT_BEGINS_BYTES: Final = 64 * 1024
-"""The prompt is looked for in this much of a body; one that begins later is compared from the body's beginning."""
+MAX_STEPS: Final = 1000
+"""Upper bound for the steps of a diffusion model."""
+
+MAX_PIXELS: Final = 1 << 28
+"""Upper bound for the pixels of one image."""
+
+MAX_PROMPT_OFFSET_BYTES: Final = 64 * 1024
+"""The start of the prompt is searched in this part of a body. If it is not found, the prefix is that of the body."""
 
 _TOKEN: Final = CostUnit.TOKEN
-"""In Python 3.11, to read a member off its class is a function call."""
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 
 
 def work_estimate_of(
-    request: Request, asked: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
+    request: Request, fields: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
 ) -> WorkEstimate:
-    """What a request will cost and what it is tied to, from what there is of it."""
-    model, ask = asked.model, _ask(request, asked, cost.unit)
+    """Estimate the work of a request, and compute its cache keys, from the part that has arrived."""
+    model, inputs = fields.model, _cost_inputs(request, fields, cost.unit)
     estimate = WorkEstimate(
-        tenant, model, cost, ask, expectations.guess(cost, tenant, model, ask), asked.stream is True
+        tenant, model, cost, inputs, expectations.guess(cost, tenant, model, inputs), fields.stream is True
     )
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         estimate.prefix = prefix_keys(_scope(estimate), _prompt(request.body))
-    session = session_of(request, asked)
+    session = session_of(request, fields)
     if session:
         estimate.session = session_key(_scope(estimate), session)
     return estimate
 
 
-def session_of(request: Request, asked: RequestFields) -> bytes:
+def session_of(request: Request, fields: RequestFields) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
-    named = (request.by_name or request.index()).get(SESSION_HEADER) or asked.prompt_cache_key or asked.user
+    named = (request.by_name or request.index()).get(SESSION_HEADER) or fields.prompt_cache_key or fields.user
     if not named or (name := bytes(named)) == b"null":
         return b""
     return name[:MAX_SESSION_BYTES]
@@ -62,32 +66,32 @@ def _scope(estimate: WorkEstimate) -> str:
     return f"{estimate.tenant}/{estimate.model}"
 
 
-def _ask(request: Request, asked: RequestFields, unit: CostUnit) -> CostInputs:
+def _cost_inputs(request: Request, fields: RequestFields, unit: CostUnit) -> CostInputs:
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
     count = 1
-    if asked.n:
-        count = _whole(asked.n, MAX_AT_ONCE) or 1
+    if fields.n:
+        count = _whole(fields.n, MAX_AT_ONCE) or 1
     if unit is _TOKEN:
-        most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
-        if most is not None:
-            most = max(1, min(most, MAX_TOKENS))
-        return CostInputs(size_bytes, request.path != EMBEDDINGS, most, count)
+        limit = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
+        if limit is not None:
+            limit = max(1, min(limit, MAX_TOKENS))
+        return CostInputs(size_bytes, request.path != EMBEDDINGS, limit, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
-        steps = _whole(asked.steps, MAX_STEPS) or _whole(asked.num_inference_steps, MAX_STEPS)
-        return CostInputs(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
+        steps = _whole(fields.steps, MAX_STEPS) or _whole(fields.num_inference_steps, MAX_STEPS)
+        return CostInputs(size_bytes, count=count, pixels=_pixels(fields.size), steps=steps)
     if unit is CostUnit.AUDIO_SECOND:
-        return CostInputs(size_bytes, text_bytes=len(bytes(asked.input)) or None)
+        return CostInputs(size_bytes, text_bytes=len(bytes(fields.input)) or None)
     return CostInputs(size_bytes, count=count)
 
 
 def _prompt(body: bytes | bytearray) -> memoryview:
-    """The part of a JSON body from its prompt on: what stands before it differs though the prompt does not."""
-    begins = end = min(len(body), PROMPT_BEGINS_BYTES)
+    """The part of a JSON body from its prompt on: fields before it may differ between requests with one prompt."""
+    start = end = min(len(body), MAX_PROMPT_OFFSET_BYTES)
     for name in _PROMPTS:
-        at = body.find(name, 0, begins)
+        at = body.find(name, 0, start)
         if at >= 0:
-            begins = at
-    return memoryview(body)[begins if begins < end else 0 :]
+            start = at
+    return memoryview(body)[start if start < end else 0 :]
 
 
 def _pixels(size: Raw) -> int | None:
@@ -98,6 +102,7 @@ def _pixels(size: Raw) -> int | None:
     return None
 
 
-def _whole(raw: Raw, most: int) -> int | None:
+def _whole(raw: Raw, limit: int) -> int | None:
+    """A positive integer up to `limit`; None for any other value."""
     text: Any = bytes(raw)
-    return max(1, min(int(text), most)) if text.isdigit() and len(text) < 8 else None
+    return max(1, min(int(text), limit)) if text.isdigit() and len(text) < 8 else None

@@ -107,15 +107,15 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
     ("query", "says"),
     [
         ("", "model: is missing"),
-        ("model=m&model=n", "model: is given twice"),
-        ("model=m&region=eu-de", "region: no such parameter"),
+        ("model=m&model=n", "model: is repeated"),
+        ("model=m&region=eu-de", "region: unknown parameter"),
         ("model=m&tried=atlantis", "no region 'atlantis'"),
-        ("model=m&tried=eu-de:tired", "'tired' is no reason"),
-        ("model=m&ip=nonsense", "is no address"),
-        ("model=m&ip=192.0.2.1&country=DE", "country is given too"),
+        ("model=m&tried=eu-de:tired", "'tired' is not a reason"),
+        ("model=m&ip=nonsense", "is not an IP address"),
+        ("model=m&ip=192.0.2.1&country=DE", "country or subdivision is present too"),
         ("model=m&country=XX", "country: 'XX' is no country"),
         (f"model=m&key_digest={'0' * 64}", "no tenant has this key"),
-        ("model", "not well-formed"),
+        ("model", "malformed"),
     ],
 )
 async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
@@ -161,7 +161,7 @@ async def test_from_the_command_line(tmp_path: Path) -> None:
             assert "--origin is eu-es" in (await run("--agent", "eu-de/one", "--origin", "eu-es")).stderr
             assert "did you mean eu-de/one?" in (await run("--agent", "eu-de/on")).stderr
             bad = await run("--agent", "eu-de/one", "--ip", "nonsense")
-            assert (bad.exit_code, "is no address" in bad.stderr) == (2, True)
+            assert (bad.exit_code, "is not an IP address" in bad.stderr) == (2, True)
         gone = await run("--agent", "eu-de/one")
         assert (gone.exit_code, "check that this machine can reach the agent" in gone.stderr) == (1, True)
     finally:

@@ -192,7 +192,7 @@ async def test_what_cannot_be_changed_gets_the_version_of_its_name_or_is_told_th
         assert (status, json.loads(body)["error"]["code"]) == (400, "bad_request")
         assert LIGHTER in json.loads(body)["error"]["message"]
         status, _, body = await ask(one, body=b'{"model": "llama", "model": "llama"}')
-        assert (status, "twice" in json.loads(body)["error"]["message"]) == (400, True)
+        assert (status, "repeated" in json.loads(body)["error"]["message"]) == (400, True)
 
 
 async def test_a_lighter_model_serves_what_nobody_has_the_model_for(tmp_path: Path) -> None:

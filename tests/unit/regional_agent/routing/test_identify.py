@@ -60,11 +60,11 @@ def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identify, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(identify, "MAX_CACHED_HEADERS", 4)
     keyring = Keyring(policy(KEYS))
     for number in range(20):
         assert name(keyring, b"Bearer wrong-%d" % number) == Reason.INVALID_API_KEY
-    assert not keyring._remembered
+    assert not keyring._cached
     for number in range(20):
         assert name(keyring, b"Bearer" + b" " * (number + 1) + b"red-secret") == "red"
-        assert len(keyring._remembered) <= 4
+        assert len(keyring._cached) <= 4

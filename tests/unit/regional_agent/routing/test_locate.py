@@ -7,7 +7,7 @@ from netaddr import IPSet
 
 from adapters.geoip import BadGeoDatabase
 from penstock.policy.geography import NOWHERE, Location
-from regional_agent.routing.locate import MAX_CHAIN_BYTES, Locator, read_place
+from regional_agent.routing.locate import MAX_CHAIN_BYTES, Locator, parse_location
 from tests.support.paths import SHARED_DATA
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
@@ -113,7 +113,7 @@ def test_a_database_that_cannot_be_used_is_told_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_trusted_proxys_word_goes_before_the_database(locator: Locator, value: bytes, place: Location) -> None:
-    assert read_place(value) == place
+    assert parse_location(value) == place
     assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [value]) == place
     assert locator.locate_client("10.0.0.1", [b"no chain"], [value]) == place, "whatever clients write before it"
     assert country(locator, "10.0.0.1", b"198.51.100.7") == "JP", "nothing is said: the database, as ever"
@@ -157,7 +157,7 @@ def test_nobody_else_is_believed_about_places(locator: Locator, said: list[bytes
     ],
 )
 def test_what_cannot_be_read_is_nowhere_rather_than_where_the_database_says(locator: Locator, value: bytes) -> None:
-    assert read_place(value) == NOWHERE
+    assert parse_location(value) == NOWHERE
     assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [value]) == NOWHERE
 
 

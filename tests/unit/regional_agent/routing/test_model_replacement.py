@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regional_agent.http.messages import Request
-from regional_agent.routing.model_rewrite import serve_as
+from regional_agent.routing.model_name import replace_model
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
@@ -23,7 +23,7 @@ def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
 def test_nothing_but_the_name_changes() -> None:
     body = b'{ "messages": [{"model": "not me", "content": "\\"model\\": x"}],\n "model" : "a", "n":1.50 }'
     one = request(body)
-    asked = serve_as(one, "org/b:1.2")
+    asked = replace_model(one, "org/b:1.2")
     assert asked is not None
     assert asked.model == "org/b:1.2"
     assert one.body == body.replace(b'"a"', b'"org/b:1.2"')
@@ -43,17 +43,17 @@ def test_nothing_but_the_name_changes() -> None:
 )
 def test_what_might_be_read_otherwise_is_left_alone(body: bytes) -> None:
     one = request(body)
-    assert serve_as(one, "b") is None
+    assert replace_model(one, "b") is None
     assert one.body == body
 
 
 def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
     upload = request(b'{"model": "a"}', (b"content-type", b"multipart/form-data; boundary=x"))
     upload.path = b"/v1/images/edits"
-    assert serve_as(upload, "b") is None
+    assert replace_model(upload, "b") is None
     coming = request(b'{"model": "a"}')
     coming.whole = False
-    assert serve_as(coming, "b") is None
+    assert replace_model(coming, "b") is None
 
 
 @given(
@@ -70,7 +70,7 @@ def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
 def test_whatever_else_is_asked_for_is_asked_for_still(rest: dict[str, object], model: str, ascii_only: bool) -> None:
     wanted = {**{key: value for key, value in rest.items() if key not in OURS}, "model": "before"}
     one = request(json.dumps(wanted, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
-    if serve_as(one, model) is not None:
+    if replace_model(one, model) is not None:
         assert json.loads(one.body) == {**wanted, "model": model}
     else:
         assert json.loads(one.body) == wanted

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.model_name import asked_of, named_model
+from regional_agent.routing.model_name import named_model, request_fields
 
 UPLOAD = b"/v1/images/edits"
 
@@ -85,9 +85,9 @@ def test_the_field_is_known_however_its_name_is_written(disposition: bytes, mode
 
 def test_of_two_fields_engines_would_read_different_ones_so_neither_is_taken() -> None:
     twice = part("model", b"a") + part("file", b"x") + part_of(b"form-data; name = model", b"b") + b"--b-1--"
-    asked = asked_of(request(twice, FORM, (b"x-model", b"a"), whole=True))
+    asked = request_fields(request(twice, FORM, (b"x-model", b"a"), whole=True))
     assert isinstance(asked, Refusal)
-    assert "or two are" in asked.detail
+    assert "or more than one" in asked.detail
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
     assert (
         named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?a=1&model=query")) == "query"
     )
-    whole = asked_of(request(b'{"model": "body"}', beside, whole=True))
+    whole = request_fields(request(b'{"model": "body"}', beside, whole=True))
     assert not isinstance(whole, Refusal)
     assert whole.model == "body"
 
 
 def test_nothing_named_is_refused_with_a_remedy() -> None:
-    refusal = asked_of(request(b"RIFF", (b"content-type", b"audio/wav"), whole=True))
+    refusal = request_fields(request(b"RIFF", (b"content-type", b"audio/wav"), whole=True))
     assert isinstance(refusal, Refusal)
     assert "x-model" in refusal.detail
 
@@ -138,7 +138,7 @@ def test_bodies_made_to_be_slow_are_given_up_soon() -> None:
 @pytest.mark.parametrize("kind", [b"application/octet-stream", b"multipart/form-data; boundary=b", b"image/png"])
 def test_a_content_type_cannot_hide_the_model_that_an_engine_reads(kind: bytes) -> None:
     headers = ((b"content-type", kind), (b"x-model", b"another"))
-    asked = asked_of(request(b'{"model": "body"}', *headers, target=b"/v1/chat/completions", whole=True))
+    asked = request_fields(request(b'{"model": "body"}', *headers, target=b"/v1/chat/completions", whole=True))
     assert not isinstance(asked, Refusal)
     assert asked.model == "body"
 
@@ -154,32 +154,32 @@ def test_a_content_type_cannot_hide_the_model_that_an_engine_reads(kind: bytes) 
     ],
 )
 def test_of_two_models_engines_would_read_different_ones_so_neither_is_taken(body: bytes) -> None:
-    refusal = asked_of(request(body, target=b"/v1/chat/completions", whole=True))
+    refusal = request_fields(request(body, target=b"/v1/chat/completions", whole=True))
     assert isinstance(refusal, Refusal)
-    assert "twice" in refusal.detail
+    assert "repeated" in refusal.detail
 
 
 def test_a_model_deeper_in_the_body_is_another_matter() -> None:
     body = b'{"tools": [{"type": "image_generation", "model": "b"}], "model": "a", "metadata": {"model": "c"}}'
-    asked = asked_of(request(body, target=b"/v1/responses", whole=True))
+    asked = request_fields(request(body, target=b"/v1/responses", whole=True))
     assert not isinstance(asked, Refusal)
     assert asked.model == "a"
 
 
 def test_a_body_that_is_packed_is_refused_with_a_remedy() -> None:
     packed = (b"content-encoding", b"gzip")
-    refusal = asked_of(request(gzip.compress(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
+    refusal = request_fields(request(gzip.compress(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
     assert isinstance(refusal, Refusal)
     assert "Content-Encoding" in refusal.detail
 
 
 def test_what_openai_calls_nullable_may_be_null() -> None:
-    asked = asked_of(request(b'{"model": "m", "stream": null, "max_tokens": null}', target=b"/v1/x", whole=True))
+    asked = request_fields(request(b'{"model": "m", "stream": null, "max_tokens": null}', target=b"/v1/x", whole=True))
     assert not isinstance(asked, Refusal)
     assert not asked.stream
 
 
 def test_a_name_that_no_model_has_is_not_repeated() -> None:
-    refusal = asked_of(request(b'{"model": "' + b"x" * 100_000 + b'"}', whole=True))
+    refusal = request_fields(request(b'{"model": "' + b"x" * 100_000 + b'"}', whole=True))
     assert isinstance(refusal, Refusal)
     assert len(refusal.detail) < 200
