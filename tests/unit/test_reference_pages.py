@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from docs import api_page, generate_reference
+from tests.support.paths import ROOT
 
 
 def test_committed_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,3 +26,10 @@ def test_the_api_page_has_every_operation() -> None:
     for path, methods in api_page.description()["paths"].items():
         for method in methods:
             assert page.count(f"### {method.upper()} {path}\n") == 1
+
+
+def test_guides_name_only_metrics_that_exist() -> None:
+    exported = set(re.findall(r"^\| `(penstock_\w+)`", generate_reference.metrics_page(), re.MULTILINE))
+    for guide in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"\bpenstock_(?!regions\b)\w+", guide.read_text()))
+        assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= exported, guide.name
