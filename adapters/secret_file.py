@@ -28,7 +28,7 @@ def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY)
     Raises:
         BadSecret: the file is missing, unreadable, open to others, too large or empty, or a secret is too short.
     """
-    content = _content(path, what, remedy)
+    content = read_file(path, what, remedy)
     secrets = [line.strip() for line in content.splitlines() if line.strip()]
     if not secrets:
         raise BadSecret(f"{path}: the file of the {what} is empty; {remedy}")
@@ -51,14 +51,25 @@ def read_secret(path: Path, what: str, *, min_bytes: int) -> bytes:
     return secrets[0]
 
 
-def _content(path: Path, what: str, remedy: str) -> bytes:
+def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> bytes:
+    """The content of a file of limited size.
+
+    Args:
+        path: the file.
+        what: what it holds, for the message.
+        remedy: where another one is to be had.
+        public: the file is no secret; every user may read it.
+
+    Raises:
+        BadSecret: the file is missing, unreadable or too large, or a secret that others may read.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise BadSecret(f"{path}: cannot read the {what}: {error.strerror}; {remedy}") from None
-    if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+    if not public and stat.S_ISREG(mode) and mode & stat.S_IRWXO:
         raise BadSecret(f"{path}: the {what} is open to every user of this machine; chmod o-rwx {path}")
     if len(content) > MAX_FILE_BYTES:
         raise BadSecret(f"{path}: holds no {what}, for it has more than {MAX_FILE_BYTES} bytes; {remedy}")

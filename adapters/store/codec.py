@@ -52,6 +52,8 @@ def decode(raw: bytes, type_: type[T]) -> T:
         CodecError: it is malformed, too large, of another kind, or written by a newer version.
     """
     kind = type_.__name__
+    if not raw:
+        raise CodecError(f"the stored {kind} is empty, or not signed by a process of this fleet")
     if len(raw) > MAX_VALUE_BYTES:
         raise CodecError(f"a {kind} may have {MAX_VALUE_BYTES} bytes, this value has {len(raw)}")
     try:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-ROOT = "/penstock/v1/"
+DEFAULT_PREFIX = "/penstock/"
+"""What every key starts with, unless the settings name another prefix for a fleet."""
+
+ROOT = DEFAULT_PREFIX + "v1/"
+
+FLEET = ROOT + "fleet"
+"""Names the fleet that the prefix belongs to; written once, by its first control plane."""
 
 LEADER = ROOT + "leader"
 """Held with the leader's lease; its create revision is the fencing epoch."""
@@ -33,6 +39,14 @@ ANSWERS = ROOT + "answers/"
 
 AUDIT_BLOCK = 100
 """Audit entries under one prefix, so that a page of them can be read without the rest."""
+
+
+_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, AUDIT_HEAD))
+
+
+def is_replaceable(key: str) -> bool:
+    """Whether control planes write the key again and again, so that one of its earlier values could be put back."""
+    return key in _REPLACEABLE or key.startswith(PLANS)
 
 
 def control_plane(name: str) -> str:

@@ -23,7 +23,9 @@ from adapters.store.config_store import (
     Unchanged,
 )
 from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer, start_etcd
+from tests.support.identities import control_plane_sessions
 from tests.support.stores import compact_etcd, put
 from tests.support.wait import PATIENCE_S
 
@@ -38,15 +40,15 @@ def contract_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServ
         yield server
 
 
-@pytest.fixture(params=["memory", "etcd"])
+@pytest.fixture(params=["memory", "signed", "etcd"])
 async def opened(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ConfigStore, Compact]]:
-    if request.param == "memory":
+    if request.param != "etcd":
         memory = MemoryStore()
 
         async def compact_memory(revision: int) -> None:
             memory.compact(revision)
 
-        yield memory, compact_memory
+        yield memory if request.param == "memory" else SignedStore(memory, control_plane_sessions()), compact_memory
         await memory.close()
     else:
         server: EtcdServer = request.getfixturevalue("contract_etcd")
@@ -68,7 +70,7 @@ def compact(opened: tuple[ConfigStore, Compact]) -> Compact:
 @pytest.fixture
 def at() -> str:
     """A prefix that no other test uses."""
-    return f"/contract/{next(_numbers)}/"
+    return f"/penstock/contract/{next(_numbers)}/"
 
 
 async def take(store: ConfigStore, prefix: str, after_revision: int, wanted: int) -> list[Changed]:

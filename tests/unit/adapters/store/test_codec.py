@@ -49,7 +49,7 @@ def test_newer_version_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (b"", "not a stored Member"),
+        (b"", "empty, or not signed"),
         (b"\xff\xfe", "not a stored Member"),
         (b"[]", "not a stored Member"),
         (b'{"version":1,"kind":"Member"}', "value"),

@@ -1,0 +1,122 @@
+"""The identity of a process as files: a directory with tls.key, tls.crt and ca.crt, as in a Kubernetes TLS secret.
+
+`penstock certs issue` writes such a directory. The optional file `revoked` has serial numbers of certificates that are
+no longer accepted, one a line. All files are read again when they change, so that certificates rotate without restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from cryptography import x509
+
+from adapters.file_stamp import Stamp, file_stamp
+from adapters.secret_file import BadSecret, read_file
+from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
+from penstock.wire.session import Sessions
+
+PRIVATE_KEY = "tls.key"
+CERTIFICATE = "tls.crt"
+AUTHORITIES = "ca.crt"
+REVOKED = "revoked"
+
+REMEDY = "make the directory with `penstock certs issue`"
+
+_log = structlog.get_logger(__name__)
+
+
+class IdentityFiles:
+    """Loads the identity of this process, and loads it again when its files change.
+
+    Args:
+        directory: has the files.
+        role: the role that the certificate must have.
+        name: the name that the certificate must have.
+        region: the region that the certificate of an agent must have; empty for a control plane.
+        clock: Unix time, in seconds.
+
+    Raises:
+        BadSecret: a file is missing, unreadable, or its content is not usable; the message names it and the remedy.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        role: ProcessRole,
+        name: str,
+        region: str = "",
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.directory = directory
+        self._expected = (role, name, region)
+        self._clock = clock
+        self._stamps = self._stamp()
+        self.sessions = Sessions(self._load())
+
+    @property
+    def expires_at(self) -> float:
+        """Unix time (s) at which the certificate of this process expires."""
+        return self.sessions.identity.peer.not_after
+
+    def reload(self) -> bool:
+        """Loads the files again if they have changed; whether a new identity is in use. A bad change is logged."""
+        stamps = self._stamp()
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        try:
+            identity = self._load()
+        except BadSecret as error:
+            _log.error("identity not reloaded; the previous one stays in use", reason=str(error))
+            return False
+        self.sessions.use(identity)
+        _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
+        return True
+
+    def _stamp(self) -> tuple[Stamp | None, ...]:
+        return tuple(file_stamp(self.directory / name) for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED))
+
+    def _load(self) -> Identity:
+        key = read_file(self.directory / PRIVATE_KEY, "private key", REMEDY)
+        certificate = read_file(self.directory / CERTIFICATE, "certificate", REMEDY, public=True)
+        trust = load_trust(self.directory)
+        try:
+            identity = Identity(key, certificate, trust, self._clock())
+        except BadIdentity as error:
+            raise BadSecret(f"{self.directory}: {error}; {REMEDY}") from None
+        found = (identity.id.role, identity.id.name, identity.id.region)
+        if found != self._expected:
+            raise BadSecret(
+                f"{self.directory / CERTIFICATE}: identifies {identity.id}, but this process is the "
+                f"{' '.join(filter(None, self._expected))}; {REMEDY}"
+            )
+        return identity
+
+
+def load_trust(directory: Path) -> TrustBundle:
+    """Returns the authorities and revoked certificates of a directory.
+
+    Raises:
+        BadSecret: a file cannot be used.
+    """
+    path = directory / AUTHORITIES
+    try:
+        authorities = x509.load_pem_x509_certificates(read_file(path, "authority's certificate", REMEDY, public=True))
+    except ValueError as error:
+        raise BadSecret(f"{path}: not PEM certificates: {error}; {REMEDY}") from None
+    return TrustBundle(authorities, _revoked(directory / REVOKED))
+
+
+def _revoked(path: Path) -> frozenset[str]:
+    if not path.exists():
+        return frozenset()
+    lines = read_file(path, "revocation list", "remove the file, or list serial numbers", public=True).decode("latin-1")
+    serials = {line.partition("#")[0].strip().lower().removeprefix("0x") for line in lines.splitlines()} - {""}
+    for serial in serials:
+        if not all(digit in "0123456789abcdef" for digit in serial):
+            raise BadSecret(f"{path}: {serial[:80]!r} is no serial number; write one hexadecimal number a line")
+    return frozenset(serial.lstrip("0") for serial in serials)

@@ -1,0 +1,194 @@
+"""A configuration store in which every value is signed by the process that wrote it (ADR 15).
+
+Write access to etcd alone suffices to delete values, and for nothing else: a value is read as empty bytes, which no
+reader accepts, unless a process of the fleet that may write its key has signed it. The last good value stays in force.
+
+A stored value is one line with the writer's certificate, the time of signing and the signature, then the payload, so
+that `etcdctl get` still shows the payload readably.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.config_store import (
+    Changed,
+    Committed,
+    ConfigStore,
+    Delete,
+    KeyValue,
+    Listing,
+    Put,
+    SameKey,
+    Unchanged,
+)
+from penstock.wire.identity import BadIdentity, Peer, ProcessRole, SpiffeId
+from penstock.wire.session import Sessions
+
+MARK = b"penstock-signed-1"
+"""First word of a signed value."""
+
+MAX_CLOCK_SKEW_S = 300.0
+"""A value signed further in the future than this (s) is not accepted."""
+
+UNAUTHENTIC = b""
+"""Read in place of a value whose signature is missing or wrong."""
+
+_log = structlog.get_logger(__name__)
+
+
+class BadValue(Exception):
+    """A stored value is not signed as it must be; the message states the reason."""
+
+
+class SignedStore:
+    """Signs what this process writes, and checks the signature of all that it reads.
+
+    A value that is older than one seen before under the same key is not accepted either, where the key is one of those
+    that change (`keys.is_replaceable`): an old policy or override that was signed once cannot be put back.
+
+    Args:
+        store: where the values are.
+        sessions: holds the identity of this process.
+        prefix: what every key starts with in `store`, in place of `keys.ROOT`'s first part; fleets that share an etcd
+            have different ones.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        sessions: Sessions,
+        *,
+        prefix: str = keys.DEFAULT_PREFIX,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._prefix = prefix
+        self._clock = clock
+        self._newest: dict[str, int] = {}
+        """Time of signing (ms) of the newest value seen under each key that changes."""
+        self.rejected = 0
+        """Values that were not authentic, since the start."""
+
+    async def get(self, key: str) -> KeyValue | None:
+        """As `ConfigStore.get`; a value that is not authentic is empty."""
+        item = await self._store.get(self._stored_key(key))
+        return None if item is None else self._checked(item)
+
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """As `ConfigStore.list`; values that are not authentic are empty."""
+        listing = await self._store.list(self._stored_key(prefix), values=values)
+        read = self._checked if values else self._renamed
+        return Listing(tuple(read(item) for item in listing.items), listing.revision)
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        """As `ConfigStore.commit`, with every value signed."""
+        return await self._store.commit(
+            [msgspec.structs.replace(condition, key=self._stored_key(condition.key)) for condition in expect],
+            [self._signed(write) for write in do],
+        )
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        """As `ConfigStore.grant_lease`."""
+        return await self._store.grant_lease(ttl_s)
+
+    async def keep_alive(self, lease_id: int) -> None:
+        """As `ConfigStore.keep_alive`."""
+        await self._store.keep_alive(lease_id)
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """As `ConfigStore.revoke_lease`."""
+        await self._store.revoke_lease(lease_id)
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """As `ConfigStore.watch`; values that are not authentic are empty."""
+        changes = self._store.watch(self._stored_key(prefix), after_revision)
+        try:
+            async for batch in changes:
+                yield tuple(self._changed(change) for change in batch)
+        finally:
+            await changes.aclose()
+
+    async def close(self) -> None:
+        """As `ConfigStore.close`."""
+        await self._store.close()
+
+    def _stored_key(self, key: str) -> str:
+        return self._prefix + key.removeprefix(keys.DEFAULT_PREFIX)
+
+    def _renamed(self, item: KeyValue) -> KeyValue:
+        return msgspec.structs.replace(item, key=keys.DEFAULT_PREFIX + item.key.removeprefix(self._prefix))
+
+    def _changed(self, change: Changed) -> Changed:
+        key = keys.DEFAULT_PREFIX + change.key.removeprefix(self._prefix)
+        return Changed(key, None if change.now is None else self._checked(change.now), change.revision)
+
+    def _signed(self, write: Put | Delete) -> Put | Delete:
+        if isinstance(write, Delete):
+            return Delete(self._stored_key(write.key))
+        at_ms = max(int(self._clock() * 1000), self._newest.get(write.key, 0) + 1)
+        identity = self._sessions.identity
+        signature = identity.sign(_message(write.key, at_ms, write.value))
+        head = b" ".join((MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature)))
+        return Put(self._stored_key(write.key), head + b"\n" + write.value, write.lease_id)
+
+    def _checked(self, item: KeyValue) -> KeyValue:
+        item = self._renamed(item)
+        try:
+            payload, at_ms, writer = self._opened(item.key, item.value)
+            if at_ms < self._newest.get(item.key, 0):
+                raise BadValue(f"{writer.id} signed it before a value that was in force here already")
+        except BadValue as reason:
+            self.rejected += 1
+            _log.warning("stored value ignored: it is not authentic", key=item.key, reason=str(reason))
+            payload = UNAUTHENTIC
+        else:
+            if keys.is_replaceable(item.key):
+                self._newest[item.key] = at_ms
+        return msgspec.structs.replace(item, value=payload)
+
+    def _opened(self, key: str, value: bytes) -> tuple[bytes, int, Peer]:
+        """Returns payload, time of signing (ms) and writer of a stored value; raises BadValue."""
+        head, _, payload = value.partition(b"\n")
+        parts = head.split(b" ")
+        if len(parts) != 4 or parts[0] != MARK or not parts[2].isdigit() or len(parts[2]) > 15:
+            raise BadValue("it is not signed")
+        try:
+            certificate, signature = b64decode(parts[1], validate=True), b64decode(parts[3], validate=True)
+        except (Base64Error, ValueError):
+            raise BadValue("its signature is not base64") from None
+        at_ms = int(parts[2])
+        if at_ms / 1000 > self._clock() + MAX_CLOCK_SKEW_S:
+            raise BadValue("it was signed in the future; check that the clocks are synchronised")
+        try:
+            # A value outlives the certificate of its writer: what counts is that it was valid then and is not revoked.
+            writer = self._sessions.identity.trust.verify(certificate, at_ms / 1000)
+        except BadIdentity as error:
+            raise BadValue(str(error)) from None
+        if not may_write(writer.id, key):
+            raise BadValue(f"{writer.id} may not write it")
+        if not writer.has_signed(_message(key, at_ms, payload), signature):
+            raise BadValue("its content is not what was signed")
+        return payload, at_ms, writer
+
+
+def may_write(writer: SpiffeId, key: str) -> bool:
+    """Whether a process may write a key: an agent its own registration, a control plane everything but agents'."""
+    if writer.role is ProcessRole.AGENT:
+        return key == keys.agent(writer.region, writer.name)
+    if key.startswith(keys.CONTROL_PLANES):
+        return key == keys.control_plane(writer.name)
+    return not key.startswith(keys.AGENTS)
+
+
+def _message(key: str, at_ms: int, payload: bytes) -> bytes:
+    return b"penstock/store/1\n%b\n%d\n%b" % (key.encode(), at_ms, payload)

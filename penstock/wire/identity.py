@@ -1,0 +1,223 @@
+"""Identities of the fleet's processes: X.509 certificates that the fleet's own authority issued, with SPIFFE IDs.
+
+A process may do what its SPIFFE ID permits: an agent signs for its own name in its own region, a control plane writes
+policies, plans and overrides (ADR 15). SPIFFE IDs: https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+MAX_CERTIFICATE_BYTES = 4096
+"""A certificate of this fleet's authority has about 500 bytes."""
+
+MAX_PEERS = 16_384
+"""Verified certificates that are remembered; above that, the memory starts anew."""
+
+_NAME = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
+_SPIFFE_ID = re.compile(rf"spiffe://({_NAME})/(?:(control-plane)/({_NAME})|(agent)/({_NAME})/({_NAME}))")
+
+
+class BadIdentity(Exception):
+    """A certificate is not one of this fleet's, or not valid now; the message states the reason."""
+
+
+class ProcessRole(StrEnum):
+    """The kind of process that a certificate identifies."""
+
+    AGENT = "agent"
+    CONTROL_PLANE = "control-plane"
+
+
+class SpiffeId(msgspec.Struct, frozen=True):
+    """The identity of one process."""
+
+    trust_domain: str
+    """Name of the fleet."""
+    role: ProcessRole
+    name: str
+    region: str = ""
+    """Region of an agent; empty for a control plane."""
+
+    def __str__(self) -> str:
+        path = f"{self.region}/{self.name}" if self.role is ProcessRole.AGENT else self.name
+        return f"spiffe://{self.trust_domain}/{self.role}/{path}"
+
+    @classmethod
+    def parse(cls, uri: str) -> SpiffeId:
+        """Returns the identity that a URI names.
+
+        Raises:
+            BadIdentity: the URI is not a SPIFFE ID of an agent or a control plane.
+        """
+        match = _SPIFFE_ID.fullmatch(uri)
+        if match is None:
+            raise BadIdentity(
+                f"{uri[:200]!r} is neither spiffe://<fleet>/agent/<region>/<name> nor spiffe://<fleet>/control-plane/<name>"
+            )
+        trust_domain, control_plane, control_plane_name, _, region, agent_name = match.groups()
+        if control_plane:
+            return cls(trust_domain, ProcessRole.CONTROL_PLANE, control_plane_name)
+        return cls(trust_domain, ProcessRole.AGENT, agent_name, region)
+
+
+class Peer:
+    """A process whose certificate was verified."""
+
+    __slots__ = ("certificate", "fingerprint", "id", "not_after", "not_before", "public_key", "serial")
+
+    def __init__(self, certificate: bytes, parsed: x509.Certificate, id_: SpiffeId) -> None:
+        """Describes a certificate; `TrustBundle.verify` is what makes peers.
+
+        Args:
+            certificate: in DER.
+            parsed: the same certificate.
+            id_: the SPIFFE ID in it.
+        """
+        public_key = parsed.public_key()
+        if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
+            raise BadIdentity(f"the certificate of {id_} has no P-256 key")
+        self.certificate = certificate
+        self.id = id_
+        self.public_key = public_key
+        self.fingerprint = parsed.fingerprint(hashes.SHA256()).hex()
+        self.serial = f"{parsed.serial_number:x}"
+        self.not_before = parsed.not_valid_before_utc.timestamp()
+        """Unix time (s) from which the certificate is valid."""
+        self.not_after = parsed.not_valid_after_utc.timestamp()
+        """Unix time (s) until which the certificate is valid."""
+
+    def __repr__(self) -> str:
+        return f"Peer({self.id}, {self.fingerprint[:16]})"
+
+    def check_valid_at(self, at: float) -> None:
+        """Raises BadIdentity unless the certificate is valid at `at` (Unix time, s)."""
+        if not self.not_before <= at <= self.not_after:
+            start, end = (datetime.fromtimestamp(time, UTC).isoformat() for time in (self.not_before, self.not_after))
+            raise BadIdentity(f"the certificate of {self.id} is valid from {start} to {end} only")
+
+    def has_signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether `signature` (ECDSA with SHA-256, DER) is this process's signature of `message`."""
+        try:
+            self.public_key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+class TrustBundle:
+    """The authorities that issue a fleet's certificates, and the certificates that were revoked."""
+
+    def __init__(self, authorities: Sequence[x509.Certificate], revoked: Collection[str] = ()) -> None:
+        """Trusts every one of `authorities`; during a change of authority there are two.
+
+        Args:
+            revoked: serial numbers (hexadecimal, lower case) of certificates that are no longer accepted.
+
+        Raises:
+            BadIdentity: there is no authority.
+        """
+        if not authorities:
+            raise BadIdentity("there is no certificate authority to trust")
+        self._store = Store(list(authorities))
+        self._revoked = frozenset(revoked)
+        self._verified: dict[bytes, Peer] = {}
+
+    def verify(self, certificate: bytes, at: float) -> Peer:
+        """Returns the process that a certificate identifies.
+
+        Args:
+            certificate: in DER; any bytes that a stranger may send.
+            at: Unix time (s) at which the certificate must be valid.
+
+        Raises:
+            BadIdentity: no authority of the fleet issued the certificate, or the certificate is revoked or not valid
+                at `at`.
+        """
+        peer = self._verified.get(certificate)
+        if peer is None:
+            peer = self._verified_anew(certificate, at)
+            if len(self._verified) >= MAX_PEERS:
+                self._verified.clear()
+            self._verified[certificate] = peer
+        if peer.serial in self._revoked:
+            raise BadIdentity(f"the certificate {peer.serial} of {peer.id} is revoked")
+        peer.check_valid_at(at)
+        return peer
+
+    def _verified_anew(self, certificate: bytes, at: float) -> Peer:
+        if len(certificate) > MAX_CERTIFICATE_BYTES:
+            raise BadIdentity(f"a certificate may have {MAX_CERTIFICATE_BYTES} bytes")
+        try:
+            parsed = x509.load_der_x509_certificate(certificate)
+            policy = PolicyBuilder().store(self._store).time(datetime.fromtimestamp(at, UTC).replace(tzinfo=None))
+            subjects = policy.build_client_verifier().verify(parsed, []).subjects or []
+        except VerificationError as error:
+            raise BadIdentity(f"no authority of this fleet vouches for the certificate: {error}") from None
+        except (ValueError, OverflowError, OSError) as error:
+            raise BadIdentity(f"not a certificate: {error}") from None
+        uris = [name.value for name in subjects if isinstance(name, x509.UniformResourceIdentifier)]
+        if len(uris) != 1:
+            raise BadIdentity(f"the certificate has {len(uris)} SPIFFE IDs instead of one")
+        return Peer(certificate, parsed, SpiffeId.parse(uris[0]))
+
+
+class Identity:
+    """The identity of this process: its private key and its certificate."""
+
+    __slots__ = ("_private_key", "peer", "trust")
+
+    def __init__(self, private_key: bytes, certificate: bytes, trust: TrustBundle, now: float) -> None:
+        """Loads a key and the certificate issued for it.
+
+        Args:
+            private_key: P-256, unencrypted, in PEM.
+            certificate: in PEM.
+            now: Unix time, in seconds.
+
+        Raises:
+            BadIdentity: the key or the certificate is malformed, the two do not belong together, or the certificate is
+                not one of the fleet's.
+        """
+        try:
+            key = serialization.load_pem_private_key(private_key, None)
+        except (ValueError, TypeError) as error:
+            raise BadIdentity(f"the private key is not PEM without a passphrase: {type(error).__name__}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise BadIdentity("the private key is not a P-256 key")
+        try:
+            parsed = x509.load_pem_x509_certificate(certificate)
+        except ValueError as error:
+            raise BadIdentity(f"the certificate is not PEM: {error}") from None
+        self.trust = trust
+        self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now)
+        """This process as other processes see it."""
+        if key.public_key().public_numbers() != self.peer.public_key.public_numbers():
+            raise BadIdentity(f"the certificate of {self.peer.id} was issued for another private key")
+        self._private_key = key
+
+    def __repr__(self) -> str:
+        return f"Identity({self.peer.id})"
+
+    @property
+    def id(self) -> SpiffeId:
+        """The SPIFFE ID of this process."""
+        return self.peer.id
+
+    def sign(self, message: bytes) -> bytes:
+        """Returns the signature of a message: ECDSA with SHA-256, in DER. Takes about 30 microseconds."""
+        return self._private_key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+    def shared_secret(self, peer: Peer) -> bytes:
+        """Returns the secret that this process shares with `peer` alone (ECDH, RFC 7748 section 6 on P-256)."""
+        return self._private_key.exchange(ec.ECDH(), peer.public_key)

@@ -1,0 +1,79 @@
+"""The files of an identity: loaded, rotated without restart, and refused with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REVOKED, IdentityFiles
+from adapters.secret_file import BadSecret
+from penstock.wire.identity import BadIdentity, ProcessRole
+from tests.support.identities import agent_id, control_plane_id, write_identity
+
+
+def load(directory: Path) -> IdentityFiles:
+    return IdentityFiles(directory, ProcessRole.AGENT, "agent-1", "eu")
+
+
+def test_a_renewed_certificate_is_used_without_restart(tmp_path: Path) -> None:
+    files = load(write_identity(tmp_path, agent_id()))
+    before = files.sessions.identity.peer.serial
+    assert not files.reload()
+    write_identity(tmp_path, agent_id())
+    assert files.reload()
+    assert files.sessions.identity.peer.serial != before
+
+
+def test_a_bad_renewal_leaves_the_last_identity_in_use(tmp_path: Path) -> None:
+    files = load(write_identity(tmp_path, agent_id()))
+    before = files.sessions.identity
+    (tmp_path / CERTIFICATE).write_bytes(b"half a certifica")
+    assert not files.reload()
+    assert files.sessions.identity is before
+
+
+def test_a_revocation_takes_effect_without_restart(tmp_path: Path) -> None:
+    files = load(write_identity(tmp_path / "own", agent_id()))
+    other = IdentityFiles(write_identity(tmp_path / "cp", control_plane_id()), ProcessRole.CONTROL_PLANE, "cp-1")
+    peer = other.sessions.identity.peer
+    assert files.sessions.session_with(peer.certificate, peer.not_before)
+    (tmp_path / "own" / REVOKED).write_text(f"# stolen\n0x{peer.serial.upper()}\n")
+    assert files.reload()
+    with pytest.raises(BadIdentity, match="revoked"):
+        files.sessions.session_with(peer.certificate, peer.not_before)
+
+
+def test_a_certificate_for_another_process_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSecret, match=r"tls\.crt: identifies spiffe://test/agent/us/agent-1, .* agent agent-1 eu"):
+        load(write_identity(tmp_path, agent_id("us")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (PRIVATE_KEY, b"x", "the private key is not PEM"),
+        (CERTIFICATE, b"x", "not PEM"),
+        (AUTHORITIES, b"x", "not PEM"),
+        (REVOKED, b"not hexadecimal", "no serial number"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    write_identity(tmp_path, agent_id())
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadSecret, match=message) as caught:
+        load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert name == REVOKED or "penstock certs issue" in str(caught.value)
+
+
+def test_a_private_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    write_identity(tmp_path, agent_id())
+    (tmp_path / PRIVATE_KEY).chmod(0o644)
+    with pytest.raises(BadSecret, match="open to every user"):
+        load(tmp_path)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSecret, match=r"nowhere/tls\.key: cannot read the private key.*penstock certs issue"):
+        load(tmp_path / "nowhere")

@@ -1,0 +1,135 @@
+"""The signed store: write access to etcd alone decides nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+
+import pytest
+
+from adapters.store import keys
+from adapters.store.config_store import KeyValue, Put
+from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import UNAUTHENTIC, SignedStore, may_write
+from penstock.wire.session import Sessions
+from tests.support.identities import agent_id, agent_sessions, control_plane_id, control_plane_sessions
+from tests.support.stores import put
+
+
+@pytest.fixture
+def etcd() -> MemoryStore:
+    return MemoryStore()
+
+
+def signed(etcd: MemoryStore, sessions: Sessions | None = None, offset_s: float = 0.0) -> SignedStore:
+    return SignedStore(etcd, sessions or control_plane_sessions(), clock=lambda: time.time() + offset_s)
+
+
+async def value(store: SignedStore, key: str) -> bytes:
+    item = await store.get(key)
+    assert item is not None
+    return item.value
+
+
+async def raw(etcd: MemoryStore, key: str) -> KeyValue:
+    item = await etcd.get(key)
+    assert item is not None
+    return item
+
+
+async def test_a_reader_of_the_fleet_reads_what_a_control_plane_wrote(etcd: MemoryStore) -> None:
+    await put(signed(etcd), keys.OVERRIDES, b"payload\nof two lines")
+    reader = signed(etcd, agent_sessions())
+    assert await value(reader, keys.OVERRIDES) == b"payload\nof two lines"
+    assert [item.value for item in (await reader.list(keys.ROOT)).items] == [b"payload\nof two lines"]
+    async with aclosing(reader.watch(keys.ROOT, 0)) as changes:
+        while not (batch := await anext(changes)):
+            pass
+        changed = batch[0]
+    assert changed.key == keys.OVERRIDES
+    assert changed.now is not None
+    assert changed.now.value == b"payload\nof two lines"
+
+
+@pytest.mark.parametrize("forged", [b"", b"{}", b"penstock-signed-1 a b c\n{}", b"penstock-signed-1 YQ== 1 YQ==\n{}"])
+async def test_a_value_without_a_signature_of_the_fleet_is_empty(etcd: MemoryStore, forged: bytes) -> None:
+    await put(etcd, keys.LEADER, forged)
+    reader = signed(etcd)
+    assert await value(reader, keys.LEADER) == UNAUTHENTIC
+    assert reader.rejected == 1
+
+
+async def test_a_value_of_another_fleet_is_empty(etcd: MemoryStore) -> None:
+    await put(signed(etcd, control_plane_sessions(fleet=1)), keys.LEADER, b"payload")
+    assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
+
+
+async def test_a_changed_value_is_empty(etcd: MemoryStore) -> None:
+    await put(signed(etcd), keys.LEADER, b"payload")
+    await put(etcd, keys.LEADER, (await raw(etcd, keys.LEADER)).value.replace(b"payload", b"Payload"))
+    assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
+
+
+async def test_a_value_that_was_copied_to_another_key_is_empty(etcd: MemoryStore) -> None:
+    await put(signed(etcd), keys.plan("eu"), b"payload")
+    await put(etcd, keys.plan("us"), (await raw(etcd, keys.plan("eu"))).value)
+    assert await value(signed(etcd), keys.plan("us")) == UNAUTHENTIC
+    assert await value(signed(etcd), keys.plan("eu")) == b"payload"
+
+
+async def test_an_earlier_value_cannot_be_put_back(etcd: MemoryStore) -> None:
+    writer, reader = signed(etcd), signed(etcd, agent_sessions())
+    await put(writer, keys.OVERRIDES, b"first")
+    first = (await raw(etcd, keys.OVERRIDES)).value
+    await put(signed(etcd, offset_s=1), keys.OVERRIDES, b"second")
+    assert await value(reader, keys.OVERRIDES) == b"second"
+    await put(etcd, keys.OVERRIDES, first)
+    assert await value(reader, keys.OVERRIDES) == UNAUTHENTIC
+
+
+async def test_a_writer_whose_clock_is_behind_still_replaces_a_value_it_has_read(etcd: MemoryStore) -> None:
+    reader, behind = signed(etcd, agent_sessions()), signed(etcd, control_plane_sessions("cp-2"), offset_s=-100)
+    await put(signed(etcd), keys.OVERRIDES, b"first")
+    assert await value(reader, keys.OVERRIDES) == b"first"
+    assert await value(behind, keys.OVERRIDES) == b"first"
+    await put(behind, keys.OVERRIDES, b"second")
+    assert await value(reader, keys.OVERRIDES) == b"second"
+
+
+async def test_a_value_from_the_future_is_empty(etcd: MemoryStore) -> None:
+    await put(signed(etcd, offset_s=400), keys.OVERRIDES, b"payload")
+    assert await value(signed(etcd), keys.OVERRIDES) == UNAUTHENTIC
+
+
+@pytest.mark.parametrize(
+    ("key", "by_agent", "by_control_plane"),
+    [
+        (keys.agent("eu", "agent-1"), True, False),
+        (keys.agent("eu", "agent-2"), False, False),
+        (keys.agent("us", "agent-1"), False, False),
+        (keys.LEADER, False, True),
+        (keys.OVERRIDES, False, True),
+        (keys.policy("0" * 64), False, True),
+        (keys.plan("eu"), False, True),
+        (keys.control_plane("cp-1"), False, True),
+        (keys.control_plane("cp-2"), False, False),
+    ],
+)
+def test_each_role_writes_its_own_keys(key: str, by_agent: bool, by_control_plane: bool) -> None:
+    assert may_write(agent_id(), key) is by_agent
+    assert may_write(control_plane_id(), key) is by_control_plane
+
+
+async def test_an_agent_cannot_write_a_plan(etcd: MemoryStore) -> None:
+    await put(signed(etcd, agent_sessions()), keys.plan("eu"), b"payload")
+    assert await value(signed(etcd), keys.plan("eu")) == UNAUTHENTIC
+
+
+async def test_fleets_with_different_prefixes_share_an_etcd(etcd: MemoryStore) -> None:
+    blue = SignedStore(etcd, control_plane_sessions(), prefix="/blue/")
+    green = SignedStore(etcd, control_plane_sessions(fleet=1), prefix="/green/")
+    for store in (blue, green):
+        committed = await store.commit([], [Put(keys.LEADER, b"payload")])
+        assert committed.succeeded
+        listing = await store.list(keys.ROOT)
+        assert [(item.key, item.value) for item in listing.items] == [(keys.LEADER, b"payload")]

@@ -1,0 +1,106 @@
+"""Certificates: what identifies a process, and what does not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.wire.authority import Authority, make_authority
+from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId, TrustBundle
+from tests.support.identities import FLEET, HOSTS, YEAR_S, agent_id, authority, control_plane_id, identity, trust
+
+NOW = time.time()
+
+
+@pytest.mark.parametrize("id_", [agent_id("eu-west", "a.1"), control_plane_id("cp-1")])
+def test_a_spiffe_id_is_read_as_it_was_written(id_: SpiffeId) -> None:
+    assert SpiffeId.parse(str(id_)) == id_
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "spiffe://test/agent/eu",
+        "spiffe://test/agent/eu/a/b",
+        "spiffe://test/control-plane/cp/x",
+        "spiffe://test/operator/x",
+        "spiffe://test/agent/eu/../x",
+        "spiffe://test/agent/eu/a\n",
+        "https://test/agent/eu/a",
+        "spiffe://TEST/agent/eu/a",
+    ],
+)
+def test_other_uris_identify_nothing(uri: str) -> None:
+    with pytest.raises(BadIdentity):
+        SpiffeId.parse(uri)
+
+
+def test_a_certificate_identifies_its_owner() -> None:
+    mine = identity(agent_id())
+    peer = trust().verify(mine.peer.certificate, NOW)
+    assert peer.id == agent_id()
+    assert peer.has_signed(b"message", mine.sign(b"message"))
+    assert not peer.has_signed(b"another", mine.sign(b"message"))
+    assert not peer.has_signed(b"message", b"")
+
+
+def test_a_certificate_of_another_fleet_with_the_same_name_is_rejected() -> None:
+    with pytest.raises(BadIdentity, match="no authority of this fleet"):
+        trust().verify(identity(agent_id(), fleet=1).peer.certificate, NOW)
+
+
+def test_an_agent_cannot_issue_certificates() -> None:
+    key, certificate = authority().issue(agent_id(), HOSTS, NOW, YEAR_S)
+    control_plane = SpiffeId("agent-1", ProcessRole.CONTROL_PLANE, "cp-1")
+    issued = Authority(key, certificate).issue(control_plane, HOSTS, NOW, YEAR_S)
+    with pytest.raises(BadIdentity, match="no authority of this fleet"):
+        Identity(*issued, trust(), NOW)
+
+
+@pytest.mark.parametrize("offset_s", [-3600.0, YEAR_S + 60])
+def test_a_certificate_counts_only_within_its_time(offset_s: float) -> None:
+    certificate = identity(agent_id()).peer.certificate
+    trust().verify(certificate, NOW)
+    with pytest.raises(BadIdentity, match="is valid from"):
+        trust().verify(certificate, NOW + offset_s)
+
+
+def test_a_revoked_certificate_is_rejected() -> None:
+    peer = identity(agent_id()).peer
+    with pytest.raises(BadIdentity, match="revoked"):
+        TrustBundle([authority().certificate], {peer.serial}).verify(peer.certificate, NOW)
+
+
+def test_a_key_serves_only_the_certificate_that_was_issued_for_it() -> None:
+    key, _ = authority().issue(agent_id(), HOSTS, NOW, YEAR_S)
+    _, certificate = authority().issue(agent_id(), HOSTS, NOW, YEAR_S)
+    with pytest.raises(BadIdentity, match="another private key"):
+        Identity(key, certificate, trust(), NOW)
+
+
+def test_an_authority_issues_for_its_own_fleet_only() -> None:
+    other = Authority(*make_authority("other", NOW, YEAR_S))
+    with pytest.raises(BadIdentity, match="authority of fleet 'other'"):
+        other.issue(agent_id(), HOSTS, NOW, YEAR_S)
+
+
+def test_a_certificate_never_outlives_its_authority() -> None:
+    brief = Authority(*make_authority(FLEET, NOW, 60))
+    issued = Identity(*brief.issue(agent_id(), HOSTS, NOW, YEAR_S), TrustBundle([brief.certificate]), NOW)
+    assert issued.peer.not_after <= NOW + 60
+
+
+@given(st.binary(max_size=200) | st.integers(0, 440).map(lambda at: _with_flipped_bit(at)))
+def test_no_other_bytes_are_a_certificate(certificate: bytes) -> None:
+    with pytest.raises(BadIdentity):
+        trust().verify(certificate, NOW)
+
+
+def _with_flipped_bit(at: int) -> bytes:
+    certificate = bytearray(identity(agent_id()).peer.certificate)
+    certificate[at % len(certificate)] ^= 1
+    return bytes(certificate)
