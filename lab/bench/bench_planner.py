@@ -97,12 +97,12 @@ def measure(size: Size, ticks: int) -> dict[str, Any]:
     return {
         "size": size.name,
         "models": size.models,
-        "tables": sum(len(one.problem.shape.keys) for one in planned.answers),
+        "tables": sum(len(answer.problem.shape.keys) for answer in planned.answers),
         "cold_ms": cold.wall_ms,
         "cold_cpu_ms": cold.cpu_ms,
-        "warm_ms": statistics.median(one.wall_ms for one in warm),
-        "warm_worst_ms": max(one.wall_ms for one in warm),
-        "warm_cpu_ms": statistics.median(one.cpu_ms for one in warm),
+        "warm_ms": statistics.median(timing.wall_ms for timing in warm),
+        "warm_worst_ms": max(timing.wall_ms for timing in warm),
+        "warm_cpu_ms": statistics.median(timing.cpu_ms for timing in warm),
         "loss_of_a_region_cpu_ms": loss.cpu_ms,
         "memory_mb": _resident_mb() - before_mb,
         "waterfall_cpu_ms": waterfall_ms,
@@ -139,8 +139,8 @@ def _waterfall(planned: PlanResult, world: Planet, snapshot: Snapshot) -> tuple[
     return clock.cpu_ms, sum(costs, Cost())
 
 
-def _parts(one: Cost) -> dict[str, float]:
-    return {name: float(getattr(one, name)) for name in (*one.__struct_fields__, "total")}
+def _parts(cost: Cost) -> dict[str, float]:
+    return {name: float(getattr(cost, name)) for name in (*cost.__struct_fields__, "total")}
 
 
 def _resident_mb() -> float:

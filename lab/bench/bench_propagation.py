@@ -283,8 +283,8 @@ async def _measured(
         round(quantile(every, 0.5) or 0.0, 3),
         round(quantile(every, 0.99) or 0.0, 3),
         round(max(every), 3),
-        round(quantile([one.all_agents_s for one in changes], 0.5) or 0.0, 3),
-        max(changes, key=lambda one: one.all_agents_s),
+        round(quantile([change.all_agents_s for change in changes], 0.5) or 0.0, 3),
+        max(changes, key=lambda change: change.all_agents_s),
     )
 
 
@@ -305,11 +305,11 @@ def bench_propagation() -> None:
     results = uvloop.run(measure())
     write_results(OUT, results)
     rows = [
-        (one.name, *(f"{figure:.2f}" for figure in (one.median_s, one.p99_s, one.max_s, one.all_agents_median_s)))
-        for one in results.ways
+        (way.name, *(f"{figure:.2f}" for figure in (way.median_s, way.p99_s, way.max_s, way.all_agents_median_s)))
+        for way in results.ways
     ]
     header = ("a change of policy by", "median s", "p99 s", "longest s", "at all, median s")
-    slowest = [(one.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(one.slowest))) for one in results.ways]
+    slowest = [(way.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(way.slowest))) for way in results.ways]
     show(
         table("From a change until it is in force at an agent", header, rows),
         table("The slowest change", ("", "told s", "at the first agent s", "at all s"), slowest),

@@ -95,8 +95,13 @@ def goals_table(goals: Iterable[Goal]) -> Table:
     """Every goal with whether it was kept."""
     words = {True: "kept", False: "missed", None: "not measured"}
     rows = [
-        (one.what, f"{one.limit:g}", "" if one.measured is None else f"{one.measured:g}", words[one.kept])
-        for one in goals
+        (
+            target.what,
+            f"{target.limit:g}",
+            "" if target.measured is None else f"{target.measured:g}",
+            words[target.kept],
+        )
+        for target in goals
     ]
     return table("Goals", ("goal", "at most", "measured", ""), rows)
 
@@ -111,8 +116,8 @@ def closing_line(machine: Machine, out: Path) -> str:
 def show(*tables: Table) -> None:
     """Print tables to the terminal."""
     console = Console(width=None if os.isatty(1) else 120)
-    for one in tables:
-        console.print(one)
+    for shown in tables:
+        console.print(shown)
 
 
 def _processor() -> str:

@@ -148,5 +148,5 @@ def _residency(servers: list[str], hub_of: dict[str, int]) -> list[tuple[str, ..
     hubs = [set(range(len(HUBS))), {0, 1, 2}, {0, 1, 2, 3, 4, 7}, {0, 1}, {2, 3, 4}]
     for length in range(1, len(HUBS)):
         hubs += [{(first + step) % len(HUBS) for step in range(length)} for first in range(len(HUBS))]
-    found = [tuple(name for name in servers if hub_of[name] in one) for one in hubs]
-    return list(dict.fromkeys(one for one in found if one))
+    found = [tuple(name for name in servers if hub_of[name] in members) for members in hubs]
+    return list(dict.fromkeys(permitted for permitted in found if permitted))

@@ -39,12 +39,12 @@ def as_served(replayed: Replayed, ask: Ask) -> Served:
     """One outcome of the replay, with what the lab knows of the request besides."""
     outcome = _OUTCOMES.get(replayed.kind, Outcome.FAILED)
     attempts = []
-    for one in replayed.tries:
-        if one.result is TryResult.REDIRECTED:
+    for attempt in replayed.tries:
+        if attempt.result is TryResult.REDIRECTED:
             answer = Answer.REDIRECTED
         else:
-            answer = _ANSWERS[outcome] if one.result is TryResult.ANSWERED else Answer.BROKEN
-        attempts.append(Attempt(one.at_s, one.region, answer))
+            answer = _ANSWERS[outcome] if attempt.result is TryResult.ANSWERED else Answer.BROKEN
+        attempts.append(Attempt(attempt.at_s, attempt.region, answer))
     return Served(
         id=replayed.id,
         due_s=replayed.scheduled_s,

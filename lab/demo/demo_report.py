@@ -66,9 +66,9 @@ class Setting(msgspec.Struct, frozen=True):
 def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[str, Any]:
     """The whole report; `passed` is what the exit code says."""
     measured = failover(run)
-    outcomes = Counter(one.outcome for one in run.served)
+    outcomes = Counter(request.outcome for request in run.served)
     control = run.scenario.phase(PhaseName.CONTROL_LOSS)
-    kinds = Counter(kind_of(run, one) for one in served_ok(run))
+    kinds = Counter(kind_of(run, request) for request in served_ok(run))
     took_s = failback_s(run)
     return {
         "passed": all(check.passed for check in checks),
@@ -78,7 +78,7 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
             "ok": outcomes[Outcome.OK],
             "failed": outcomes[Outcome.FAILED],
             "refused": outcomes[Outcome.REFUSED],
-            "redirected": sum(any(a.answer is Answer.REDIRECTED for a in one.attempts) for one in run.served),
+            "redirected": sum(any(a.answer is Answer.REDIRECTED for a in request.attempts) for request in run.served),
             "not_ok": _not_ok(run),
         },
         "residency": {
@@ -90,7 +90,7 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
         "spillover": {
             "requests": kinds[Kind.SPILLOVER],
             "in_surge": len(surge_spills(run)),
-            "in_surge_by_server": dict(Counter(one.server for one in surge_spills(run))),
+            "in_surge_by_server": dict(Counter(request.server for request in surge_spills(run))),
             "seconds_after_surge": _rounded(spill_end_s(run)),
         },
         "failover": {
@@ -111,12 +111,16 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
             "share_in_first_third_of_ramp": _rounded(early_return_share(run)),
         },
         "control_plane_loss": {
-            "requests": sum(control.covers(one.due_s) for one in run.served),
-            "failed_requests": sum(control.covers(one.due_s) and one.outcome is Outcome.FAILED for one in run.served),
-            "refused_requests": sum(control.covers(one.due_s) and one.outcome is Outcome.REFUSED for one in run.served),
+            "requests": sum(control.covers(request.due_s) for request in run.served),
+            "failed_requests": sum(
+                control.covers(request.due_s) and request.outcome is Outcome.FAILED for request in run.served
+            ),
+            "refused_requests": sum(
+                control.covers(request.due_s) and request.outcome is Outcome.REFUSED for request in run.served
+            ),
         },
-        "latency": _by(run, lambda one: one.home),
-        "latency_by_server": _by(run, lambda one: one.server),
+        "latency": _by(run, lambda request: request.home),
+        "latency_by_server": _by(run, lambda request: request.server),
         "phases": [_phase(run, phase) for phase in run.scenario.phases],
         "who_served_whom": who_served_whom(run.served),
         "checks": [msgspec.to_builtins(check) for check in checks],
@@ -143,25 +147,25 @@ def _not_ok(run: Run) -> list[dict[str, Any]]:
         seen.setdefault(sighting.id, []).append(sighting.region)
     return [
         {
-            "id": one.id,
-            "due_s": _rounded(one.due_s),
-            "home": one.home,
-            "outcome": one.outcome,
-            "status": one.status,
-            "detail": one.detail,
-            "attempts": [f"{attempt.at_s:.2f} s {attempt.region} {attempt.answer}" for attempt in one.attempts],
-            "seen_by_engines_in": seen.get(one.id, []),
-            "started": one.id in run.started,
+            "id": request.id,
+            "due_s": _rounded(request.due_s),
+            "home": request.home,
+            "outcome": request.outcome,
+            "status": request.status,
+            "detail": request.detail,
+            "attempts": [f"{attempt.at_s:.2f} s {attempt.region} {attempt.answer}" for attempt in request.attempts],
+            "seen_by_engines_in": seen.get(request.id, []),
+            "started": request.id in run.started,
         }
-        for one in run.served
-        if one.outcome is not Outcome.OK
+        for request in run.served
+        if request.outcome is not Outcome.OK
     ][:MAX_NOT_OK]
 
 
 def _phase(run: Run, phase: Phase) -> dict[str, Any]:
-    asked = [one for one in run.served if phase.covers(one.due_s)]
-    ok = [one for one in asked if one.outcome is Outcome.OK]
-    ttft = [one.ttft_s * 1000 for one in ok if one.ttft_s is not None]
+    asked = [request for request in run.served if phase.covers(request.due_s)]
+    ok = [request for request in asked if request.outcome is Outcome.OK]
+    ttft = [request.ttft_s * 1000 for request in ok if request.ttft_s is not None]
     return {
         "name": phase.name,
         "title": phase.title,
@@ -169,10 +173,10 @@ def _phase(run: Run, phase: Phase) -> dict[str, Any]:
         "to_s": round(phase.to_s, 3),
         "requests": len(asked),
         "ok": len(ok),
-        "failed": sum(one.outcome is Outcome.FAILED for one in asked),
-        "refused": sum(one.outcome is Outcome.REFUSED for one in asked),
+        "failed": sum(request.outcome is Outcome.FAILED for request in asked),
+        "refused": sum(request.outcome is Outcome.REFUSED for request in asked),
         "served_at_home": _rounded(home_share(asked)),
-        "kinds": dict(Counter(kind_of(run, one).value for one in ok)),
+        "kinds": dict(Counter(kind_of(run, request).value for request in ok)),
         "ttft_p50_ms": _rounded(quantile(ttft, 0.5), 1),
         "ttft_p99_ms": _rounded(quantile(ttft, 0.99), 1),
         "who_served_whom": who_served_whom(asked),
@@ -181,8 +185,8 @@ def _phase(run: Run, phase: Phase) -> dict[str, Any]:
 
 def _by(run: Run, region_of: Any) -> dict[str, dict[str, float | None]]:
     groups: dict[str, list[Served]] = {}
-    for one in served_ok(run):
-        groups.setdefault(region_of(one), []).append(one)
+    for request in served_ok(run):
+        groups.setdefault(region_of(request), []).append(request)
     return {region: {"requests": len(group), **latency_ms(group)} for region, group in sorted(groups.items())}
 
 

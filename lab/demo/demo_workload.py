@@ -111,8 +111,8 @@ def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[Tra
 
 def shrinkage(trace: Sequence[TraceRequest]) -> tuple[float, float]:
     """Return the factors (0-1] that scale prompts and outputs down to their means."""
-    prompt = sum(one.prompt_tokens for one in trace) / len(trace)
-    output = sum(one.output_tokens for one in trace) / len(trace)
+    prompt = sum(request.prompt_tokens for request in trace) / len(trace)
+    output = sum(request.output_tokens for request in trace) / len(trace)
     return min(1.0, MEAN_PROMPT_TOKENS / prompt), min(1.0, MEAN_OUTPUT_TOKENS / max(1.0, output))
 
 
@@ -120,11 +120,11 @@ def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
     """Scale all requests by `shrinkage`; shared prefixes shrink in proportion."""
     by_prompt, by_output = shrinkage(trace)
     shorter = []
-    for one in trace:
-        prompt_tokens = max(1, round(one.prompt_tokens * by_prompt))
-        blocks = one.prefix_blocks[: blocks_of(prompt_tokens)]
-        output_tokens = max(1, round(one.output_tokens * by_output))
-        shorter.append(TraceRequest(one.at_s, prompt_tokens, output_tokens, blocks))
+    for request in trace:
+        prompt_tokens = max(1, round(request.prompt_tokens * by_prompt))
+        blocks = request.prefix_blocks[: blocks_of(prompt_tokens)]
+        output_tokens = max(1, round(request.output_tokens * by_output))
+        shorter.append(TraceRequest(request.at_s, prompt_tokens, output_tokens, blocks))
     return shorter
 
 

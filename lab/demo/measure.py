@@ -30,33 +30,33 @@ class Kind(StrEnum):
 
 def served_ok(run: Run, choose: Callable[[Served], bool] = lambda _: True) -> list[Served]:
     """The requests that were answered whole, of those that `choose` takes."""
-    return [one for one in run.served if one.outcome is Outcome.OK and choose(one)]
+    return [request for request in run.served if request.outcome is Outcome.OK and choose(request)]
 
 
 def due_in(phase: Phase) -> Callable[[Served], bool]:
     """Whether a request belongs to a phase."""
-    return lambda one: phase.covers(one.due_s)
+    return lambda request: phase.covers(request.due_s)
 
 
 def home_share(requests: Iterable[Served]) -> float | None:
     """The part (0-1) of answered requests that their home served; None where nothing was asked."""
-    answered = [one for one in requests if one.outcome is Outcome.OK]
+    answered = [request for request in requests if request.outcome is Outcome.OK]
     if not answered:
         return None
-    return sum(one.server == one.home for one in answered) / len(answered)
+    return sum(request.server == request.home for request in answered) / len(answered)
 
 
-def kind_of(run: Run, one: Served) -> Kind:
+def kind_of(run: Run, request: Served) -> Kind:
     """Why an answered request was served where it was, from what the lab knows it did to the planet."""
-    if one.server == one.home:
+    if request.server == request.home:
         return Kind.HOME
     killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
-    if one.home != run.scenario.lost_region or killed is None:
+    if request.home != run.scenario.lost_region or killed is None:
         return Kind.SPILLOVER
-    ended_s = one.due_s + (one.e2e_s or 0.0)
-    if ended_s >= killed.at_s and (ready is None or one.due_s < ready.at_s):
+    ended_s = request.due_s + (request.e2e_s or 0.0)
+    if ended_s >= killed.at_s and (ready is None or request.due_s < ready.at_s):
         return Kind.FAILOVER
-    if ready is not None and ready.at_s <= one.due_s < failback_deadline_s(run, ready):
+    if ready is not None and ready.at_s <= request.due_s < failback_deadline_s(run, ready):
         return Kind.FAILBACK
     return Kind.SPILLOVER
 
@@ -89,7 +89,7 @@ class Failover(msgspec.Struct, frozen=True):
 def failover(run: Run) -> Failover:
     """Measure the loss of the region."""
     killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
-    lost = [one for one in run.served if one.outcome is Outcome.FAILED and one.id not in run.started]
+    lost = [request for request in run.served if request.outcome is Outcome.FAILED and request.id not in run.started]
     if killed is None:
         return Failover(None, None, None, None, 0, 0, len(lost))
     until_s = back.at_s if back is not None else run.scenario.duration_s
@@ -97,18 +97,18 @@ def failover(run: Run) -> Failover:
     touched = _attempts_at_the_dead(run, killed.at_s, until_s)
     late = [at_s for _, at_s in touched] + _agents_at_the_dead(run, killed.at_s, until_s)
     elsewhere = [
-        one.due_s + (one.ttft_s or 0.0) - killed.at_s
-        for one in served_ok(run)
-        if one.home == run.scenario.lost_region != one.server and killed.at_s <= one.due_s < until_s
+        request.due_s + (request.ttft_s or 0.0) - killed.at_s
+        for request in served_ok(run)
+        if request.home == run.scenario.lost_region != request.server and killed.at_s <= request.due_s < until_s
     ]
     there = {sighting.id for sighting in run.sightings if sighting.region == run.scenario.lost_region}
-    broken = [one for one in run.served if one.outcome is Outcome.FAILED and one.id in there]
+    broken = [request for request in run.served if request.outcome is Outcome.FAILED and request.id in there]
     return Failover(
         detected_s=min(noticed) - killed.at_s if noticed else None,
         all_detected_s=max(noticed) - killed.at_s if noticed else None,
         rerouted_s=max(late) - killed.at_s if late else (0.0 if elsewhere else None),
         first_elsewhere_s=min(elsewhere, default=None),
-        retried=sum(one.outcome is Outcome.OK for one, _ in touched),
+        retried=sum(request.outcome is Outcome.OK for request, _ in touched),
         broken_after_start=len(broken),
         lost_not_started=len(lost),
     )
@@ -126,9 +126,9 @@ def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
 def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Served, float]]:
     """Attempts of clients that went to the dead region in vain, with when that was."""
     return [
-        (one, attempt.at_s)
-        for one in run.served
-        for attempt in one.attempts
+        (request, attempt.at_s)
+        for request in run.served
+        for attempt in request.attempts
         if attempt.region == run.scenario.lost_region
         and attempt.answer is Answer.BROKEN
         and from_s <= attempt.at_s < to_s
@@ -144,7 +144,9 @@ def _agents_at_the_dead(run: Run, from_s: float, to_s: float) -> list[float]:
 def steady_share(run: Run) -> float | None:
     """The part (0-1) of the lost region's home demand that it served in steady state."""
     steady = run.scenario.phase(PhaseName.STEADY)
-    return home_share(one for one in run.served if one.home == run.scenario.lost_region and steady.covers(one.due_s))
+    return home_share(
+        request for request in run.served if request.home == run.scenario.lost_region and steady.covers(request.due_s)
+    )
 
 
 def failback_s(run: Run) -> float | None:
@@ -156,11 +158,15 @@ def failback_s(run: Run) -> float | None:
     if ready is None or usual is None:
         return None
     end_s = run.scenario.act_at_s(ActName.KILL_ETCD)
-    after = [one for one in run.served if one.home == run.scenario.lost_region and ready.at_s <= one.due_s < end_s]
-    for begin_s in [ready.at_s, *(one.due_s for one in after)]:
+    after = [
+        request
+        for request in run.served
+        if request.home == run.scenario.lost_region and ready.at_s <= request.due_s < end_s
+    ]
+    for begin_s in [ready.at_s, *(request.due_s for request in after)]:
         if begin_s + FAILBACK_WINDOW_S > end_s:
             return None
-        share = home_share(one for one in after if begin_s <= one.due_s < begin_s + FAILBACK_WINDOW_S)
+        share = home_share(request for request in after if begin_s <= request.due_s < begin_s + FAILBACK_WINDOW_S)
         if share is not None and share >= FAILBACK_SHARE * usual:
             return begin_s - ready.at_s
     return None
@@ -173,29 +179,31 @@ def early_return_share(run: Run) -> float | None:
         return None
     to_s = ready.at_s + run.failback_ramp_s / 3
     return home_share(
-        one for one in run.served if one.home == run.scenario.lost_region and ready.at_s <= one.due_s < to_s
+        request
+        for request in run.served
+        if request.home == run.scenario.lost_region and ready.at_s <= request.due_s < to_s
     )
 
 
 def surge_spills(run: Run) -> list[Served]:
     """The surged region's home demand that another region served, in the surge's phase."""
     return [
-        one
-        for one in served_ok(run, due_in(run.scenario.phase(PhaseName.SURGE)))
-        if one.home == run.scenario.surge_region and kind_of(run, one) is Kind.SPILLOVER
+        request
+        for request in served_ok(run, due_in(run.scenario.phase(PhaseName.SURGE)))
+        if request.home == run.scenario.surge_region and kind_of(run, request) is Kind.SPILLOVER
     ]
 
 
 def spill_end_s(run: Run) -> float | None:
     """Time (s) from the end of the surge until the last of its requests was sent elsewhere; None without any."""
-    ended, spilt = run.event(EventKind.SURGE_ENDED), [one.due_s for one in surge_spills(run)]
+    ended, spilt = run.event(EventKind.SURGE_ENDED), [request.due_s for request in surge_spills(run)]
     return max(0.0, max(spilt) - ended.at_s) if spilt and ended is not None else None
 
 
 def latency_ms(requests: Sequence[Served]) -> dict[str, float | None]:
     """Percentiles (ms) of time to first token and of the whole answer, over requests that were answered."""
-    ttft = [one.ttft_s * 1000 for one in requests if one.ttft_s is not None]
-    e2e = [one.e2e_s * 1000 for one in requests if one.e2e_s is not None]
+    ttft = [request.ttft_s * 1000 for request in requests if request.ttft_s is not None]
+    e2e = [request.e2e_s * 1000 for request in requests if request.e2e_s is not None]
     return {
         f"{what}_p{round(part * 100)}_ms": _rounded(quantile(values, part))
         for what, values in (("ttft", ttft), ("e2e", e2e))
@@ -210,7 +218,7 @@ def _rounded(value: float | None) -> float | None:
 def who_served_whom(requests: Iterable[Served]) -> dict[str, dict[str, int]]:
     """Answered requests by home and by server."""
     table: dict[str, Counter[str]] = {}
-    for one in requests:
-        if one.outcome is Outcome.OK:
-            table.setdefault(one.home, Counter())[one.server] += 1
+    for request in requests:
+        if request.outcome is Outcome.OK:
+            table.setdefault(request.home, Counter())[request.server] += 1
     return {home: dict(row.most_common()) for home, row in sorted(table.items())}

@@ -161,7 +161,7 @@ class LiveScreen:
         for home, server, n in found:
             line.append(home, style=self._colours[home]).append(" ──▶ ", style="dim")
             line.append(server, style=self._colours[server]).append(f" {n}   ", style="bold")
-        return line if found else line.append("nobody")
+        return line if found else line.append("none")
 
 
 def flows(now: Now) -> list[tuple[str, str, int]]:

@@ -109,7 +109,7 @@ class Story:
         await self._draw()
         return Run(
             scenario=self._scenario,
-            served=tuple(sorted(self._served, key=lambda one: one.due_s)),
+            served=tuple(sorted(self._served, key=lambda request: request.due_s)),
             sightings=tuple(witness.sightings),
             started=await witness.started(),
             events=tuple(sorted(self._events, key=lambda event: event.at_s)),
@@ -207,7 +207,7 @@ class Story:
             self._note(EventKind.DIED_UNASKED, f"{region} does not come back: {str(error).splitlines()[0]}")
             return
         self._lost_region_is = "returning"
-        self._note(EventKind.REGION_READY, f"{region} is ready; its traffic comes back by and by")
+        self._note(EventKind.REGION_READY, f"{region} is ready; its traffic returns gradually")
         await asyncio.sleep(self._failback_ramp_s)
         self._lost_region_is = "serving"
 

@@ -56,7 +56,7 @@ def judge(run: Run) -> tuple[Check, ...]:
 def _residency(run: Run) -> Check:
     violations = [sighting for sighting in run.sightings if sighting.violates]
     seen = {sighting.id for sighting in run.sightings}
-    unseen = [one for one in served_ok(run) if one.id not in seen]
+    unseen = [request for request in served_ok(run) if request.id not in seen]
     bound = sum(len(sighting.required) < _regions(run) for sighting in run.sightings)
     passed = not violations and not unseen and bound > 0
     if violations:
@@ -77,8 +77,8 @@ def _residency(run: Run) -> Check:
 
 def _steady(run: Run) -> Check:
     due = due_in(run.scenario.phase(PhaseName.STEADY))
-    asked = [one for one in run.served if due(one)]
-    unserved = [one for one in asked if one.outcome is not Outcome.OK]
+    asked = [request for request in run.served if due(request)]
+    unserved = [request for request in asked if request.outcome is not Outcome.OK]
     share = home_share(asked)
     passed = share is not None and share >= STEADY_HOME_SHARE and not unserved
     says = (
@@ -89,8 +89,8 @@ def _steady(run: Run) -> Check:
 
 
 def _redirects(run: Run) -> Check:
-    sent_on = [one for one in run.served if any(a.answer is Answer.REDIRECTED for a in one.attempts)]
-    lost = [one for one in sent_on if one.outcome is Outcome.REFUSED]
+    sent_on = [request for request in run.served if any(a.answer is Answer.REDIRECTED for a in request.attempts)]
+    lost = [request for request in sent_on if request.outcome is Outcome.REFUSED]
     says = (
         f"{len(sent_on)} requests came to an entry that residency forbids them, were told which entries to use, "
         f"and {len(sent_on) - len(lost)} went there"
@@ -100,8 +100,8 @@ def _redirects(run: Run) -> Check:
 
 def _surge(run: Run) -> Check:
     spilt = surge_spills(run)
-    outside = [one for one in spilt if one.server not in one.required]
-    places = sorted({one.server for one in spilt})
+    outside = [request for request in spilt if request.server not in request.required]
+    places = sorted({request.server for request in spilt})
     says = (
         f"{len(spilt)} requests of {run.scenario.surge_region} were served elsewhere "
         f"({', '.join(places) or 'nowhere'}), {len(outside)} of them outside residency"
@@ -112,11 +112,15 @@ def _surge(run: Run) -> Check:
 def _surge_end(run: Run) -> Check:
     phase = run.scenario.phase(PhaseName.SURGE)
     from_s = phase.to_s - (phase.to_s - run.scenario.act_at_s(ActName.SURGE_ENDS)) / 3
-    late = [one for one in run.served if one.home == run.scenario.surge_region and from_s <= one.due_s < phase.to_s]
-    away = Counter(int(one.due_s) for one in late if one.server != one.home)
+    late = [
+        request
+        for request in run.served
+        if request.home == run.scenario.surge_region and from_s <= request.due_s < phase.to_s
+    ]
+    away = Counter(int(request.due_s) for request in late if request.server != request.home)
     worst = {second for second, _ in away.most_common(1)}
     share, last_s = home_share(late), spill_end_s(run)
-    settled = home_share(one for one in late if int(one.due_s) not in worst)
+    settled = home_share(request for request in late if int(request.due_s) not in worst)
     passed = settled is None or settled >= SURGE_OVER_SHARE
     says = (
         f"{_seconds(last_s)} after the surge ended the last request was sent elsewhere; in the last third of what "
@@ -154,13 +158,13 @@ def _nothing_lost(run: Run) -> Check:
 def _failures_explained(run: Run) -> Check:
     lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
     there = {sighting.id for sighting in run.sightings if sighting.region == lost}
-    failed = [one for one in run.served if one.outcome is Outcome.FAILED]
+    failed = [request for request in run.served if request.outcome is Outcome.FAILED]
     explained = [
-        one
-        for one in failed
-        if (one.id in there or one.origin == lost) and killed is not None and one.due_s <= killed.at_s
+        request
+        for request in failed
+        if (request.id in there or request.origin == lost) and killed is not None and request.due_s <= killed.at_s
     ]
-    strange = [one for one in failed if one not in explained]
+    strange = [request for request in failed if request not in explained]
     says = f"{len(failed)} requests failed, {len(explained)} of them run or carried by the region that was killed"
     if strange:
         says += f"; another one says: {strange[0].detail or strange[0].status}"
@@ -182,8 +186,8 @@ def _failback(run: Run) -> Check:
 
 def _control_loss(run: Run) -> Check:
     due = due_in(run.scenario.phase(PhaseName.CONTROL_LOSS))
-    asked = [one for one in run.served if due(one)]
-    unserved = [one for one in asked if one.outcome is not Outcome.OK]
+    asked = [request for request in run.served if due(request)]
+    unserved = [request for request in asked if request.outcome is not Outcome.OK]
     killed = {EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED}
     missing = killed - {event.kind for event in run.events}
     passed = bool(asked) and not unserved and not missing

@@ -125,7 +125,7 @@ class WitnessWatch:
     async def read(self) -> int:
         """Read what is new; returns the violations so far."""
         testimony, fresh = await asyncio.to_thread(self._witness.read)
-        self.sightings += [self._sighting(one) for one in fresh if one.required is not None]
+        self.sightings += [self._sighting(sighting) for sighting in fresh if sighting.required is not None]
         self.unrequired = testimony.unrequired
         return len(testimony.violations)
 

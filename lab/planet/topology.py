@@ -137,7 +137,7 @@ def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
 
 def _region(name: str, city: str, agents: str, small: list[tuple[str, int]], large: list[tuple[str, int]]) -> Region:
     """A region whose engines stand in a zone each, in turn."""
-    wanted = [("small", CHAT_8B, *one) for one in small] + [("large", CHAT_70B, *one) for one in large]
+    wanted = [("small", CHAT_8B, *engine) for engine in small] + [("large", CHAT_70B, *engine) for engine in large]
     engines = tuple(
         Engine(f"{name}-{size}-{accelerator}", model, accelerator, f"{name}-{index % 2 + 1}", seqs)
         for index, (size, model, accelerator, seqs) in enumerate(wanted)

@@ -67,7 +67,7 @@ def summarise(outcomes: Sequence[Outcome], bucket_s: float) -> Results:
         by_region={region: latency(o for o in outcomes if o.region == region) for region in regions},
         timeline=timeline(outcomes, bucket_s),
         codes=dict(sorted(codes.items(), key=lambda item: -item[1])),
-        retried=sum(len({one.url for one in outcome.tries}) > 1 for outcome in outcomes),
+        retried=sum(len({attempt.url for attempt in outcome.tries}) > 1 for outcome in outcomes),
         lag_p99_ms=_ms(quantile([outcome.lag_s for outcome in outcomes], 0.99)),
     )
 

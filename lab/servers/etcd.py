@@ -54,7 +54,7 @@ class EtcdServer(ServerProcess):
                 f"--advertise-client-urls={client_url}",
                 f"--listen-peer-urls={peer_url}",
                 f"--initial-advertise-peer-urls={peer_url}",
-                "--initial-cluster=" + ",".join(f"{one}={url}" for one, url in members.items()),
+                "--initial-cluster=" + ",".join(f"{member}={url}" for member, url in members.items()),
                 f"--heartbeat-interval={election_ms // 10}",
                 f"--election-timeout={election_ms}",
                 # Survives the death of the process, which is all that a planet on one machine can suffer.

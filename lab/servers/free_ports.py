@@ -12,9 +12,9 @@ def free_ports(count: int) -> list[int]:
     """Distinct loopback TCP ports that were free a moment ago; a server that loses the race raises PortTaken."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for held_socket in sockets:
+            held_socket.bind((LOOPBACK, 0))
+        return [held_socket.getsockname()[1] for held_socket in sockets]
 
 
 def is_free(port: int) -> bool:

@@ -61,9 +61,9 @@ def compare(
     for strategy in strategies:
         region = Region(strategy, MODEL, COST, MIXED, agents, seed)
         region.run(requests)
-        counted = [one for one in region.served if one.request.at_s >= WARM_UP_S]
-        first_s = [one.first_s for one in counted if one.first_s is not None]
-        end_s = [one.end_s for one in counted if one.end_s is not None]
+        counted = [request for request in region.served if request.request.at_s >= WARM_UP_S]
+        first_s = [request.first_s for request in counted if request.first_s is not None]
+        end_s = [request.end_s for request in counted if request.end_s is not None]
         use = [engine.busy_s / region.clock.now for engine in region.engines]
         outcomes.append(
             Outcome(

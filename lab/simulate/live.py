@@ -57,7 +57,7 @@ def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int,
     found = []
     for number in range(seed, seed + count):
         planned = workload_of(trace, rate_per_s, seconds, 1.0, Random(number))
-        requests = tuple(msgspec.structs.replace(one.lengths, at_s=one.at_s) for one in planned)
+        requests = tuple(msgspec.structs.replace(request.lengths, at_s=request.at_s) for request in planned)
         found.append(Round(number, requests))
     return found
 
@@ -70,9 +70,9 @@ def feel(strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: fl
     """
     first_s: list[float] = []
     end_s: list[float] = []
-    for one in rounds:
-        region = Region(strategy, MODEL, COST, LIVE, agents, one.seed, limits_tell=True)
-        region.run(one.requests)
+    for round_ in rounds:
+        region = Region(strategy, MODEL, COST, LIVE, agents, round_.seed, limits_tell=True)
+        region.run(round_.requests)
         counted = [served for served in region.served if served.request.at_s >= warm_up_s]
         first_s += [served.first_s for served in counted if served.first_s is not None]
         end_s += [served.end_s for served in counted if served.end_s is not None]

@@ -57,7 +57,7 @@ def _table(tails: list[Tail], rate: float) -> Table:
     table.add_column("choice")
     for column in ("ttft p50", "ttft p99", "e2e p50", "e2e p99", "e2e p99.9"):
         table.add_column(column, justify="right")
-    for one in tails:
-        numbers = (one.ttft_p50_s, one.ttft_p99_s, one.e2e_p50_s, one.e2e_p99_s, one.e2e_p999_s)
-        table.add_row(str(one.agents), one.strategy.value, *(f"{number:.2f}" for number in numbers))
+    for tail in tails:
+        numbers = (tail.ttft_p50_s, tail.ttft_p99_s, tail.e2e_p50_s, tail.e2e_p99_s, tail.e2e_p999_s)
+        table.add_row(str(tail.agents), tail.strategy.value, *(f"{number:.2f}" for number in numbers))
     return table

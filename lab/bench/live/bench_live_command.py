@@ -53,9 +53,9 @@ def bench_live(
     out: Annotated[Path, typer.Option(help="Where the results go.")] = Path("out/bench/live.json"),
 ) -> None:
     """Send the same workload through Penstock and through others, and compare what clients and engines felt."""
-    unknown = set(peer or ()) - {one.name for one in BALANCERS}
+    unknown = set(peer or ()) - {balancer.name for balancer in BALANCERS}
     if unknown:
-        names = ", ".join(one.name for one in BALANCERS)
+        names = ", ".join(balancer.name for balancer in BALANCERS)
         refuse("bench-live", f"--peer {', '.join(sorted(unknown))}: no such peer; there are {names}")
     if warm_up >= seconds:
         refuse("bench-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
@@ -72,7 +72,7 @@ def bench_live(
         warm_up_seconds=warm_up,
         rounds=rounds,
     )
-    peers = [one for one in BALANCERS if peer is None or one.name in peer]
+    peers = [balancer for balancer in BALANCERS if peer is None or balancer.name in peer]
     allow_many_open_files()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
@@ -84,7 +84,7 @@ def bench_live(
     for name, why in found.missing.items():
         print(f"missing: {name}: {why}")
     print(closing_line(found.machine, out))
-    late_ms = max(run.lag_p99_ms for one in found.balancers for run in one.rounds)
+    late_ms = max(run.lag_p99_ms for balancer in found.balancers for run in balancer.rounds)
     if late_ms > MAX_LAG_MS:
         print(f"One request in a hundred was sent {late_ms:.0f} ms late: this machine was too busy to trust latencies.")
 
@@ -96,7 +96,7 @@ def _measure(
     fleet = engines_of(engines_each)
     missing: dict[str, str] = {}
     runs: dict[tuple[str, int], list[LiveRun]] = {}
-    setups = [Setup(one, instances) for one in (None, *peers) for instances in (1, INSTANCES)]
+    setups = [Setup(balancer, instances) for balancer in (None, *peers) for instances in (1, INSTANCES)]
     with TemporaryDirectory(prefix="penstock-bench-") as name, Console(stderr=True).status("starting") as status:
         for number in range(conditions.rounds):
             workload = workload_of(

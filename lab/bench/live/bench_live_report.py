@@ -75,7 +75,7 @@ def balancer(name: str, version: str, settings: tuple[str, ...], instances: int,
         for what in ("ttft", "e2e")
         for part in ("p50", "p99", "p999")
     }
-    known = {field: [one for one in values if one is not None] for field, values in figures.items()}
+    known = {field: [value for value in values if value is not None] for field, values in figures.items()}
     return Balancer(
         name=name,
         version=version,
@@ -111,30 +111,30 @@ def live_results(
 
 
 def _part_of_best(balancers: Sequence[Balancer], instances: int) -> float | None:
-    alike = [one for one in balancers if one.instances == instances]
-    ours = next((one.e2e_p99_s for one in alike if one.name == PENSTOCK), None)
-    others = [one.e2e_p99_s for one in alike if one.name != PENSTOCK and one.e2e_p99_s is not None]
+    alike = [entry for entry in balancers if entry.instances == instances]
+    ours = next((entry.e2e_p99_s for entry in alike if entry.name == PENSTOCK), None)
+    others = [entry.e2e_p99_s for entry in alike if entry.name != PENSTOCK and entry.e2e_p99_s is not None]
     return ours / min(others) if ours is not None and others else None
 
 
 def live_table(found: LiveResults) -> Table:
     """The comparison as a table for people."""
     rows = []
-    for one in sorted(found.balancers, key=lambda one: one.instances):
+    for entry in sorted(found.balancers, key=lambda entry: entry.instances):
         rows.append(
             (
-                f"{one.instances} x {one.name}",
-                _seconds(one.ttft_p50_s),
-                _seconds(one.ttft_p99_s),
-                _seconds(one.ttft_p999_s),
-                _seconds(one.e2e_p50_s),
-                _seconds(one.e2e_p99_s),
-                _seconds(one.e2e_p999_s),
-                str(one.refused),
-                str(one.failed),
-                f"{one.use:.2f}",
-                f"{one.use_imbalance:.3f}",
-                f"{max(run.lag_p99_ms for run in one.rounds):.0f}",
+                f"{entry.instances} x {entry.name}",
+                _seconds(entry.ttft_p50_s),
+                _seconds(entry.ttft_p99_s),
+                _seconds(entry.ttft_p999_s),
+                _seconds(entry.e2e_p50_s),
+                _seconds(entry.e2e_p99_s),
+                _seconds(entry.e2e_p999_s),
+                str(entry.refused),
+                str(entry.failed),
+                f"{entry.use:.2f}",
+                f"{entry.use_imbalance:.3f}",
+                f"{max(run.lag_p99_ms for run in entry.rounds):.0f}",
             )
         )
     header = (

@@ -96,7 +96,7 @@ def contest(
             outcomes, use = uvloop.run(_replay(workload, ports, running, warm_up_s))
     finally:
         running.process.kill()
-    return judge([one for one in outcomes if one.scheduled_s >= warm_up_s], use, time_scale)
+    return judge([outcome for outcome in outcomes if outcome.scheduled_s >= warm_up_s], use, time_scale)
 
 
 @contextmanager
@@ -142,25 +142,27 @@ async def _replay(
 
 def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float) -> LiveRun:
     """The figures of a run from every outcome that counts."""
-    by_kind = Counter(one.kind for one in outcomes)
-    not_served = Counter(one.code or "unnamed" for one in outcomes if one.kind is not OutcomeKind.OK)
-    served = [one if one.kind is OutcomeKind.OK else None for one in outcomes]
+    by_kind = Counter(outcome.kind for outcome in outcomes)
+    not_served = Counter(outcome.code or "unnamed" for outcome in outcomes if outcome.kind is not OutcomeKind.OK)
+    served = [outcome if outcome.kind is OutcomeKind.OK else None for outcome in outcomes]
     return LiveRun(
         requests=len(outcomes),
         ok=by_kind[OutcomeKind.OK],
         refused=by_kind[OutcomeKind.REFUSED],
         failed=by_kind[OutcomeKind.FAILED],
         codes=dict(not_served),
-        ttft=_quantiles([inf if one is None or one.ttft_s is None else one.ttft_s * time_scale for one in served]),
-        e2e=_quantiles([inf if one is None else one.e2e_s * time_scale for one in served]),
+        ttft=_quantiles(
+            [inf if outcome is None or outcome.ttft_s is None else outcome.ttft_s * time_scale for outcome in served]
+        ),
+        e2e=_quantiles([inf if outcome is None else outcome.e2e_s * time_scale for outcome in served]),
         use=use,
-        lag_p99_ms=round((quantile([one.lag_s for one in outcomes], 0.99) or 0.0) * 1e3, 1),
+        lag_p99_ms=round((quantile([outcome.lag_s for outcome in outcomes], 0.99) or 0.0) * 1e3, 1),
     )
 
 
 def _quantiles(times_s: Sequence[float]) -> Quantiles:
-    def one(part: float) -> float | None:
+    def at(part: float) -> float | None:
         value = quantile(times_s, part)
         return None if value is None or value == inf else round(value, 4)
 
-    return Quantiles(one(0.5), one(0.99), one(0.999))
+    return Quantiles(at(0.5), at(0.99), at(0.999))

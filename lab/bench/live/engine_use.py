@@ -62,7 +62,7 @@ def use_of(samples: list[list[tuple[float, float]]], seats: int) -> EngineUse:
     """The figures of samples, moment by moment and engine by engine: (running, waiting)."""
     if not samples:
         return EngineUse(0.0, 0.0, 0.0, 0.0)
-    by_engine = [fmean(running / seats for running, _ in one) for one in zip(*samples, strict=True)]
+    by_engine = [fmean(running / seats for running, _ in loads) for loads in zip(*samples, strict=True)]
     imbalance = fmean(pstdev((running + waiting) / seats for running, waiting in moment) for moment in samples)
     return EngineUse(
         mean=round(fmean(by_engine), 4),

@@ -74,7 +74,7 @@ def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path)
     listen: dict[str, int] = {}
 
     def make() -> ServerProcess:
-        listen.update(zip((one.name for one in engines), free_ports(len(engines)), strict=True))
+        listen.update(zip((engine.name for engine in engines), free_ports(len(engines)), strict=True))
         ports = {engine_port(REGION, name): port for name, port in listen.items()}
         file = engines_file(topology, topology.regions[0], ports, directory / "witness")
         config = write_json(directory / "engines.yaml", file)
@@ -122,7 +122,7 @@ def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -
     """`seconds` of the trace whose rate is nearest to the mean that was asked for: a part of it may lie far off."""
     best = min(
         range(0, int(trace[-1].at_s - seconds) + 1, max(1, int(seconds / 4))),
-        key=lambda start: abs(sum(start <= one.at_s < start + seconds for one in trace) - rate_per_s * seconds),
+        key=lambda start: abs(sum(start <= request.at_s < start + seconds for request in trace) - rate_per_s * seconds),
     )
-    moved = [msgspec.structs.replace(one, at_s=one.at_s - best) for one in trace if one.at_s >= best]
+    moved = [msgspec.structs.replace(request, at_s=request.at_s - best) for request in trace if request.at_s >= best]
     return first_seconds(moved, seconds)

@@ -60,12 +60,10 @@ def bench_router(
 ) -> None:
     """Compare what a request costs here with what it costs elsewhere, on one core each."""
     parts = frozenset(only or Part)
-    unknown = set(peer or ()) - {one.name for one in PEERS}
+    unknown = set(peer or ()) - {contestant.name for contestant in PEERS}
     if unknown:
-        refuse(
-            "bench-router",
-            f"--peer {', '.join(sorted(unknown))}: no such peer; there are {', '.join(one.name for one in PEERS)}",
-        )
+        names = ", ".join(contestant.name for contestant in PEERS)
+        refuse("bench-router", f"--peer {', '.join(sorted(unknown))}: no such peer; there are {names}")
     setup = Setup(
         rounds=rounds,
         seconds=seconds,
@@ -86,7 +84,7 @@ def bench_router(
     except (TooFewCores, ServerError, OSError) as error:
         refuse("bench-router", str(error))
     show(*tables(found), goals_table(found.goals))
-    print(", ".join(f"{name} {one.version}" for name, one in found.systems.items()))
+    print(", ".join(f"{name} {system.version}" for name, system in found.systems.items()))
     for name, why in found.missing.items():
         print(f"missing: {name}: {why}")
     print(closing_line(found.machine, out))
@@ -98,7 +96,7 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
     keep_to(cores.load)
     console = Console(stderr=True)
     compared = parts - {Part.DECISION, Part.LEAK}
-    peers = [one for one in PEERS if wanted is None or one.name in wanted] if compared else []
+    peers = [contestant for contestant in PEERS if wanted is None or contestant.name in wanted] if compared else []
     with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting everything") as status:
         directory = Path(name)
         status.update("deciding alone")

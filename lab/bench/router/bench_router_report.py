@@ -91,22 +91,25 @@ def results(
     """Put together what was measured."""
     direct = requests.get(DIRECT, [])
     systems = {
-        one.name: _system(
-            one.version,
-            one.settings,
-            requests.get(one.name, []),
+        contestant.name: _system(
+            contestant.version,
+            contestant.settings,
+            requests.get(contestant.name, []),
             direct,
-            streams.get(one.name, []),
-            slow.get(one.name),
+            streams.get(contestant.name, []),
+            slow.get(contestant.name),
         )
-        for one in field.contestants
+        for contestant in field.contestants
     }
     return Results(
         machine,
         setup,
         systems,
         field.missing,
-        {name: measured([getattr(one, name) for one in direct]) for name in ("requests_per_s", "p50_ms", "p99_ms")}
+        {
+            name: measured([getattr(round_, name) for round_ in direct])
+            for name in ("requests_per_s", "p50_ms", "p99_ms")
+        }
         if direct
         else {},
         decision,
@@ -125,16 +128,24 @@ def _system(
 ) -> System:
     spread: dict[str, Measured] = {}
     if requests:
-        spread["requests_per_s"] = measured([one.requests_per_s for one in requests], 0)
-        spread["cpu_us_per_request"] = measured([one.cpu_us_per_request for one in requests], 2)
-        spread["added_p50_ms"] = measured([one.p50_ms - d.p50_ms for one, d in zip(requests, direct, strict=True)])
-        spread["added_p99_ms"] = measured([one.p99_ms - d.p99_ms for one, d in zip(requests, direct, strict=True)])
-        spread["core_use"] = measured([one.core_use for one in requests])
+        spread["requests_per_s"] = measured([round_.requests_per_s for round_ in requests], 0)
+        spread["cpu_us_per_request"] = measured([round_.cpu_us_per_request for round_ in requests], 2)
+        spread["added_p50_ms"] = measured(
+            [round_.p50_ms - d.p50_ms for round_, d in zip(requests, direct, strict=True)]
+        )
+        spread["added_p99_ms"] = measured(
+            [round_.p99_ms - d.p99_ms for round_, d in zip(requests, direct, strict=True)]
+        )
+        spread["core_use"] = measured([round_.core_use for round_ in requests])
     if streams:
-        spread["cpu_us_per_chunk"] = measured([one.cpu_us_per_chunk for one in streams], 2)
-        spread["chunks_per_s"] = measured([one.chunks_per_s for one in streams], 0)
-        spread["streams_core_use"] = measured([one.core_use for one in streams])
-    errors = sum(one.errors for one in requests) + sum(one.broken for one in streams) + (slow.broken if slow else 0)
+        spread["cpu_us_per_chunk"] = measured([round_.cpu_us_per_chunk for round_ in streams], 2)
+        spread["chunks_per_s"] = measured([round_.chunks_per_s for round_ in streams], 0)
+        spread["streams_core_use"] = measured([round_.core_use for round_ in streams])
+    errors = (
+        sum(round_.errors for round_ in requests)
+        + sum(round_.broken for round_ in streams)
+        + (slow.broken if slow else 0)
+    )
     return System(
         version=version,
         settings=settings,
@@ -149,7 +160,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     """What the router is held to."""
     ours = systems.get(PENSTOCK, System("", ()))
     slow = ours.open_streams
-    at_size = next((one for one in decision if one.endpoints == GOAL_ENDPOINTS), None)
+    at_size = next((cost for cost in decision if cost.endpoints == GOAL_ENDPOINTS), None)
     with_redis = at_size.with_redis if at_size is not None else None
     found = [
         goal(f"CPU per request, as a part of {name}'s", share, _ratio(ours, systems.get(name), "cpu_us_per_request"))
@@ -164,7 +175,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     found.append(goal("decision awaiting Redis, p99 us", 1000.0, with_redis.p99_us if with_redis else None))
     leaked = leak.grown_mb / max(leak.resident_mb) if leak else None
     found.append(goal("growth of memory over the requests, as a part of it", MAX_LEAKED_SHARE, leaked))
-    errors = [one.errors for one in (ours, leak) if one is not None and one.errors is not None]
+    errors = [part.errors for part in (ours, leak) if part is not None and part.errors is not None]
     found.append(goal("errors", 0, sum(errors) if errors else None))
     return found
 
@@ -172,9 +183,9 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
 def tables(found: Results) -> list[Table]:
     """The results as tables for people."""
     shown = []
-    if any(one.requests_per_s is not None for one in found.systems.values()):
+    if any(system.requests_per_s is not None for system in found.systems.values()):
         shown.append(_requests_table(found))
-    if any(one.cpu_us_per_chunk is not None for one in found.systems.values()):
+    if any(system.cpu_us_per_chunk is not None for system in found.systems.values()):
         shown.append(_streams_table(found))
     if found.decision:
         shown.append(_decision_table(found.decision))
@@ -186,19 +197,19 @@ def tables(found: Results) -> list[Table]:
 def _requests_table(found: Results) -> Table:
     yardstick = found.systems.get(YARDSTICK)
     rows = []
-    for name, one in found.systems.items():
-        at_limit = (one.core_use or 0.0) < FULL_CORE
+    for name, system in found.systems.items():
+        at_limit = (system.core_use or 0.0) < FULL_CORE
         rows.append(
             (
                 name,
-                f"{'>' if at_limit else ''}{one.requests_per_s or 0:,.0f}",
-                _figure(one.cpu_us_per_request, 1),
-                _spread(one, "cpu_us_per_request"),
-                _figure(_ratio(one, yardstick, "cpu_us_per_request"), 2),
-                _figure(one.added_p50_ms, 3),
-                _figure(one.added_p99_ms, 3),
-                _spread(one, "added_p99_ms"),
-                str(one.errors),
+                f"{'>' if at_limit else ''}{system.requests_per_s or 0:,.0f}",
+                _figure(system.cpu_us_per_request, 1),
+                _spread(system, "cpu_us_per_request"),
+                _figure(_ratio(system, yardstick, "cpu_us_per_request"), 2),
+                _figure(system.added_p50_ms, 3),
+                _figure(system.added_p99_ms, 3),
+                _spread(system, "added_p99_ms"),
+                str(system.errors),
             )
         )
     title = f"Whole answers, one core (> means that the load was the limit, not the router; x {YARDSTICK} is of CPU)"
@@ -219,15 +230,15 @@ def _requests_table(found: Results) -> Table:
 def _streams_table(found: Results) -> Table:
     yardstick = found.systems.get(YARDSTICK)
     rows = []
-    for name, one in found.systems.items():
-        slow = one.open_streams
+    for name, system in found.systems.items():
+        slow = system.open_streams
         rows.append(
             (
                 name,
-                _figure(one.chunks_per_s, 0),
-                _figure(one.cpu_us_per_chunk, 1),
-                _spread(one, "cpu_us_per_chunk"),
-                _figure(_ratio(one, yardstick, "cpu_us_per_chunk"), 2),
+                _figure(system.chunks_per_s, 0),
+                _figure(system.cpu_us_per_chunk, 1),
+                _spread(system, "cpu_us_per_chunk"),
+                _figure(_ratio(system, yardstick, "cpu_us_per_chunk"), 2),
                 str(slow.streams) if slow else "",
                 _figure(slow.resident_kb_per_stream if slow else None, 1),
                 _figure(slow.core_use * 100 if slow else None, 1),
@@ -251,15 +262,15 @@ def _streams_table(found: Results) -> Table:
 def _decision_table(decision: Sequence[DecisionCost]) -> Table:
     rows = [
         (
-            str(one.endpoints),
-            _figure(one.whole.p50_us, 1),
-            _figure(one.whole.p99_us, 1),
-            _figure(one.where_and_who.p50_us, 1),
-            _figure(one.where_and_who.p99_us, 1),
-            _figure(one.with_redis.p50_us if one.with_redis else None, 0),
-            _figure(one.with_redis.p99_us if one.with_redis else None, 0),
+            str(cost.endpoints),
+            _figure(cost.whole.p50_us, 1),
+            _figure(cost.whole.p99_us, 1),
+            _figure(cost.where_and_who.p50_us, 1),
+            _figure(cost.where_and_who.p99_us, 1),
+            _figure(cost.with_redis.p50_us if cost.with_redis else None, 0),
+            _figure(cost.with_redis.p99_us if cost.with_redis else None, 0),
         )
-        for one in decision
+        for cost in decision
     ]
     header = ("endpoints", "p50 us", "p99 us", "where+who p50", "p99", "awaiting Redis p50", "p99")
     return table("The decision alone, from parsed head to reserved endpoint", header, rows)
@@ -273,8 +284,8 @@ def _leak_table(leak: LeakCheck) -> Table:
     return table("Resident memory (MB) over many requests", header, [row])
 
 
-def _ratio(one: System, other: System | None, field: str) -> float | None:
-    above, below = getattr(one, field), getattr(other, field, None)
+def _ratio(system: System, other: System | None, field: str) -> float | None:
+    above, below = getattr(system, field), getattr(other, field, None)
     return above / below if above is not None and below else None
 
 
@@ -282,6 +293,6 @@ def _figure(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _spread(one: System, field: str) -> str:
-    rounds = one.spread.get(field)
+def _spread(system: System, field: str) -> str:
+    rounds = system.spread.get(field)
     return f"{rounds.least:.3g}-{rounds.most:.3g}" if rounds is not None else ""

@@ -133,7 +133,13 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
 
     async def tell(agent: str) -> None:
         told = msgspec.json.encode(
-            PublishedLoad({one.name: one.local_load for one in runtime.endpoints.every() if one.local_load.requests})
+            PublishedLoad(
+                {
+                    endpoint.name: endpoint.local_load
+                    for endpoint in runtime.endpoints.every()
+                    if endpoint.local_load.requests
+                }
+            )
         )
         await client.run(
             (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_LOAD_BYTES)

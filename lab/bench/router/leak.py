@@ -46,7 +46,7 @@ class LeakCheck(msgspec.Struct, frozen=True):
 
 def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
     """Send so many requests to a fresh agent and watch its memory."""
-    contestant = next(one for one in field.contestants if one.name == PENSTOCK)
+    contestant = next(contestant for contestant in field.contestants if contestant.name == PENSTOCK)
     set_pace(field, Pace(interval_s=1.0))
     contestant.process.restart(60.0)
     pid = contestant.process.pid
@@ -72,7 +72,7 @@ def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
         requests=done,
         streams_left=streams_left,
         errors=errors,
-        resident_mb=tuple(round(one / 1e6, 2) for one in resident),
+        resident_mb=tuple(round(size_bytes / 1e6, 2) for size_bytes in resident),
         grown_mb=round(grown_bytes / 1e6, 3),
         grown_bytes_per_request=round(grown_bytes / (requests / 2), 3),
     )

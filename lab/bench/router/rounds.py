@@ -217,8 +217,8 @@ def _turns(everybody: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]
     for number in range(rounds):
         first = number % len(everybody)
         order = [*everybody[first:], *everybody[:first]]
-        for one in order if number % 2 == 0 else reversed(order):
-            yield number + 1, one
+        for turn in order if number % 2 == 0 else reversed(order):
+            yield number + 1, turn
 
 
 def _cpu_s(contestant: Contestant | None) -> float:

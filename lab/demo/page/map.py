@@ -66,7 +66,7 @@ class Place(msgspec.Struct, frozen=True):
 def draw_map(regions: Sequence[Place], sites: Sequence[Place], served: Sequence[Served]) -> str:
     """The whole map as one SVG, with every arc of the run; the page's script redraws the arcs when it plays."""
     places = {place.name: place for place in [*regions, *sites]}
-    flows = Counter((one.site, one.server) for one in served if one.outcome is Outcome.OK)
+    flows = Counter((request.site, request.server) for request in served if request.outcome is Outcome.OK)
     most = max(flows.values(), default=1)
     arcs = [
         tag("path", d=arc(places[site], places[server]), stroke=colour(server), stroke_width=0.8 + 4.2 * sqrt(n / most))
@@ -80,7 +80,7 @@ def draw_map(regions: Sequence[Place], sites: Sequence[Place], served: Sequence[
             _lens(),
             tag("g", arcs, id="arcs", class_="arcs"),
             tag("g", "", id="sparks"),
-            *(one for panel in PANELS for one in _sites(panel, sites, regions)),
+            *(mark for panel in PANELS for mark in _sites(panel, sites, regions)),
             *(_region(panel, region) for panel in PANELS for region in regions if _shown(panel, region)),
         ],
         viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",

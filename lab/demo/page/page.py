@@ -75,7 +75,7 @@ def _head(report: dict[str, Any]) -> str:
             tag("p", "Penstock &#183; a planet on one machine", class_="eyebrow"),
             tag("h1", [tag("span", "&#10003;" if not failed else "&#10007;", class_="seal"), text(verdict)]),
             tag("p", text(lead), class_="lead"),
-            *(tag("p", f"<b>{text(one['name'])}</b>: {text(one['says'])}", class_="broken") for one in failed),
+            *(tag("p", f"<b>{text(check['name'])}</b>: {text(check['says'])}", class_="broken") for check in failed),
         ],
         class_="bad" if failed else "good",
     )
@@ -107,7 +107,7 @@ def _map(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
         f'<input id="seek" type="range" min="0" max="{run.scenario.duration_s:.1f}" step="0.1" value="0" '
         'aria-label="Moment of the run"><output id="clock">whole run</output></div><p id="caption" class="caption"></p>'
     )
-    strip = [_card(region) for region in sorted(report["regions"], key=lambda one: one["name"])]
+    strip = [_card(region) for region in sorted(report["regions"], key=lambda region: region["name"])]
     return _section(
         "Where requests went",
         "Lines run from where clients are to the region that served them, in its colour. Play it, or drag through it.",
@@ -246,17 +246,17 @@ def _played(report: dict[str, Any], run: Run, regions: Sequence[str]) -> dict[st
         ],
         "requests": [
             [
-                round(one.due_s, 2),
-                number.get(one.site, -1),
-                order.get(one.home, -1),
-                order.get(one.server, -1),
-                round(one.ttft_s, 3) if one.ttft_s is not None else None,
-                round(one.e2e_s, 3) if one.e2e_s is not None else None,
-                1 if one.outcome is Outcome.OK else 0,
-                kinds.index(kind_of(run, one)) if one.outcome is Outcome.OK else -1,
-                1 if len(one.required) < len(regions) else 0,
+                round(request.due_s, 2),
+                number.get(request.site, -1),
+                order.get(request.home, -1),
+                order.get(request.server, -1),
+                round(request.ttft_s, 3) if request.ttft_s is not None else None,
+                round(request.e2e_s, 3) if request.e2e_s is not None else None,
+                1 if request.outcome is Outcome.OK else 0,
+                kinds.index(kind_of(run, request)) if request.outcome is Outcome.OK else -1,
+                1 if len(request.required) < len(regions) else 0,
             ]
-            for one in run.served
+            for request in run.served
         ],
         "kinds": [kind.value for kind in kinds],
     }

@@ -39,11 +39,11 @@ def rates(run: Run, regions: Sequence[str]) -> list[Rates]:
     reach = int(3 * KERNEL_S / STEP_S)
     bell = [exp(-0.5 * (offset * STEP_S / KERNEL_S) ** 2) for offset in range(-reach, reach + 1)]
     whole = sum(bell) * STEP_S
-    for one in run.served:
-        if one.outcome is not Outcome.OK or one.home not in table or one.server not in table[one.home]:
+    for request in run.served:
+        if request.outcome is not Outcome.OK or request.home not in table or request.server not in table[request.home]:
             continue
-        middle = round(one.due_s / STEP_S)
-        row = table[one.home][one.server]
+        middle = round(request.due_s / STEP_S)
+        row = table[request.home][request.server]
         for offset, height in enumerate(bell, -reach):
             if 0 <= middle + offset < steps:
                 row[middle + offset] += height / whole
@@ -103,12 +103,12 @@ def _row(run: Run, row: Rates, top: float, highest: float) -> str:
     failed = [
         tag(
             "path",
-            tag("title", text(f"{one.site}: {one.detail}")),
-            d=_cross(x_of(run, one.due_s), top + 8),
+            tag("title", text(f"{request.site}: {request.detail}")),
+            d=_cross(x_of(run, request.due_s), top + 8),
             class_="fail",
         )
-        for one in run.served
-        if one.home == row.home and one.outcome is not Outcome.OK
+        for request in run.served
+        if request.home == row.home and request.outcome is not Outcome.OK
     ]
     label = [
         tag("circle", cx=6, cy=base - 22, r=5, fill=colour(row.home)),
@@ -138,7 +138,7 @@ def _scatter(run: Run, top: float) -> str:
         + tag("text", label, x=LEFT - 8, y=y_of(s) + 4, class_="tick", text_anchor="end")
         for s, label in ((0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"))
     ]
-    dots = [_dot(run, one, y_of(one.ttft_s)) for one in run.served if one.ttft_s is not None]
+    dots = [_dot(run, request, y_of(request.ttft_s)) for request in run.served if request.ttft_s is not None]
     label = [
         tag("text", "time to", x=0, y=base - 50, class_="row-note"),
         tag("text", "first token", x=0, y=base - 37, class_="row-note"),
@@ -146,8 +146,8 @@ def _scatter(run: Run, top: float) -> str:
     return tag("g", [*ruled, *label, *dots])
 
 
-def _dot(run: Run, one: Served, y: float) -> str:
-    return tag("circle", cx=x_of(run, one.due_s), cy=y, r=2.1, fill=colour(one.server), class_="dot")
+def _dot(run: Run, request: Served, y: float) -> str:
+    return tag("circle", cx=x_of(run, request.due_s), cy=y, r=2.1, fill=colour(request.server), class_="dot")
 
 
 def _events(run: Run, bottom: float) -> str:
