@@ -30,6 +30,16 @@ structlog.configure(
 )
 
 
+MAX_ID_CHARS = 80
+"""Longest text that a parameter contributes to a test's id. Ids of megabytes made collection take twice as long, since
+pytest-xdist sends every id to and from every worker."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Identify a long text or bytes parameter by its name and length; pytest numbers those that are alike."""
+    return f"{argname}-of-{len(val)}" if isinstance(val, str | bytes) and len(val) > MAX_ID_CHARS else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Shuffle test files, and the tests within each, where PENSTOCK_TEST_ORDER has a seed (tests/support/stress.py)."""
     seed = os.environ.get("PENSTOCK_TEST_ORDER")

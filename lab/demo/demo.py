@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 
 from lab.demo.demo_report import Setting, build_report, write_report
-from lab.demo.inputs import Material, gather
+from lab.demo.inputs import DemoInputs, gather
 from lab.demo.listing import print_where_everything_listens
 from lab.demo.output_dir import NEEDED_BYTES, alone_in, check_space
 from lab.demo.page.page import render_page
@@ -54,26 +54,26 @@ async def run_demo(options: Options, console: Console) -> bool:
             another run's, or the disk is too full.
     """
     began = time.monotonic()
-    material = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
+    inputs = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
     with alone_in(options.out):
         check_space(Path(tempfile.gettempdir()), NEEDED_BYTES)
-        return await _run(options, console, material, began)
+        return await _run(options, console, inputs, began)
 
 
-async def _run(options: Options, console: Console, material: Material, began: float) -> bool:
+async def _run(options: Options, console: Console, inputs: DemoInputs, began: float) -> bool:
     logs = options.out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     planet = None
     try:
-        planet = _planet(options, material, directory, logs)
-        with make_screen(console, material.topology.region_names, material.scenario.duration_s) as screen:
+        planet = _planet(options, inputs, directory, logs)
+        with make_screen(console, inputs.topology.region_names, inputs.scenario.duration_s) as screen:
             await _start(planet, screen)
             started_s = time.monotonic() - began
-            ramp_s = material.policy.failover.failback_ramp_s
-            run = await Story(planet, material.scenario, material.asks, screen, ramp_s).tell()
+            ramp_s = inputs.policy.failover.failback_ramp_s
+            run = await Story(planet, inputs.scenario, inputs.asks, screen, ramp_s).tell()
         checks = judge(run)
-        report = build_report(run, checks, _setting(material, started_s))
+        report = build_report(run, checks, _setting(inputs, started_s))
         write_report(report, options.out / "report.json")
         page = await asyncio.to_thread(render_page, report, run)
         (options.out / "report.html").write_text(page, encoding="utf-8")
@@ -87,17 +87,17 @@ async def _run(options: Options, console: Console, material: Material, began: fl
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _planet(options: Options, material: Material, directory: Path, logs: Path) -> Planet:
-    ports = assign_ports(material.topology.port_names(), options.port_base, Random())
-    write_bundle(directory / "policy", material.matrix)
+def _planet(options: Options, inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
+    ports = assign_ports(inputs.topology.port_names(), options.port_base, Random())
+    write_bundle(directory / "policy", inputs.matrix)
     geoip_file = options.geoip
     if geoip_file is None:
         geoip_file = directory / "sites.mmdb"
         write_geoip(geoip_file)
     return Planet(
-        material.topology,
+        inputs.topology,
         ports,
-        material.matrix,
+        inputs.matrix,
         directory=directory,
         logs=logs,
         policy_dir=directory / "policy",
@@ -129,8 +129,8 @@ async def _keep(planet: Planet, console: Console, directory: Path) -> None:
         console.print("stopping the planet")
 
 
-def _setting(material: Material, started_s: float) -> Setting:
-    topology, policy = material.topology, material.policy
+def _setting(inputs: DemoInputs, started_s: float) -> Setting:
+    topology, policy = inputs.topology, inputs.policy
     regions: list[dict[str, Any]] = [
         {
             "name": region.name,
@@ -144,9 +144,9 @@ def _setting(material: Material, started_s: float) -> Setting:
     ]
     return Setting(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        workload=material.workload,
-        geography=material.geography,
-        network=material.network,
+        workload=inputs.workload,
+        geography=inputs.geography,
+        network=inputs.network,
         regions=tuple(regions),
         sites=tuple(msgspec.to_builtins(site) for site in topology.sites),
         environment={

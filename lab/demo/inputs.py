@@ -47,7 +47,7 @@ GENERATED_S = 400.0
 """How much workload (s) is generated where there is no trace, for the steadiest stretch of it."""
 
 
-class Material(msgspec.Struct, frozen=True):
+class DemoInputs(msgspec.Struct, frozen=True):
     """What a telling is made from."""
 
     topology: Topology
@@ -63,7 +63,7 @@ class Material(msgspec.Struct, frozen=True):
 
 def gather(
     trace_file: Path | None, geoip_file: Path | None, rtt_file: Path | None, pace: float, rng: Random
-) -> Material:
+) -> DemoInputs:
     """Read and check everything.
 
     Args:
@@ -93,7 +93,7 @@ def gather(
         path = trace_file if trace_file is not None else Path("generated workload")
         raise TraceError(path, str(error), "give a longer trace") from None
     pulses = pulse(topology, scenario, matrix, rng)
-    return Material(
+    return DemoInputs(
         topology=topology,
         scenario=scenario,
         asks=(*asks, *pulses),

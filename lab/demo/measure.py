@@ -117,9 +117,13 @@ def failover(run: Run) -> Failover:
 def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
     """When each surviving agent first said that the region had failed."""
     first: dict[str, float] = {}
-    for belief in run.beliefs:
-        if belief.region == run.scenario.lost_region and belief.state == "failed" and from_s <= belief.at_s < to_s:
-            first.setdefault(belief.observer, belief.at_s)
+    for peer_state in run.peer_states:
+        if (
+            peer_state.region == run.scenario.lost_region
+            and peer_state.state == "failed"
+            and from_s <= peer_state.at_s < to_s
+        ):
+            first.setdefault(peer_state.observer, peer_state.at_s)
     return list(first.values())
 
 

@@ -117,7 +117,7 @@ class Event(msgspec.Struct, frozen=True):
     text: str
 
 
-class Belief(msgspec.Struct, frozen=True):
+class PeerState(msgspec.Struct, frozen=True):
     """What one agent said about another region when it was asked; kept whenever it differs from before."""
 
     at_s: float
@@ -143,7 +143,7 @@ class Run(msgspec.Struct, frozen=True):
     started: frozenset[str]
     """Requests whose work some engine began."""
     events: tuple[Event, ...]
-    beliefs: tuple[Belief, ...]
+    peer_states: tuple[PeerState, ...]
     peer_misses: tuple[PeerMiss, ...]
     failback_ramp_s: float
     """The ramp that policy asks for."""

@@ -113,7 +113,7 @@ class Story:
             sightings=tuple(witness.sightings),
             started=await witness.started(),
             events=tuple(sorted(self._events, key=lambda event: event.at_s)),
-            beliefs=tuple(self._agents.beliefs),
+            peer_states=tuple(self._agents.peer_states),
             peer_misses=tuple(self._agents.misses),
             failback_ramp_s=self._failback_ramp_s,
         )
@@ -188,7 +188,8 @@ class Story:
         while seen is None and self._lost_region_is == "dead":
             await asyncio.sleep(0.01)
             seen = next(
-                (b for b in self._agents.beliefs if b.region == region and b.state == "failed" and b.at_s > at_s), None
+                (b for b in self._agents.peer_states if b.region == region and b.state == "failed" and b.at_s > at_s),
+                None,
             )
         if seen is not None:
             text = f"{seen.observer} says that {region} has failed, {seen.at_s - at_s:.2f} s after"

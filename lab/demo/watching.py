@@ -1,4 +1,4 @@
-"""Looks at the planet from outside while the story goes on: agents' beliefs, what they carry, the witness."""
+"""Observes the planet from outside while the scenario runs: states reported by agents, requests in flight, arrivals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from lab.demo.records import Belief, PeerMiss, Sighting
+from lab.demo.records import PeerMiss, PeerState, Sighting
 from lab.witness import Sighting as Testified
 from lab.witness import Witness
 
@@ -66,7 +66,7 @@ class AgentWatch:
         self._clock = clock
         self._states: dict[tuple[str, str], str] = {}
         self._retries: dict[str, int] = {}
-        self.beliefs: list[Belief] = []
+        self.peer_states: list[PeerState] = []
         self.misses: list[PeerMiss] = []
         self.running: dict[str, int] = {}
         """Requests that each region's agents carry."""
@@ -93,7 +93,7 @@ class AgentWatch:
             state = str(seen["state"])
             if self._states.get((observer, peer)) != state:
                 self._states[observer, peer] = state
-                self.beliefs.append(Belief(self._clock(), observer, peer, state))
+                self.peer_states.append(PeerState(self._clock(), observer, peer, state))
         if self.missing not in (None, region):
             await self._count_retries(observer)
 

@@ -90,8 +90,8 @@ class Answer:
         )
         self._opened, self._written = True, ready
         if finished:
-            ending = self._format.usage_event(self._usage()) if self.request.include_usage else b""
-            self._connection.end_stream(opening + events + ending + DONE)
+            tail = self._format.usage_event(self._usage()) if self.request.include_usage else b""
+            self._connection.end_stream(opening + events + tail + DONE)
         else:
             self._connection.send(opening + events)
 

@@ -21,7 +21,7 @@ def words(start: int, count: int) -> str:
 
 
 class CompletionFormat:
-    """Writes one request's answer. Chunks differ in a word and an ending only, so the rest is made once."""
+    """Writes one request's answer. Chunks differ in a word and the tail only, so the rest is made once."""
 
     __slots__ = ("_chat", "_head", "_id", "_model", "_stamp", "_tail")
 
@@ -52,12 +52,12 @@ class CompletionFormat:
     def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
         """One event for each of `count` tokens from number `start` on; the last carries the finish reason."""
         going_on = self._tail + b"null}]}\n\n"
-        endings = [going_on] * count
+        tails = [going_on] * count
         if finish_reason is not None:
-            endings[-1] = self._tail + b'"%b","stop_reason":null}]}\n\n' % finish_reason.encode()
+            tails[-1] = self._tail + b'"%b","stop_reason":null}]}\n\n' % finish_reason.encode()
         return b"".join(
-            self._head + b" " + _WORD_BYTES[(start + index) % len(_WORD_BYTES)] + ending
-            for index, ending in enumerate(endings)
+            self._head + b" " + _WORD_BYTES[(start + index) % len(_WORD_BYTES)] + tail
+            for index, tail in enumerate(tails)
         )
 
     def usage_event(self, usage: dict[str, Any]) -> bytes:
@@ -67,7 +67,7 @@ class CompletionFormat:
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""
         text = words(0, tokens)
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         return msgspec.json.encode(
             {
                 "id": self._id,
@@ -77,7 +77,7 @@ class CompletionFormat:
                 "choices": [
                     {
                         "index": 0,
-                        **said,
+                        **content,
                         "logprobs": None,
                         "finish_reason": finish_reason,
                         "stop_reason": None,

@@ -45,7 +45,7 @@ STOP_GRACE_S = 3.0
 
 ASK_TIMEOUT_S = 3.0
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 """Progress callback: receives a short description of each step of a start."""
 
 
@@ -88,7 +88,7 @@ class Planet:
         self._write_files(matrix)
         self._make_processes()
 
-    def start(self, tell: Told = lambda _: None) -> None:
+    def start(self, progress: Progress = lambda _: None) -> None:
         """Start everything and wait until all of it serves and every agent has a plan.
 
         Raises:
@@ -96,9 +96,9 @@ class Planet:
         """
         for name in self._processes:
             self._start_one(name)
-            tell(f"{name} starts")
-        self._wait_ready(self._processes, tell)
-        self._wait_for_plans(self.topology.regions, tell)
+            progress(f"{name} starts")
+        self._wait_ready(self._processes, progress)
+        self._wait_for_plans(self.topology.regions, progress)
 
     def stop(self) -> None:
         """End everything in good order, then by force; returns when nothing is left."""
@@ -189,19 +189,19 @@ class Planet:
             self._processes[name].kill()
         return at
 
-    def _wait_ready(self, names: Iterable[str], tell: Told) -> None:
+    def _wait_ready(self, names: Iterable[str], progress: Progress) -> None:
         for name in names:
             self._processes[name].wait_ready(READY_S)
-            tell(f"{name} serves")
+            progress(f"{name} serves")
 
-    def _wait_for_plans(self, regions: Iterable[Region], tell: Told) -> None:
+    def _wait_for_plans(self, regions: Iterable[Region], progress: Progress) -> None:
         deadline = time.monotonic() + READY_S
         for name, admin in self.admin_urls().items():
             while (ask(admin + "/status") or {}).get("plan") is None:
                 if time.monotonic() > deadline:
                     raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self.logs}")
                 time.sleep(0.05)
-            tell(f"{name} has a plan")
+            progress(f"{name} has a plan")
 
     def _agents(self, region: str) -> list[str]:
         return [_agent(region, agent) for agent in self.topology.region(region).agents]

@@ -71,8 +71,8 @@ class Journey:
 
     def is_lost(self, problem: str, at_s: float) -> None:
         """Record that the client gave the request up, in any state."""
-        heard = self._answer is not None and self._answer.first_byte_s is not None
-        self.returns(TryResult.ANSWERED if heard else TryResult.SILENT, problem, at_s)
+        has_first_byte = self._answer is not None and self._answer.first_byte_s is not None
+        self.returns(TryResult.ANSWERED if has_first_byte else TryResult.SILENT, problem, at_s)
         self._lost = True
 
     def outcome(self, end_s: float) -> Outcome:

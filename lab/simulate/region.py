@@ -94,7 +94,7 @@ class Served(msgspec.Struct):
     end_s: float | None = None
 
 
-class Told(NamedTuple):
+class SharedLoad(NamedTuple):
     """The report of one agent to the others."""
 
     loads: list[Load]
@@ -155,9 +155,9 @@ class Region:
 
     def _exchange(self, every_s: float) -> None:
         """Exchange load: all agents report before any agent applies the reports."""
-        told = [agent.tell() for agent in self.agents]
-        for agent, own in zip(self.agents, told, strict=True):
-            agent.hear([other for other in told if other is not own])
+        shared = [agent.published() for agent in self.agents]
+        for agent, own in zip(self.agents, shared, strict=True):
+            agent.receive([other for other in shared if other is not own])
         self.clock.at(self.clock.now + every_s, partial(self._exchange, every_s))
 
     def _recount(self) -> None:
@@ -207,12 +207,12 @@ class SimulatedAgent:
             self.queue.join(served, "", 0, 0, now, give_up_at)
             self._serve()
 
-    def tell(self) -> Told:
+    def published(self) -> SharedLoad:
         """Return this agent's report to the others."""
         loads = [endpoint.local_load for endpoint in self._pool.endpoints]
-        return Told(loads, self.queue.own_head())
+        return SharedLoad(loads, self.queue.own_head())
 
-    def hear(self, others: Sequence[Told]) -> None:
+    def receive(self, others: Sequence[SharedLoad]) -> None:
         """Apply the other agents' reservations and queue heads."""
         self._heard_at = self._region.clock.now
         for index, endpoint in enumerate(self._pool.endpoints):

@@ -61,14 +61,14 @@ class SimulatedEngine:
             return  # the step was cut short meanwhile
         step, self._step = self._step, None
         self.busy_s += step.total_s
-        told = []
+        callbacks = []
         for sequence, tokens in self._model.complete(step):
             on_first, on_end = self._watchers[sequence]
             if sequence.generated == tokens:
-                told.append(on_first)
+                callbacks.append(on_first)
             if sequence.finished:
                 del self._watchers[sequence]
-                told.append(on_end)
+                callbacks.append(on_end)
         self._begin()
-        for tell in told:
-            tell()
+        for callback in callbacks:
+            callback()

@@ -107,24 +107,24 @@ def _measure(
                 Random(seed + number),
             )
             for setup in setups[number:] + setups[:number]:
-                who = _name(setup)
-                if who in missing:
+                system = _name(setup)
+                if system in missing:
                     continue
-                status.update(f"round {number + 1} of {conditions.rounds}: {setup.instances} x {who}")
-                directory = Path(name) / f"{number}-{who}-{setup.instances}"
+                status.update(f"round {number + 1} of {conditions.rounds}: {setup.instances} x {system}")
+                directory = Path(name) / f"{number}-{system}-{setup.instances}"
                 warm_up_s = conditions.warm_up_seconds / conditions.time_scale
                 try:
                     run = contest(setup, fleet, workload, conditions.time_scale, warm_up_s, directory)
                 except ServerError as error:
                     if setup.balancer is None:
                         raise
-                    missing[who] = " ".join(str(error).split())
+                    missing[system] = " ".join(str(error).split())
                     continue
-                runs.setdefault((who, setup.instances), []).append(run)
+                runs.setdefault((system, setup.instances), []).append(run)
     together = [
-        balancer(who, _version(setup), _settings(setup), setup.instances, runs[who, setup.instances])
+        balancer(system, _version(setup), _settings(setup), setup.instances, runs[system, setup.instances])
         for setup in setups
-        if ((who := _name(setup)), setup.instances) in runs and who not in missing
+        if ((system := _name(setup)), setup.instances) in runs and system not in missing
     ]
     return live_results(machine, conditions, together, missing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -119,10 +120,13 @@ def workload_of(
 
 
 def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -> list[TraceRequest]:
-    """`seconds` of the trace whose rate is nearest to the mean that was asked for: a part of it may lie far off."""
-    best = min(
-        range(0, int(trace[-1].at_s - seconds) + 1, max(1, int(seconds / 4))),
-        key=lambda start: abs(sum(start <= request.at_s < start + seconds for request in trace) - rate_per_s * seconds),
-    )
+    """Return `seconds` of the trace, the part whose mean rate is nearest to `rate_per_s`."""
+    times_s = [request.at_s for request in trace]
+
+    def miss(start: int) -> float:
+        arrivals = bisect_left(times_s, start + seconds) - bisect_left(times_s, start)
+        return abs(arrivals - rate_per_s * seconds)
+
+    best = min(range(0, int(times_s[-1] - seconds) + 1, max(1, int(seconds / 4))), key=miss)
     moved = [msgspec.structs.replace(request, at_s=request.at_s - best) for request in trace if request.at_s >= best]
     return first_seconds(moved, seconds)

@@ -31,8 +31,8 @@ class Envoy:
 
     def version(self) -> str:
         """`1.40.0` and the like; raises MissingBinary."""
-        told = subprocess.run([self.program(), "--version"], capture_output=True, text=True, check=False)
-        return told.stdout.strip().rpartition(" ")[2].split("/")[1]
+        ran = subprocess.run([self.program(), "--version"], capture_output=True, text=True, check=False)
+        return ran.stdout.strip().rpartition(" ")[2].split("/")[1]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """From a file in `directory`; without hot restart, so that several instances need no ids."""

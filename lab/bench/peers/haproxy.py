@@ -25,8 +25,8 @@ class Haproxy:
 
     def version(self) -> str:
         """`2.8.25-...` and the like; raises MissingBinary."""
-        told = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
-        return told.stdout.split()[2]
+        ran = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
+        return ran.stdout.split()[2]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """In the foreground, from a file in `directory`."""

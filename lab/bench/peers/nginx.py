@@ -37,8 +37,8 @@ class Nginx:
 
     def version(self) -> str:
         """`1.22.1` and the like; raises MissingBinary."""
-        told = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
-        return told.stderr.strip().rpartition("/")[2]
+        ran = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
+        return ran.stderr.strip().rpartition("/")[2]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """With every file it writes below `directory`."""

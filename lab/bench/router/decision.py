@@ -114,8 +114,8 @@ async def _measure(size: int, times: int, directory: Path, redis_url: str | None
 
 @asynccontextmanager
 async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncIterator[tuple[AgentRuntime, _Deciding]]:
-    runtime, road = await _agent(size, directory, redis_url)
-    bench = _Deciding(runtime, road, busy=int(size * SLOTS * BUSY_SHARE))
+    runtime, router = await _agent(size, directory, redis_url)
+    bench = _Deciding(runtime, router, busy=int(size * SLOTS * BUSY_SHARE))
     try:
         yield runtime, bench
         bench.give_back()
@@ -131,8 +131,8 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
     client = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
     prefix = agent_prefix(AWAITED)
 
-    async def tell(agent: str) -> None:
-        told = msgspec.json.encode(
+    async def publish(agent: str) -> None:
+        load = msgspec.json.encode(
             PublishedLoad(
                 {
                     endpoint.name: endpoint.local_load
@@ -142,17 +142,17 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
             )
         )
         await client.run(
-            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_LOAD_BYTES)
+            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, load, prefix, MAX_AGENTS, MAX_LOAD_BYTES)
         )
 
     for number in range(OTHER_AGENTS):
-        await tell(f"other-{number}")
+        await publish(f"other-{number}")
     took = []
     bench.decide(max(times // 10, len(list(runtime.endpoints.every())) * SLOTS))
     for _ in range(times):
         began = time.perf_counter()
         bench.decide(1)
-        await tell("bench")
+        await publish("bench")
         took.append(time.perf_counter() - began)
     await client.aclose()
     return _percentiles(took)
@@ -161,8 +161,8 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
 class _Deciding:
     """Makes decisions in a loop, with a constant number of requests in flight."""
 
-    def __init__(self, runtime: AgentRuntime, road: Router, busy: int) -> None:
-        self._road = road
+    def __init__(self, runtime: AgentRuntime, router: Router, busy: int) -> None:
+        self._router = router
         self._busy = busy
         self._held: deque[Attempt] = deque()
         rng = Random(1)
@@ -171,18 +171,18 @@ class _Deciding:
 
     def decide(self, times: int) -> tuple[list[float], list[float]]:
         """Return the duration (s) of each decision: of all steps, and of the selection steps."""
-        road, held, clock = self._road, self._held, time.perf_counter
+        router, held, clock = self._router, self._held, time.perf_counter
         wholes, parts = [], []
         for _ in range(times):
             self._number += 1
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            context = road.admission.context_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
+            context = router.admission.context_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
             admitted = clock()
             if not isinstance(context, RequestContext):
                 raise RuntimeError(f"refused: {context}")
-            target = road.next_target(context, now)
+            target = router.next_target(context, now)
             ended = clock()
             if isinstance(target, Refusal):
                 raise RuntimeError(f"no target: {target}")

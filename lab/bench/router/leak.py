@@ -11,7 +11,7 @@ from lab.bench.router.backends import Pace
 from lab.bench.router.chat import answer, requests_of
 from lab.bench.router.contestant import PENSTOCK, Field
 from lab.bench.router.load import Load
-from lab.bench.router.rounds import Told, clients, set_pace
+from lab.bench.router.rounds import Progress, clients, set_pace
 from lab.bench.router.streams import Streams
 from lab.servers.errors import NotReady
 
@@ -44,7 +44,7 @@ class LeakCheck(msgspec.Struct, frozen=True):
     """The same for each request between the middles of the two, which is half of all."""
 
 
-def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
+def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
     """Send so many requests to a fresh agent and watch its memory."""
     contestant = next(contestant for contestant in field.contestants if contestant.name == PENSTOCK)
     set_pace(field, Pace(interval_s=1.0))
@@ -58,7 +58,7 @@ def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
             streams_left += _leave_streams(contestant.port)
         resident = [resident_bytes(pid)]
         for look in range(LOOKS):
-            tell(f"memory over {requests} requests: {done} so far")
+            progress(f"memory over {requests} requests: {done} so far")
             run = load.closed_loop(CLOSED_LOOP_S, max_answers=requests * (look + 1) // LOOKS - done)
             done += run.answers
             errors += run.errors

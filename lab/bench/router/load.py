@@ -35,11 +35,11 @@ class Run(msgspec.Struct):
 
 
 class _Connection:
-    __slots__ = ("asked_at", "busy", "heard", "request", "sock")
+    __slots__ = ("asked_at", "busy", "received", "request", "sock")
 
     def __init__(self, request: bytes) -> None:
         self.request = request
-        self.heard = b""
+        self.received = b""
         self.busy = False
         self.asked_at = 0.0
         self.sock: socket.socket | None = None
@@ -133,7 +133,7 @@ class Load:
         return run
 
     def _ask(self, connection: _Connection) -> None:
-        connection.busy, connection.heard = True, b""
+        connection.busy, connection.received = True, b""
         connection.asked_at = time.perf_counter()
         assert connection.sock is not None
         try:
@@ -156,10 +156,10 @@ class Load:
             was_busy = connection.busy
             self._fail(connection)
             return was_busy
-        if connection.heard:
-            data = connection.heard + data
+        if connection.received:
+            data = connection.received + data
         if not data.endswith(self._whole):
-            connection.heard = data
+            connection.received = data
             return _is_error(data) and self._fail(connection)
         if not data.startswith(_OK):
             return self._fail(connection)
@@ -193,7 +193,7 @@ class Load:
         connection.sock = socket.create_connection(("127.0.0.1", self._port), timeout=ANSWER_TIMEOUT_S)
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.setblocking(False)
-        connection.busy, connection.heard = False, b""
+        connection.busy, connection.received = False, b""
         self._by_fd[connection.sock.fileno()] = connection
         self._epoll.register(connection.sock.fileno(), select.EPOLLIN)
 

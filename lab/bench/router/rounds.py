@@ -19,7 +19,7 @@ from lab.geoip import SITES
 from lab.quantile import quantile
 from lab.servers.free_ports import LOOPBACK
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 """Progress callback: receives a short description of the current measurement."""
 
 KEYS = ("demo-open", "demo-personal", "demo-eu-personal")
@@ -78,7 +78,7 @@ def clients() -> list[Client]:
 
 
 def request_rounds(
-    field: Field, rounds: int, seconds: float, warm_up_s: float, per_s: float, connections: int, tell: Told
+    field: Field, rounds: int, seconds: float, warm_up_s: float, per_s: float, connections: int, progress: Progress
 ) -> dict[str, list[RequestRound]]:
     """Measure non-streaming requests: throughput in a closed loop, then latency at a fixed rate.
 
@@ -89,7 +89,7 @@ def request_rounds(
         warm_up_s: duration (s) of the unmeasured closed loop before them.
         per_s: the fixed rate (requests/s).
         connections: concurrent requests in the closed loop.
-        tell: receives progress messages.
+        progress: receives progress messages.
     """
     asks = requests_of(clients(), stream=False)
     asks = [asks[number % len(asks)] for number in range(connections)]
@@ -97,7 +97,7 @@ def request_rounds(
     turns: list[Contestant | None] = [None, *field.contestants]
     for number, contestant in _turns(turns, rounds):
         name = contestant.name if contestant is not None else DIRECT
-        tell(f"whole answers, round {number} of {rounds}: {name}")
+        progress(f"whole answers, round {number} of {rounds}: {name}")
         load = Load(contestant.port if contestant is not None else field.backends[0], asks, answer())
         try:
             load.closed_loop(warm_up_s)
@@ -122,7 +122,7 @@ def request_rounds(
 
 
 def stream_rounds(
-    field: Field, rounds: int, seconds: float, streams: int, chunks_per_s: float, tell: Told
+    field: Field, rounds: int, seconds: float, streams: int, chunks_per_s: float, progress: Progress
 ) -> dict[str, list[StreamRound]]:
     """Measure streams with one chunk per write: the cost of relaying each chunk.
 
@@ -132,13 +132,13 @@ def stream_rounds(
         seconds: duration (s) of each measurement.
         streams: number of concurrent streams.
         chunks_per_s: the rate of all streams together.
-        tell: receives progress messages.
+        progress: receives progress messages.
     """
     interval_s = streams / chunks_per_s
     set_pace(field, Pace(interval_s, chunks=int((seconds + 10 * SETTLE_S) / interval_s) + 1_000))
     found: dict[str, list[StreamRound]] = {}
     for number, contestant in _turns(list(field.contestants), rounds):
-        tell(f"streams, round {number} of {rounds}: {contestant.name}")
+        progress(f"streams, round {number} of {rounds}: {contestant.name}")
         clients_ = Streams(contestant.port, requests_of(clients(), stream=True))
         try:
             begun = clients_.open(streams, OPEN_TIMEOUT_S)
@@ -159,7 +159,9 @@ def stream_rounds(
     return found
 
 
-def open_streams(field: Field, streams: int, seconds: float, interval_s: float, tell: Told) -> dict[str, OpenStreams]:
+def open_streams(
+    field: Field, streams: int, seconds: float, interval_s: float, progress: Progress
+) -> dict[str, OpenStreams]:
     """Measure many slow streams: resident memory per stream, and the total cost. Every contestant is restarted, since a
     process may not return freed memory to the system.
 
@@ -168,12 +170,12 @@ def open_streams(field: Field, streams: int, seconds: float, interval_s: float, 
         streams: number of streams to open.
         seconds: duration (s) of the measurement.
         interval_s: time (s) between two chunks of a stream.
-        tell: receives progress messages.
+        progress: receives progress messages.
     """
     set_pace(field, Pace(interval_s, chunks=1_000_000))
     found = {}
     for contestant in field.contestants:
-        tell(f"{streams} slow streams: {contestant.name}")
+        progress(f"{streams} slow streams: {contestant.name}")
         contestant.process.restart(OPEN_TIMEOUT_S)
         pid = contestant.process.pid
         _warm_up(contestant)
@@ -212,11 +214,11 @@ def _warm_up(contestant: Contestant) -> None:
 Turn = TypeVar("Turn")
 
 
-def _turns(everybody: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
+def _turns(contestants: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
     """Yield the turns of each round, alternately forwards and backwards, starting one position later each round."""
     for number in range(rounds):
-        first = number % len(everybody)
-        order = [*everybody[first:], *everybody[:first]]
+        first = number % len(contestants)
+        order = [*contestants[first:], *contestants[:first]]
         for turn in order if number % 2 == 0 else reversed(order):
             yield number + 1, turn
 

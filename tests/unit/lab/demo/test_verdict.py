@@ -110,7 +110,7 @@ def test_a_late_attempt_of_an_agent_at_the_dead_region_is_missed() -> None:
 
 
 def test_a_loss_that_nobody_noticed_is_missed() -> None:
-    assert "failover" in missed(replaced(RUN, beliefs=()))
+    assert "failover" in missed(replaced(RUN, peer_states=()))
     assert "failover" in missed(without(RUN, EventKind.REGION_KILLED))
 
 

@@ -19,37 +19,37 @@ DATA = SHARED_DATA
 
 
 def test_without_anything_the_story_is_told_of_frankfurt() -> None:
-    material = gather(None, None, None, 1.0, Random(1))
-    assert material.scenario.lost_region == material.scenario.surge_region == "eu-de"
-    assert near_share(material.topology, "eu-de") == pytest.approx(HERO_SHARE)
-    assert "generated" in material.workload
-    assert "No trace says where its clients were" in material.geography
-    assert any(ask.planned.id.startswith("pulse") for ask in material.asks)
-    assert len({ask.planned.id for ask in material.asks}) == len(material.asks)
+    inputs = gather(None, None, None, 1.0, Random(1))
+    assert inputs.scenario.lost_region == inputs.scenario.surge_region == "eu-de"
+    assert near_share(inputs.topology, "eu-de") == pytest.approx(HERO_SHARE)
+    assert "generated" in inputs.workload
+    assert "No trace says where its clients were" in inputs.geography
+    assert any(ask.planned.id.startswith("pulse") for ask in inputs.asks)
+    assert len({ask.planned.id for ask in inputs.asks}) == len(inputs.asks)
 
 
 def test_with_a_database_the_story_is_told_where_it_has_clients(tmp_path: Path) -> None:
     iberia_and_japan = [site for site in SITES if site.country in ("ES", "PT", "JP", "US")]
     write_geoip(tmp_path / "some.mmdb", iberia_and_japan)
-    material = gather(None, tmp_path / "some.mmdb", None, 1.0, Random(1))
-    assert material.scenario.lost_region == "eu-es"
-    assert near_share(material.topology, "eu-es") == pytest.approx(HERO_SHARE)
-    assert "some.mmdb" in material.geography
+    inputs = gather(None, tmp_path / "some.mmdb", None, 1.0, Random(1))
+    assert inputs.scenario.lost_region == "eu-es"
+    assert near_share(inputs.topology, "eu-es") == pytest.approx(HERO_SHARE)
+    assert "some.mmdb" in inputs.geography
 
 
 def test_where_nobody_is_near_the_eu_another_region_is_the_hero(tmp_path: Path) -> None:
     write_geoip(tmp_path / "japan.mmdb", [site for site in SITES if site.country == "JP"])
-    material = gather(None, tmp_path / "japan.mmdb", None, 1.0, Random(1))
-    assert material.scenario.lost_region == "jp-tok"
+    inputs = gather(None, tmp_path / "japan.mmdb", None, 1.0, Random(1))
+    assert inputs.scenario.lost_region == "jp-tok"
 
 
 def test_measured_round_trips_replace_those_of_the_bundle(tmp_path: Path) -> None:
     regions = ("eu-de", "eu-es", "eu-gb", "us-east", "jp-tok")
     lines = [f"{a},{b},{1 if a == b else 77}" for a in regions for b in regions]
     (tmp_path / "rtt.csv").write_text("\n".join(["from,to,rtt_ms", *lines]))
-    material = gather(None, None, tmp_path / "rtt.csv", 1.0, Random(1))
-    assert material.matrix.between("eu-de", "jp-tok") == 77
-    assert "rtt.csv" in material.network
+    inputs = gather(None, None, tmp_path / "rtt.csv", 1.0, Random(1))
+    assert inputs.matrix.between("eu-de", "jp-tok") == 77
+    assert "rtt.csv" in inputs.network
     (tmp_path / "rtt.csv").write_text("from,to,rtt_ms\neu-de,eu-de,1\n")
     with pytest.raises(MatrixError):
         gather(None, None, tmp_path / "rtt.csv", 1.0, Random(1))
@@ -65,12 +65,12 @@ def test_a_trace_too_short_is_blamed_by_name(tmp_path: Path) -> None:
 @pytest.mark.skipif(not DATA.exists(), reason="the public traces are not at hand")
 @pytest.mark.parametrize("name", ["azure-llm-2023-conv.csv", "azure-llm-2023-code.csv", "mooncake-conversation.jsonl"])
 def test_real_traces_fill_the_story(name: str) -> None:
-    material = gather(DATA / "traces" / name, None, None, 1.0, Random(1))
-    assert f"successive real requests of {name}" in material.workload
+    inputs = gather(DATA / "traces" / name, None, None, 1.0, Random(1))
+    assert f"successive real requests of {name}" in inputs.workload
     generated = gather(None, None, None, 1.0, Random(1))
-    assert len(material.asks) == len(generated.asks)
-    for phase in material.scenario.phases:
-        assert sum(phase.covers(ask.planned.at_s) for ask in material.asks) > 20
+    assert len(inputs.asks) == len(generated.asks)
+    for phase in inputs.scenario.phases:
+        assert sum(phase.covers(ask.planned.at_s) for ask in inputs.asks) > 20
 
 
 def test_the_same_seed_gathers_the_same_material() -> None:
