@@ -73,12 +73,12 @@ class Tally:
         """
         while self._recent and self._recent[0][0] < at_s - RECENT_S:
             self._recent.popleft()
-        recent = [served for _, served in self._recent]
-        ttft = [request.ttft_s * 1000 for request in recent if request.ttft_s is not None]
+        answered = [served for _, served in self._recent]
+        ttft = [request.ttft_s * 1000 for request in answered if request.ttft_s is not None]
         return Now(
             at_s=at_s,
             phase=phase,
-            regions=tuple(self._region(name, recent, states, running) for name in self._cities),
+            regions=tuple(self._region(name, answered, states, running) for name in self._cities),
             asked=self.asked,
             answered=self._outcomes[Outcome.OK],
             refused=self._outcomes[Outcome.REFUSED],
@@ -88,9 +88,9 @@ class Tally:
         )
 
     def _region(
-        self, name: str, recent: Sequence[Served], states: Mapping[str, str], running: Mapping[str, int]
+        self, name: str, answered: Sequence[Served], states: Mapping[str, str], running: Mapping[str, int]
     ) -> RegionNow:
-        recent = Counter(request.home for request in recent if request.server == name)
+        recent = Counter(request.home for request in answered if request.server == name)
         return RegionNow(
             name=name,
             city=self._cities[name],
