@@ -21,10 +21,12 @@ def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
         return NOT_MAPPED
     if subdivision is not None:
         code = f"{country}-{subdivision}"
-        for one in policy.entry_maps:
-            if code in one.client_subdivisions:
-                return one.regions
-    return next((one.regions for one in policy.entry_maps if country in one.client_countries), NOT_MAPPED)
+        for entry_map in policy.entry_maps:
+            if code in entry_map.client_subdivisions:
+                return entry_map.regions
+    return next(
+        (entry_map.regions for entry_map in policy.entry_maps if country in entry_map.client_countries), NOT_MAPPED
+    )
 
 
 def order_by_entry_map(policy: Policy, location: Location, nearest: Iterable[str]) -> tuple[str, ...]:

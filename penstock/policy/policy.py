@@ -149,7 +149,7 @@ class ResidencyRule(PolicyStruct, frozen=True):
 
 
 class AcceptedLoss(PolicyStruct, frozen=True):
-    """A residency class whose end, when its last regions are lost, somebody has accepted; `policy verify` asks."""
+    """A residency class whose loss, if its regions fail, is accepted. `policy verify` rejects losses that are not."""
 
     name: str
     regions: frozenset[str]
@@ -305,7 +305,7 @@ class RolloutRules(PolicyStruct, frozen=True):
 
 
 class Policy(PolicyStruct, frozen=True, dict=True):
-    """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
+    """One accepted revision of the bundle, compiled. Equal content has an equal digest."""
 
     regions: dict[str, Region]
     models: dict[str, Model]

@@ -31,7 +31,7 @@ _KIND_OF = {
 """Fields of a policy whose kind of document is not the field's own name."""
 
 _BROUGHT = {"time_zones"}
-"""Fields that no document is of: that they come and go is told of by those that bring them."""
+"""Fields without a document of their own; the changes of their sources are reported instead."""
 
 _NO_MEANING = {"source"}
 """Fields that say where something was written, and not what."""
@@ -75,13 +75,13 @@ def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
         if _holds_documents(getattr(after, field)) or _holds_documents(getattr(before, field)):
             was, now = _by_name(old.get(field, {})), _by_name(new.get(field, {}))
             if field in _BROUGHT:
-                was, now = ({name: one[name] for name in was.keys() & now.keys()} for one in (was, now))
+                was, now = ({name: fields[name] for name in was.keys() & now.keys()} for fields in (was, now))
             changes += _documents(kind, was, now)
         else:
             # The one document of its kind: a struct's fields are the document's, anything else is a field itself.
             is_struct = isinstance(getattr(after, field), msgspec.Struct)
             changes += _fields(kind, "", "" if is_struct else field, old.get(field), new.get(field))
-    return tuple(sorted(changes, key=lambda one: (one.kind, one.name, one.field)))
+    return tuple(sorted(changes, key=lambda change: (change.kind, change.name, change.field)))
 
 
 def _plain(policy: Policy) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _holds_documents(value: Any) -> bool:
 
 def _by_name(documents: Any) -> dict[str, Any]:
     if isinstance(documents, list):
-        return {str(one.get("name", index)): one for index, one in enumerate(documents)}
+        return {str(document.get("name", index)): document for index, document in enumerate(documents)}
     return dict(documents)
 
 
@@ -127,7 +127,7 @@ def _shown(path: str, value: Any) -> Any:
     if path == "key_digests" and isinstance(value, list):
         return [str(digest)[:SHOWN_DIGEST] for digest in value]
     if path == "changes" and isinstance(value, list):
-        # The clock changes of a time zone: nobody reads a hundred moments, and no bundle chooses them.
+        # The clock changes of a time zone, of which there are about a hundred, are not set in the bundle.
         return f"rules {sha256(msgspec.json.encode(value)).hexdigest()[:SHOWN_DIGEST]}"
     return value
 

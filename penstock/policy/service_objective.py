@@ -17,7 +17,7 @@ class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
-    """How an agent's clients were answered lately, by one model, against the objective that the agent knows."""
+    """Recent responses of one agent for one model, counted against the objective that the agent has."""
 
     model: str
     first_byte_s: float

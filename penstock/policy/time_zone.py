@@ -1,6 +1,6 @@
 """A time zone's clocks as far as policy needs them: by how much they differ from UTC, and when that changes.
 
-The rules are compiled into the policy, so that whoever holds it reckons alike, whatever data its machine has. A local
+The rules are compiled into the policy, so that every process computes the same times, whatever time zone data it has. A
 time is taken as iCalendar has it (RFC 5545, section 3.3.5): one that comes twice is the first of the two, and one that
 is left out is as far after the change as it would have been without it.
 """

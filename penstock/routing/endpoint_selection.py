@@ -169,7 +169,7 @@ def choose_endpoint(
     if view_age_s > STALE_SHARE_OF_SERVICE * service_s and len(endpoints) > 2:
         candidates = _two_open(endpoints, tried, rng)
     elif tried or same_zone:
-        candidates = [one for one in candidates if one[1].name not in tried]
+        candidates = [candidate for candidate in candidates if candidate[1].name not in tried]
     best, as_good = _soonest(candidates, work)
     # Only a trial completes at once: it comes before endpoints that hold something.
     if held and best > 0.0:
@@ -181,7 +181,7 @@ def choose_endpoint(
     if best == NO_SCORE:
         return EndpointChoice(None, rejections(endpoints, tried))
     if same_zone:
-        near, near_good = _soonest([one for one in candidates if one[0] in same_zone], work)
+        near, near_good = _soonest([candidate for candidate in candidates if candidate[0] in same_zone], work)
         if near <= best + ZONE_GAP_S:
             as_good = near_good
     # `Random.randrange` takes eight times as long.
@@ -196,21 +196,21 @@ def consider(
     same_zone: Sequence[int] = (),
 ) -> tuple[ConsideredEndpoint, ...]:
     """What `choose_endpoint` compares, soonest first; the args are those of it."""
-    scores = [_done_s(one, work, tried) for one in endpoints]
+    scores = [_done_s(endpoint, work, tried) for endpoint in endpoints]
     for index, score in _spared(endpoints, work, held, tried).items():
         scores[index] = score
     seen = [
         ConsideredEndpoint(
-            one.name,
+            endpoint.name,
             score if score < NO_SCORE else None,
-            one.in_flight,
-            _reject(one, tried),
+            endpoint.in_flight,
+            _reject(endpoint, tried),
             index in held,
             index in same_zone,
         )
-        for index, (one, score) in enumerate(zip(endpoints, scores, strict=True))
+        for index, (endpoint, score) in enumerate(zip(endpoints, scores, strict=True))
     ]
-    return tuple(sorted(seen, key=lambda one: (one.done_s is None, one.done_s or 0.0, one.name)))
+    return tuple(sorted(seen, key=lambda endpoint: (endpoint.done_s is None, endpoint.done_s or 0.0, endpoint.name)))
 
 
 def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) -> tuple[Rejection, ...]:
@@ -229,8 +229,8 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
     prefill_s, decode_s = work.prefill_s, work.decode_s
     best, bound = NO_SCORE, MAX_S
     found: list[tuple[float, int]] = []
-    for index, one in candidates:
-        ahead_s, prefill, decode = one.score_coefficients
+    for index, endpoint in candidates:
+        ahead_s, prefill, decode = endpoint.score_coefficients
         score = ahead_s + prefill_s * prefill + decode_s * decode
         if score <= bound:
             found.append((score, index))
@@ -240,10 +240,10 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
     return best, [index for score, index in found if score <= bound]
 
 
-def _done_s(one: EndpointView, work: Work, tried: Container[str]) -> float:
+def _done_s(endpoint: EndpointView, work: Work, tried: Container[str]) -> float:
     """When an endpoint would complete the request (s from now); infinite where it may not have it."""
-    ahead_s, prefill, decode = one.score_coefficients
-    return NO_SCORE if one.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
+    ahead_s, prefill, decode = endpoint.score_coefficients
+    return NO_SCORE if endpoint.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
 
 
 def _spared(
@@ -263,15 +263,19 @@ def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Ran
     count, draw = len(endpoints), rng.random
     for _ in range(MAX_DRAWS):
         index = int(draw() * count)
-        one = endpoints[index]
-        if one.score_coefficients[0] < NO_SCORE and one.name not in tried and (not found or index != found[0][0]):
-            found.append((index, one))
+        endpoint = endpoints[index]
+        if (
+            endpoint.score_coefficients[0] < NO_SCORE
+            and endpoint.name not in tried
+            and (not found or index != found[0][0])
+        ):
+            found.append((index, endpoint))
             if len(found) == 2:
                 return found
     open_ = [
-        (index, one)
-        for index, one in enumerate(endpoints)
-        if one.score_coefficients[0] < NO_SCORE and one.name not in tried
+        (index, endpoint)
+        for index, endpoint in enumerate(endpoints)
+        if endpoint.score_coefficients[0] < NO_SCORE and endpoint.name not in tried
     ]
     return rng.sample(open_, 2) if len(open_) > 2 else open_
 

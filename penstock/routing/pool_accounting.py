@@ -1,4 +1,4 @@
-"""What one agent accounts for on the endpoints of a pool: requests, reserved work, and what completions have shown.
+"""One agent's accounts of the endpoints of a pool: requests, reserved work, and speeds learned from completions.
 
 The agent and the simulator keep these accounts with the same code. Every number that is added for a request is
 subtracted when the request ends, so the accounts of an idle endpoint are zero.
@@ -6,6 +6,7 @@ subtracted when the request ends, so the accounts of an idle endpoint are zero.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.fleet.expected_wait import mean_with, pool_service_s
@@ -31,7 +32,7 @@ class Load(NamedTuple):
 NO_LOAD: Final = Load(0, 0, 0)
 
 
-class PoolTotals:
+class PoolTotals(ABC):
     """The totals of a pool that its endpoints read and update."""
 
     __slots__ = ("ejected", "in_flight", "panics", "rules", "service_s", "size")
@@ -59,13 +60,13 @@ class PoolTotals:
         """Whether outlier detection may eject one more endpoint of this pool."""
         return room_to_eject(self.ejected, self.size, self.rules)
 
+    @abstractmethod
     def update_readiness(self) -> None:
-        """Decide again which endpoints may take requests. Called after the health of an endpoint has changed."""
-        raise NotImplementedError
+        """Update which endpoints may take requests. Called after the health of an endpoint has changed."""
 
+    @abstractmethod
     def recount(self) -> None:
-        """Sum the numbers of the endpoints again."""
-        raise NotImplementedError
+        """Update the totals. Called after a change on one of the endpoints."""
 
 
 class EndpointAccount:
@@ -144,7 +145,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 
 
 class PoolAccount(PoolTotals, Generic[Member]):
-    """The accounts of the endpoints that serve one model, and their sums. Reads cost nothing."""
+    """The accounts of the endpoints that serve one model, and their totals, which are kept up to date."""
 
     __slots__ = ("endpoints", "near", "positions", "prior_s", "ready", "shares_endpoints", "slots", "views")
 
@@ -177,7 +178,7 @@ class PoolAccount(PoolTotals, Generic[Member]):
         return any(view.takes_more for view in self.views)
 
     def set_endpoints(self, endpoints: list[Member]) -> None:
-        """Replace the members. The caller sums up the pool afterwards."""
+        """Replace the members. The caller calls `recount` afterwards."""
         self.endpoints = endpoints
         self.size = len(endpoints)
         self.views = [endpoint.view for endpoint in endpoints]
@@ -191,8 +192,12 @@ class PoolAccount(PoolTotals, Generic[Member]):
             endpoint.view.service_s = endpoint.service_s if endpoint.service_s is not None else self.service_s
             endpoint.view.update_score()
 
+    def update_readiness(self) -> None:
+        """As `PoolTotals.update_readiness`, without outlier detection."""
+        self.recount()
+
     def recount(self) -> None:
-        """Sum the numbers of the endpoints again. Called after a change on one of them."""
+        """As `PoolTotals.recount`."""
         ready = [endpoint for endpoint in self.endpoints if endpoint.view.ready and not endpoint.view.draining]
         self.ready = len(ready)
         self.slots = sum([endpoint.view.slots for endpoint in ready])

@@ -16,13 +16,13 @@ def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
     is degraded, which changes no routing, only the control plane knows.
     """
     held = snapshot.newest(origin)
-    heard = held is not None and now - held.received_at <= FRESH_S
-    seen = held.report.peers if held is not None and heard else ()
+    is_reporting = held is not None and now - held.received_at <= FRESH_S
+    seen = held.report.peers if held is not None and is_reporting else ()
     states = {peer.region: peer.state for peer in seen if peer.state is not RegionState.UNKNOWN}
     views = {}
     for region in policy.regions:
         health = snapshot.health.get(region, RegionHealth())
-        state = RegionState.HEALTHY if region == origin and heard else states.get(region, health.state)
+        state = RegionState.HEALTHY if region == origin and is_reporting else states.get(region, health.state)
         if state is RegionState.DRAINING:
             state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
         if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:

@@ -211,15 +211,15 @@ def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
     one. Where no endpoint has one, all are None, and least request applies.
     """
     learners = list(learners)
-    newest = max((one.seen_at for one in learners), default=-inf)
-    known = [_Known(one.learned, one.prior, left_of(newest - one.seen_at)) for one in learners]
-    if all(one.learned is not None and one.left >= 1.0 for one in known):
-        return [one.learned for one in known]
+    newest = max((learner.seen_at for learner in learners), default=-inf)
+    known = [_Known(learner.learned, learner.prior, left_of(newest - learner.seen_at)) for learner in learners]
+    if all(endpoint.learned is not None and endpoint.left >= 1.0 for endpoint in known):
+        return [endpoint.learned for endpoint in known]
     likely = _likely(known)
     if None in likely:
         middle = _middle(known, likely)
-        likely = [one or middle for one in likely]
-    return [_mixed(before, one.learned, one.left) for before, one in zip(likely, known, strict=True)]
+        likely = [endpoint or middle for endpoint in likely]
+    return [_mixed(before, endpoint.learned, endpoint.left) for before, endpoint in zip(likely, known, strict=True)]
 
 
 class _Known(NamedTuple):
@@ -233,27 +233,31 @@ class _Known(NamedTuple):
 
 def _likely(known: list[_Known]) -> list[Speed | None]:
     """The prior of each endpoint as its siblings correct it; None where there is none."""
-    ratios = [(one.learned, one.prior, one.left) for one in known if one.learned is not None and one.prior is not None]
+    ratios = [
+        (endpoint.learned, endpoint.prior, endpoint.left)
+        for endpoint in known
+        if endpoint.learned is not None and endpoint.prior is not None
+    ]
     prefill = _mean([(learned.prefill / before.prefill, left) for learned, before, left in ratios])
     decode = _mean([(learned.decode / before.decode, left) for learned, before, left in ratios])
     start_s = _mean([(learned.start_s, left) for learned, _, left in ratios], otherwise=0.0)
-    return [one.prior and _scaled(one.prior, start_s, prefill, decode) for one in known]
+    return [endpoint.prior and _scaled(endpoint.prior, start_s, prefill, decode) for endpoint in known]
 
 
 def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
     """The mean of the speeds that are known or likely; None where there are none."""
-    some = [
-        (one.learned, one.left) if one.learned is not None else (before, 1.0)
-        for before, one in zip(likely, known, strict=True)
+    candidates = [
+        (endpoint.learned, endpoint.left) if endpoint.learned is not None else (before, 1.0)
+        for before, endpoint in zip(likely, known, strict=True)
     ]
-    found = [(speed, left) for speed, left in some if speed is not None and left > 0.0]
+    found = [(speed, left) for speed, left in candidates if speed is not None and left > 0.0]
     if not found:
         return None
     return Speed(
-        _mean([(one.start_s, left) for one, left in found]),
-        _mean([(one.prefill, left) for one, left in found]),
-        _mean([(one.decode, left) for one, left in found]),
-        _mean([(one.crowding, left) for one, left in found]),
+        _mean([(speed.start_s, left) for speed, left in found]),
+        _mean([(speed.prefill, left) for speed, left in found]),
+        _mean([(speed.decode, left) for speed, left in found]),
+        _mean([(speed.crowding, left) for speed, left in found]),
     )
 
 

@@ -148,12 +148,12 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
             return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {client.tenant!r}")
         return mask(policy, RequestFacts(tenant.name, tenant.data_class, client.location))
     masks = [mask(policy, facts) for facts in _senders(policy, client.location)]
-    refused = next((one for one in masks if isinstance(one, Refusal)), None)
+    refused = next((result for result in masks if isinstance(result, Refusal)), None)
     if refused is not None:
         return Refusal(refused.reason, f"for some tenants {refused.detail}; name the tenant", refused.rejected)
-    every = [one for one in masks if isinstance(one, Mask)]
-    permitted = reduce(frozenset.__and__, (one.permitted.regions for one in every), frozenset(policy.regions))
-    rejected = tuple(dict.fromkeys(rejection for one in every for rejection in one.rejected))
+    every = [mask for mask in masks if isinstance(mask, Mask)]
+    permitted = reduce(frozenset.__and__, (mask.permitted.regions for mask in every), frozenset(policy.regions))
+    rejected = tuple(dict.fromkeys(rejection for mask in every for rejection in mask.rejected))
     if not permitted:
         detail = "no region may read the requests of every tenant; name the tenant"
         return Refusal(Reason.NO_PERMITTED_REGION, detail, rejected)
@@ -163,7 +163,7 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
 def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
     """Facts that represent every tenant: those that a rule names, and one of each data class for the others."""
     named = {name for rule in policy.residency for name in rule.tenants}
-    kinds = {(one.name if one.name in named else "", one.data_class) for one in policy.tenants.values()}
+    kinds = {(tenant.name if tenant.name in named else "", tenant.data_class) for tenant in policy.tenants.values()}
     return [RequestFacts(name, data_class, location) for name, data_class in sorted(kinds)]
 
 

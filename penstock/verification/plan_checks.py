@@ -55,7 +55,7 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
     """
     classes = tuple(examples)
     max_lost = min(len(policy.regions), 2 if len(policy.regions) <= MAX_FOR_PAIRS else 1)
-    named = {one.name: (one.regions, example) for one, example in examples.items()}
+    named = {residency.name: (residency.regions, example) for residency, example in examples.items()}
     breaches: list[Breach] = []
     made = 0
     for per_s in (AMPLE_PER_S, SCARCE_PER_S):
@@ -66,9 +66,9 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
                 snapshot = _snapshot(policy, classes, lost, per_s)
                 for logic in PLANNERS:
                     by = planner(logic, OFFLINE_LIMIT_S)
-                    one = by.plan(_tick(policy, snapshot, before))
+                    result = by.plan(_tick(policy, snapshot, before))
                     made += 1
-                    breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))
+                    breaches += _outside(policy, result, named, lost, logic.value.replace("_", " "))
     return Plans(made, max_lost, tuple(breaches))
 
 
@@ -84,7 +84,7 @@ def _outside(
             regions, example = named[entry.residency]
             for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
                 yield breach(policy, "plan", example, region, f"in the {logic}'s plan for {origin}", lost)
-    for key, tables in compute_tables((one.problem for one in planned.answers), planned.plans).items():
+    for key, tables in compute_tables((flows.problem for flows in planned.answers), planned.plans).items():
         regions, example = named[key.residency]
         for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):
             yield breach(policy, "failover table", example, region, key.origin, lost)
@@ -100,7 +100,9 @@ def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str
     agents = {}
     for region in policy.regions:
         demand = tuple(
-            DemandReport(model, one.name, tuple(sorted(one.regions)), per_s) for one in classes if region in one.regions
+            DemandReport(model, residency.name, tuple(sorted(residency.regions)), per_s)
+            for residency in classes
+            if region in residency.regions
         )
         pool = PoolReport(model, 1, 1, SLOTS, 0, 1.0)
         if region not in lost:

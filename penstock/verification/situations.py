@@ -60,7 +60,9 @@ def places(policy: Policy) -> list[Location]:
     for country in sorted(named):
         found.append(Location(country))
         if country in subdivisions:
-            found += [Location(country, one) for one in sorted(subdivisions[country] | {OTHER_SUBDIVISION})]
+            found += [
+                Location(country, subdivision) for subdivision in sorted(subdivisions[country] | {OTHER_SUBDIVISION})
+            ]
     return found
 
 
@@ -72,7 +74,7 @@ def situations(policy: Policy) -> list[Situation]:
         named = tuple(matches_tenant(rule, facts) for rule in policy.residency)
         senders.setdefault(named, {})[tenant.name] = tenant.data_class
     everywhere = places(policy)
-    return [one for tenants in senders.values() for one in _of_alike(policy, tenants, everywhere)]
+    return [situation for tenants in senders.values() for situation in _of_alike(policy, tenants, everywhere)]
 
 
 def _of_alike(policy: Policy, tenants: dict[str, str], everywhere: list[Location]) -> Iterator[Situation]:

@@ -21,8 +21,7 @@ from penstock.routing.decision import Decision, admit_at_origin, decide, within_
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.steering import Client, SteeringAdvisor
-from penstock.verification.breach import Breach, breach
-from penstock.verification.rule_reading import permitted
+from penstock.verification.breach import Breach, breach, permitted
 from penstock.verification.situations import Situation
 from penstock.wire.route_context import RouteContext, accept, seal
 from penstock.wire.signing import FleetKey
@@ -49,7 +48,7 @@ class EveryDraw(Random):
 
     def choices(self, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
         """The element at index `take` of those with a positive weight."""
-        possible = [one for one, weight in zip(population, weights, strict=True) if weight > 0.0]
+        possible = [value for value, weight in zip(population, weights, strict=True) if weight > 0.0]
         self.outcomes = len(possible)
         return [possible[min(self.take, len(possible) - 1)]]
 

@@ -13,7 +13,7 @@ from penstock.policy.residency import Mask, ResidencyClass, cite
 from penstock.routing.decision import decide
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import RegionView
-from penstock.verification.rule_reading import forbidding
+from penstock.verification.breach import forbidding
 from penstock.verification.situations import Situation
 from penstock.verification.stages import EveryDraw
 
@@ -61,15 +61,15 @@ def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation
         regions: the residency class.
         situations: the situations of the class.
     """
-    whose = tuple(str(one) for one in situations)
+    requests = tuple(str(situation) for situation in situations)
     ends: list[UnsurvivedLoss] = []
     for size in range(1, MAX_LOST + 1):
         for lost in combinations(sorted(regions.regions), size):
             if any(set(end.lost) <= set(lost) for end in ends) or _finds_a_place(policy, regions, frozenset(lost)):
                 continue
-            ends.append(UnsurvivedLoss(lost, whose[0], _why(policy, situations[0], lost)))
-    accepted = next((one.because for one in policy.accepted_losses if one.regions == regions.regions), "")
-    return Survival(regions.name, tuple(sorted(regions.regions)), whose, tuple(ends), accepted)
+            ends.append(UnsurvivedLoss(lost, requests[0], _why(policy, situations[0], lost)))
+    accepted = next((loss.because for loss in policy.accepted_losses if loss.regions == regions.regions), "")
+    return Survival(regions.name, tuple(sorted(regions.regions)), requests, tuple(ends), accepted)
 
 
 def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]) -> bool:

@@ -4,7 +4,7 @@ What is proved, and by what:
 
 1. *The mask agrees with the rules*, for every request. Every request that the rules distinguish (`situations`: exact
    and finite) is checked at every origin and in steering, against an independent evaluation of the rules
-   (`rule_reading`).
+   (`breach`).
 2. *No decision leaves the mask*, for every state of the fleet, plan, and history of retries. `decision.decide` returns
    a region only through `decision.within_mask`, which is checked for every class and every region. This proof does not
    depend on the number of regions.
@@ -30,11 +30,9 @@ import msgspec
 
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite, residency_class
-from penstock.verification.breach import Breach
-from penstock.verification.ineffective_rules import warnings
-from penstock.verification.maintenance_windows import window_warnings
+from penstock.verification.breach import Breach, forbidding, permitted
 from penstock.verification.plan_checks import planned
-from penstock.verification.rule_reading import forbidding, permitted
+from penstock.verification.policy_warnings import rule_warnings, window_warnings
 from penstock.verification.situations import Situation, situations
 from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_within_mask
 from penstock.verification.survival import Survival, survival
@@ -76,7 +74,7 @@ class VerificationReport(msgspec.Struct, frozen=True):
     @property
     def unsurvived(self) -> list[Survival]:
         """Classes that do not survive some loss of one region, which the policy does not accept."""
-        return [one for one in self.classes if not one.survives_any_one and not one.accepted]
+        return [residency for residency in self.classes if not residency.survives_any_one and not residency.accepted]
 
     @property
     def passed(self) -> bool:
@@ -89,41 +87,41 @@ def verify(policy: Policy) -> VerificationReport:
     """Verify all properties that the module docstring lists, for one policy."""
     found = situations(policy)
     by_class = _classes(policy, found)
-    served = {name for whose in by_class.values() for one in whose for name in one.tenants}
-    examples = {one: whose[0] for one, whose in by_class.items()}
+    served = {name for members in by_class.values() for situation in members for name in situation.tenants}
+    examples = {residency: members[0] for residency, members in by_class.items()}
     measured = _with_measured_distances(policy)
     breaches = [
         breach
-        for one in found
-        for stage in (at_origins(policy, one), at_steering(policy, one), at_servers(policy, one))
+        for situation in found
+        for stage in (at_origins(policy, situation), at_steering(policy, situation), at_servers(policy, situation))
         for breach in stage
     ]
-    reached = {one.name: at_decisions(measured, example) for one, example in examples.items()}
-    for one, example in examples.items():
-        breaches += [*at_within_mask(policy, example), *reached[one.name].breaches]
+    reached = {residency.name: at_decisions(measured, example) for residency, example in examples.items()}
+    for residency, example in examples.items():
+        breaches += [*at_within_mask(policy, example), *reached[residency.name].breaches]
     plans = planned(policy, examples)
     return VerificationReport(
         digest=policy.digest(),
         situations=len(found),
-        decisions=sum(one.decisions for one in reached.values()),
+        decisions=sum(checked.decisions for checked in reached.values()),
         plans=plans.made,
         lost_at_once=plans.max_lost,
-        whole=tuple(name for name, one in reached.items() if one.whole),
-        partly=tuple(name for name, one in reached.items() if not one.whole),
+        whole=tuple(name for name, checked in reached.items() if checked.whole),
+        partly=tuple(name for name, checked in reached.items() if not checked.whole),
         breaches=(*breaches, *plans.breaches),
-        classes=tuple(survival(measured, one, whose) for one, whose in by_class.items()),
-        refused=tuple(_refused(policy, one) for one in found if not permitted(policy, one)),
+        classes=tuple(survival(measured, residency, members) for residency, members in by_class.items()),
+        refused=tuple(_refused(policy, situation) for situation in found if not permitted(policy, situation)),
         unserved=tuple(sorted(policy.tenants.keys() - served)),
-        warnings=(*warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
+        warnings=(*rule_warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
     )
 
 
 def _classes(policy: Policy, found: list[Situation]) -> dict[ResidencyClass, list[Situation]]:
     """Every residency class that occurs, smallest first, with its situations."""
     by_regions: dict[frozenset[str], list[Situation]] = {}
-    for one in found:
-        if regions := permitted(policy, one):
-            by_regions.setdefault(regions, []).append(one)
+    for situation in found:
+        if regions := permitted(policy, situation):
+            by_regions.setdefault(regions, []).append(situation)
     ordered = sorted(by_regions, key=lambda regions: (len(regions), sorted(regions)))
     return {residency_class(regions): by_regions[regions] for regions in ordered}
 

@@ -39,9 +39,9 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[DemandGroup]
         *((origin, None, UNKNOWN_SHARE / len(homes)) for origin, _ in homes),
     ]
     kinds = [(tenant, model) for tenant in sorted(policy.tenants) for model in sorted(policy.models)]
-    each = requests_per_s / len(kinds)
+    rate_per_s = requests_per_s / len(kinds)
     return [
-        DemandGroup(origin, tenant, country, model, each * share)
+        DemandGroup(origin, tenant, country, model, rate_per_s * share)
         for tenant, model in kinds
         for origin, country, share in clients
     ]

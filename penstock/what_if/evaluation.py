@@ -25,7 +25,6 @@ from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
 from penstock.what_if.entry_regions import Entered, EntryResolver
 from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome
-from penstock.what_if.quota_share import admitted_shares
 from penstock.what_if.totals import Totals, totals
 
 
@@ -114,18 +113,34 @@ def _merged(parts: list[DemandOutcome], shares: dict[str, float]) -> DemandOutco
 def _admitted_shares(
     policy: Policy, demand: Sequence[DemandGroup], verdicts: Sequence[Entered | Refusal], fleet: Sequence[Capacity]
 ) -> list[float]:
-    """Share (0-1) of each group that its tenant's quota admits at its entry region."""
+    """Share (0-1) of each group that its tenant's quota admits at its entry region, in the steady state.
+
+    Bursts are ignored, and the load is assumed to be even over the agents of a region. Concurrency is the rate times
+    the service time (Little's law), which is the mean of the fleet or else the policy's expected service time.
+    """
     times_s: dict[str, list[float]] = defaultdict(list)
     for pool in fleet:
         times_s[pool.model].append(pool.service_s)
-    return admitted_shares(
-        policy,
-        [
-            None if isinstance(verdict, Refusal) else (verdict[0], group.tenant, group.model, group.requests_per_s)
-            for group, verdict in zip(demand, verdicts, strict=True)
-        ],
-        {model: sum(some) / len(some) for model, some in times_s.items()},
-    )
+    rates: dict[tuple[str, str], float] = defaultdict(float)
+    running: dict[tuple[str, str], float] = defaultdict(float)
+    for group, verdict in zip(demand, verdicts, strict=True):
+        if not isinstance(verdict, Refusal):
+            times = times_s.get(group.model, [policy.models[group.model].expected_service_s])
+            rates[verdict[0], group.tenant] += group.requests_per_s
+            running[verdict[0], group.tenant] += group.requests_per_s * sum(times) / len(times)
+    shares = {}
+    for (entry, tenant), per_s in rates.items():
+        quota = policy.tenants[tenant].quota
+        share = 1.0
+        if quota is not None and quota.requests_per_s is not None and per_s > quota.requests_per_s:
+            share = quota.requests_per_s / per_s
+        if quota is not None and quota.concurrent is not None and running[entry, tenant] > quota.concurrent:
+            share = min(share, quota.concurrent / running[entry, tenant])
+        shares[entry, tenant] = share
+    return [
+        1.0 if isinstance(verdict, Refusal) else shares[verdict[0], group.tenant]
+        for group, verdict in zip(demand, verdicts, strict=True)
+    ]
 
 
 def _planned(

@@ -31,7 +31,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Compile a bundle and print every error with its file and line. Exit with 1 if there are errors."""
     from control_plane.policy.compiler import compile_bundle
     from penstock.overrides.guard_rails import tenants_by_class
-    from penstock.verification.maintenance_windows import window_warnings
+    from penstock.verification.policy_warnings import window_warnings
 
     try:
         with exit_on_error("policy lint"):

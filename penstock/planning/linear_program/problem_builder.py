@@ -83,7 +83,7 @@ class ProblemBuilder:
         max_share = np.array([pool.max_share if pool is not None else 1.0 for pool in pools])
         uncapped = np.any(shape.permitted[:, (slots > 0.0) & (max_share >= 1.0)], axis=1)
         home, origin = self._home(shape, slots > 0.0), self._origin(shape)
-        demand = np.maximum([each.requests_per_s for each in demands.values()], MIN_DEMAND_PER_S)
+        demand = np.maximum([class_demand.requests_per_s for class_demand in demands.values()], MIN_DEMAND_PER_S)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
         reach_s, egress_s = self._reach(model, shape)

@@ -1,4 +1,4 @@
-"""Finds maintenance windows that together leave a residency class without any region."""
+"""Warns about rules without effect, and about maintenance windows that together empty a residency class."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from datetime import UTC, datetime
 
 from penstock.overrides.maintenance import PERIOD_S, Occurrence, occurrences
 from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
-from penstock.policy.residency import ResidencyClass
+from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
+from penstock.verification.situations import Situation
 
 DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
+
+
+def rule_warnings(policy: Policy, found: list[Situation], classes: list[ResidencyClass]) -> Iterator[str]:
+    """Warnings about rules that match no request or forbid no region, and about accepted losses without a class."""
+    for at, rule in enumerate(policy.residency):
+        if not any(situation.applies[at] for situation in found):
+            yield f"residency rule {cite(rule)} matches no tenant's requests"
+        elif not rule.deny and (rule.allow is None or rule.allow >= policy.regions.keys()):
+            yield f"residency rule {cite(rule)} keeps requests from no region"
+    existing = {residency.regions for residency in classes}
+    for accepted in policy.accepted_losses:
+        if accepted.regions not in existing:
+            yield f"accepted loss {accepted.name} is of no residency class: none permits exactly those regions"
 
 
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
@@ -21,37 +35,40 @@ def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterat
     those of one week after the last recurring window has begun, and those of one week after each distinct kind of
     clock change.
     """
-    known = sorted(classes, key=lambda one: (len(one.regions), one.name))
-    told: set[tuple[str, frozenset[str]]] = set()
+    known = sorted(classes, key=lambda residency: (len(residency.regions), residency.name))
+    reported: set[tuple[str, frozenset[str]]] = set()
     for at in _beginnings(policy):
         open_now = [
-            one for window in policy.maintenance for one in occurrences(policy, window, at, at) if at < one.ends_at
+            occurrence
+            for window in policy.maintenance
+            for occurrence in occurrences(policy, window, at, at)
+            if at < occurrence.ends_at
         ]
         for residency in known:
-            emptying = [one for one in open_now if one.window.regions & residency.regions]
-            covered = frozenset[str]().union(*(one.window.regions for one in emptying))
-            names = frozenset(one.window.name for one in emptying)
-            if residency.regions <= covered and (residency.name, names) not in told:
-                told.add((residency.name, names))
+            emptying = [occurrence for occurrence in open_now if occurrence.window.regions & residency.regions]
+            covered = frozenset[str]().union(*(occurrence.window.regions for occurrence in emptying))
+            names = frozenset(occurrence.window.name for occurrence in emptying)
+            if residency.regions <= covered and (residency.name, names) not in reported:
+                reported.add((residency.name, names))
                 yield _message(residency, emptying, at)
 
 
 def _beginnings(policy: Policy) -> list[float]:
     """The times to check (Unix time, in seconds): those at which another window may open."""
-    recurring = [one for one in policy.maintenance if one.recurrence is not Recurrence.NEVER]
+    recurring = [window for window in policy.maintenance if window.recurrence is not Recurrence.NEVER]
     spans = [
-        (one.starts_at - one.lead_s, one.starts_at + one.duration_s)
-        for one in policy.maintenance
-        if one.recurrence is Recurrence.NEVER
+        (window.starts_at - window.lead_s, window.starts_at + window.duration_s)
+        for window in policy.maintenance
+        if window.recurrence is Recurrence.NEVER
     ]
     if recurring:
-        settled_at = max(one.starts_at for one in recurring)
+        settled_at = max(window.starts_at for window in recurring)
         spans += [(at, at + PERIOD_S[Recurrence.WEEKLY]) for at in (settled_at, *_clock_changes(policy, settled_at))]
     found = {
-        one.drains_at
+        occurrence.drains_at
         for since, until in spans
         for window in policy.maintenance
-        for one in occurrences(policy, window, since, until)
+        for occurrence in occurrences(policy, window, since, until)
     }
     return sorted(found)
 
@@ -71,7 +88,7 @@ def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
 
 
 def _message(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
-    windows = " and ".join(_cite(one.window) for one in emptying)
+    windows = " and ".join(_cite_window(occurrence.window) for occurrence in emptying)
     when = datetime.fromtimestamp(at, UTC).strftime(DRAINED_ON)
     verb = "empties" if len(emptying) == 1 else "empty"
     return (
@@ -80,5 +97,5 @@ def _message(residency: ResidencyClass, emptying: list[Occurrence], at: float) -
     )
 
 
-def _cite(window: MaintenanceWindow) -> str:
+def _cite_window(window: MaintenanceWindow) -> str:
     return f"window {window.name} ({window.source})" if window.source else f"window {window.name}"

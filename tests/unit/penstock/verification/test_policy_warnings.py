@@ -11,7 +11,7 @@ from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
 from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
 from penstock.policy.time_zone import ClockChange, TimeZone
-from penstock.verification.maintenance_windows import window_warnings
+from penstock.verification.policy_warnings import window_warnings
 from penstock.verification.verify import verify
 from tests.support.planet import policy
 
