@@ -11,54 +11,60 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # sizes of requests
 
     max_head_bytes: int = 64 * 1024
-    """Request line and headers together."""
+    """Largest request line and headers together, in bytes; 64 KiB. A larger head is refused with 431."""
     max_headers: int = 128
+    """Largest number of headers of a request; 128. A request with more is refused with 431."""
     max_body_bytes: int = 512 * 1024 * 1024
-    """A larger body is refused with 413; by its Content-Length where present."""
+    """Largest request body, in bytes; 512 MiB. A larger body is refused with 413, by its Content-Length if it has
+    one."""
     kept_body_bytes: int = 16 * 1024 * 1024
-    """Bytes of a body that are kept, so that the request can be sent again to another endpoint. A larger body is
-    forwarded as it arrives, and its request is not retried. A JSON body must name its model within these bytes."""
+    """Part of a body that is kept in memory, in bytes; 16 MiB. A request whose whole body is kept can be sent again to
+    another endpoint. A larger body is forwarded as it arrives, and its request is not retried. A JSON body must name
+    its model within this part."""
     max_kept_bytes: int = 1024 * 1024 * 1024
-    """Memory for all kept bodies above 64 KiB together; further ones are refused with 429."""
+    """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. Further ones are refused with 429."""
     max_pipelined: int = 16
-    """Requests of one connection that may wait, parsed, before reading stops."""
+    """Parsed requests of one connection that wait before reading from it stops; 16."""
 
     # client timeouts
 
     head_timeout_s: float = 10.0
-    """From the first byte of a head to its last (s)."""
+    """Time from the first byte of a request head to its last, in seconds; 10. Also the limit for a TLS handshake."""
     body_timeout_s: float = 20.0
-    """For a body (s), plus one second for each `slowest_body_bytes_per_s` received. In addition a body may not stall
-    for `stall_timeout_s`, nor take longer than `request_timeout_s` before its request is handled."""
+    """Time for a request body, in seconds; 20. Each `slowest_body_bytes_per_s` received adds one second. In addition a
+    body may not stall for `stall_timeout_s`, nor take longer than `request_timeout_s` before its request is handled."""
     slowest_body_bytes_per_s: int = 1024
+    """Rate at which a request body has to arrive after `body_timeout_s`, in bytes per second; 1024."""
     idle_timeout_s: float = 75.0
-    """A connection without a request is closed after this time (s)."""
+    """Time after which a connection without a request is closed, in seconds; 75."""
     write_stall_timeout_s: float = 60.0
-    """A connection is closed when its client reads nothing for this time (s)."""
+    """Time after which a connection whose client reads nothing is closed, in seconds; 60."""
 
     # connections
 
     max_connections: int = 32_768
-    """Open connections, TLS handshakes included. Further ones are refused with 429 and closed; an eighth above the
-    limit, and for TLS, they are closed without a response. Reduced where the process's limit of open files is lower:
-    each connection needs two."""
+    """Largest number of open connections, TLS handshakes included; 32 768. Further ones are refused with 429 and
+    closed. An eighth above the limit, and for TLS, they are closed without a response. Reduced where the process's
+    limit of open files is lower: each connection needs two."""
     max_connections_per_address: int | None = None
-    """Open connections from one client address (for IPv6, from one /64); null means a quarter of `max_connections`.
-    Trusted proxies are exempt. Clients behind any other load balancer or NAT count as one address."""
+    """Largest number of open connections from one client address (for IPv6, from one /64); null, the default, means a
+    quarter of `max_connections`. Trusted proxies are exempt. Clients behind any other load balancer or NAT count as one
+    address."""
 
     # engine timeouts
 
     request_timeout_s: float = 600.0
-    """From a request to the end of its response (s); clients can lower it with x-request-timeout-ms."""
+    """Time from a request to the end of its response, in seconds; 600. Clients can lower it with
+    x-request-timeout-ms."""
     first_byte_timeout_s: float = 300.0
-    """Until an engine's response begins (s)."""
+    """Time until an engine's response begins, in seconds; 300."""
     stall_timeout_s: float = 60.0
-    """A response stream without data for this time (s, plus up to a twentieth) is aborted, and so is an upload of which
-    nothing is received, or nothing is accepted by the engine."""
+    """Time without data after which a response is aborted, in seconds; 60. Detected up to a twentieth later. Also
+    applies to an upload of which nothing is received, or of which the engine reads nothing."""
     tunnel_idle_timeout_s: float = 300.0
-    """A tunnel (WebSocket) without data in either direction for this time (s) is closed."""
+    """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""
 
     # draining
 
     idle_linger_s: float = 5.0
-    """While draining, an idle connection stays open for this time (s), for a request that is already in transit."""
+    """Time that an idle connection stays open while the agent drains, in seconds; 5. A request may be in transit."""

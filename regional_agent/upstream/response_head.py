@@ -1,4 +1,4 @@
-"""The head of a response from an engine or a peer, and a one-entry cache that recognises a repeated head."""
+"""The head of a response from an engine or a peer: its validation and framing, and a cache of the last head."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from regional_agent.http.messages import status_line
 
 VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 """Headers whose value may differ between heads that otherwise mean the same."""
+
+MAX_HEADERS: Final = 256
+
+_VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
 """With one of these headers, Content-Length alone does not say where the response ends."""
@@ -86,3 +90,21 @@ def is_cacheable(head: ResponseHead) -> bool:
     """Whether Content-Length alone says where the response ends."""
     by_name = head.by_name
     return b"content-length" in by_name and head.status not in NO_BODY_STATUSES and _OTHER_FRAMING.isdisjoint(by_name)
+
+
+def is_malformed(status: int, version: str, headers: list[Header]) -> bool:
+    """Whether a head that the parser accepts could be read differently elsewhere (RFC 9112, section 11).
+
+    Args:
+        version: as the parser returns it, such as `1.1`.
+        headers: names in lower case.
+    """
+    if not 100 <= status <= 599 or len(headers) > MAX_HEADERS or version not in _VERSIONS:
+        return True
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    return bool(codings) and (codings != [b"chunked"] or version == "1.0")
+
+
+def is_delimited(headers: list[Header]) -> bool:
+    """Whether a body has a length or chunks; otherwise the close of the connection ends it."""
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)

@@ -7,8 +7,7 @@ bytes beyond that response would be taken for the next one.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import httptools
 
@@ -17,7 +16,13 @@ from regional_agent.http.header_rules import REFUSAL_HEADER, Header
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay, is_whole_chunk
-from regional_agent.upstream.response_head import ResponseHead, ResponseHeadCache, is_cacheable
+from regional_agent.upstream.response_head import (
+    ResponseHead,
+    ResponseHeadCache,
+    is_cacheable,
+    is_delimited,
+    is_malformed,
+)
 from regional_agent.upstream.upstream_sink import (
     Broken,
     BytesSink,
@@ -27,16 +32,13 @@ from regional_agent.upstream.upstream_sink import (
     TunnelSink,
     UpstreamError,
 )
+from regional_agent.upstream.upstream_transport import UpstreamTransport
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Limit for a response's head, and for bytes read without any of them being a body byte."""
 
-MAX_HEADERS: Final = 256
-
 MAX_INTERIM: Final = 16
 """Interim (1xx) responses before the final one."""
-
-_VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 
 class ConnectionOwner(Protocol):
@@ -49,15 +51,10 @@ class ConnectionOwner(Protocol):
         """Drop a connection that has closed."""
 
 
-class UpstreamConnection:
-    """A keep-alive connection, used by at most one sink at a time.
-
-    Implements `asyncio.Protocol` without inheriting from it: mypyc does not compile classes with interpreted bases.
-    """
+class UpstreamConnection(UpstreamTransport):
+    """A keep-alive connection, used by at most one sink at a time; the callback object of an httptools parser."""
 
     __slots__ = (
-        "_batcher",
-        "_chunked",
         "_counted_left",
         "_done",
         "_fed_bytes",
@@ -72,15 +69,11 @@ class UpstreamConnection:
         "_read",
         "_relay",
         "_relay_ready",
-        "_request_whole",
-        "_transport",
         "_tunnel",
         "_upgrade_sink",
         "_used",
-        "address",
         "error_trailer",
         "sink",
-        "writable",
     )
 
     def __init__(self, owner: ConnectionOwner, batcher: WriteBatcher, address: Address) -> None:
@@ -90,11 +83,9 @@ class UpstreamConnection:
             owner: receives the connection after each complete response, and when it closes.
             batcher: collects the writes of all connections of the owner.
         """
+        super().__init__(batcher, address)
         self._owner = owner
-        self._batcher = batcher
-        self.address = address
         self.sink: ResponseSink | None = None
-        self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._in_head = True
@@ -105,15 +96,10 @@ class UpstreamConnection:
         self._done = False
         """The response is complete."""
         self._used = False
-        """The connection has carried a response before."""
-        self._request_whole = True
-        self._chunked = False
-        """The body of the current request is sent in chunks."""
+        """The connection has completed a response before."""
         self._upgrade_sink: TunnelSink | None = None
         """The sink whose request offered an upgrade."""
         self._tunnel: BytesSink | None = None
-        self.writable = True
-        """False while the write buffer is above its high-water mark."""
         self.error_trailer = b""
         """The reason code with which a peer marks a well-framed but incomplete response, in a trailer."""
         self._head_cache: ResponseHeadCache | None = None
@@ -141,17 +127,6 @@ class UpstreamConnection:
         self.send(sink, head)
         self.send_body(body)
 
-    def send_body(self, body: bytes) -> None:
-        """Write a further part of the request's body."""
-        if self._transport is not None and body:
-            self._batcher.write(self._transport, b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
-
-    def end_request(self) -> None:
-        """End the request's body."""
-        if self._chunked and self._transport is not None:
-            self._batcher.write(self._transport, b"0\r\n\r\n")
-        self._request_whole, self._chunked = True, False
-
     def relay_to(self, relay: ChunkRelay) -> None:
         """Until the response ends, give reads that are exactly one chunk to `relay` instead of the sink."""
         self._relay = relay
@@ -161,11 +136,6 @@ class UpstreamConnection:
         self._upgrade_sink = sink
         self.send(sink, request)
 
-    def write_bytes(self, data: bytes) -> None:
-        """Write bytes into the tunnel that this connection has become."""
-        if self._transport is not None:
-            self._batcher.write(self._transport, data)
-
     def close(self) -> None:
         """Close after all written data has been sent."""
         self.sink = self._tunnel = self._relay_ready = None
@@ -173,39 +143,13 @@ class UpstreamConnection:
             self._batcher.flush()
             self._transport.close()
 
-    def write_eof(self) -> None:
-        """Half-close the tunnel; close it where the transport has no half-close (TLS)."""
-        if self._transport is not None:
-            self._batcher.flush()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
-
-    def pause_reading(self) -> None:
-        """Stop reading: the receiver of the response is slow."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Continue after `pause_reading`."""
-        if self._transport is not None:
-            self._transport.resume_reading()
-
     def abort(self) -> None:
         """Close at once, without further callbacks. The upstream cancels the request when the connection closes."""
         self.sink = self._tunnel = self._relay_ready = None
         if self._transport is not None:
             self._transport.abort()
 
-    def usable(self) -> bool:
-        """Whether another request can be written."""
-        return self._transport is not None and not self._transport.is_closing()
-
     # asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, closes the connection."""
@@ -242,7 +186,7 @@ class UpstreamConnection:
                 self._break(TooLarge("the response head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()
-                # The read may end within the size line of the next chunk, of which the parser does not report.
+                # The read may end within the size line of the next chunk, which the parser does not report.
                 if not data.endswith(b"\r\n"):
                     self._relay_ready = None
         self._read = b""
@@ -261,7 +205,7 @@ class UpstreamConnection:
         sink, self.sink, self._tunnel = self.sink, None, None
         if sink is None:
             return
-        if exc is None and self._close_delimits_body():
+        if exc is None and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
             sink.on_end()
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
@@ -311,7 +255,7 @@ class UpstreamConnection:
         if 100 <= status < 200:
             self._interim += 1
         elif self.sink is not None:
-            if self._is_malformed(status):
+            if is_malformed(status, self._parser.get_http_version(), self._headers):
                 self._break(Broken("the response head is malformed"))
             else:
                 head = ResponseHead(status, self._headers, dict(self._headers))
@@ -381,16 +325,6 @@ class UpstreamConnection:
         else:
             self._end()
 
-    def _is_malformed(self, status: int) -> bool:
-        """Whether a head that the parser accepts could be read differently elsewhere (RFC 9112, section 11)."""
-        version = self._parser.get_http_version()
-        if not 100 <= status <= 599 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
-            return True
-        if b"transfer-encoding" not in dict(self._headers):
-            return False
-        codings = [value.lower() for name, value in self._headers if name == b"transfer-encoding"]
-        return codings != [b"chunked"] or version == "1.0"
-
     def _end(self) -> None:
         """The response is complete and the read is used up: return the connection to its owner, or close it."""
         sink, self.sink = self.sink, None
@@ -413,12 +347,6 @@ class UpstreamConnection:
         self._tunnel = sink.on_upgraded(self._headers)
         if rest and self._tunnel is not None:
             self._tunnel.on_bytes(rest)
-
-    def _close_delimits_body(self) -> bool:
-        """Whether the response has neither a length nor chunks, so that the close of the connection ends it."""
-        names = {name for name, _ in self._headers}
-        delimited = bool(names & {b"content-length", b"transfer-encoding"})
-        return not self._in_head and not delimited and not self._keep_alive
 
     def _break(self, error: UpstreamError) -> None:
         sink = self.sink
