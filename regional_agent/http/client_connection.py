@@ -1,8 +1,7 @@
-"""One client connection: parses its bytes into requests, enforces limits and timeouts, or becomes a tunnel.
+"""One client connection: parses its bytes into requests, or becomes a tunnel.
 
-A body is collected before its request is handled. A large body is an exception: its request is handled as soon as the
-part that has arrived says what it asks for, and the handler receives the rest as it arrives. After a malformed request,
-or one over a limit, the connection is closed, since the start of the next request is unknown.
+After a malformed request, or one over a limit, the connection is closed, since the start of the next request is
+unknown.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from regional_agent.http.header_rules import Header
 from regional_agent.http.listener_state import ListenerState, joined
 from regional_agent.http.messages import Request, without_upgrade
 from regional_agent.http.request_head import complete_head, head_bytes
+from regional_agent.http.request_receiver import RequestReceiver
 from regional_agent.http.request_sequence import (
     CLOSING,
-    CONTINUE,
     REQUESTS,
     SMALL_BODY_BYTES,
     TUNNEL,
     UPGRADING,
     Application,
-    RequestSequence,
 )
 
 MAX_READ_BYTES: Final = 256 * 1024
@@ -54,7 +52,7 @@ class ConnectionRegistry(Protocol):
         """Whether connections over the limit are closed without a response."""
 
 
-class ClientConnection(RequestSequence):
+class ClientConnection(RequestReceiver):
     """An `asyncio.Protocol` and the callback object of an httptools parser."""
 
     __slots__ = (
@@ -63,7 +61,6 @@ class ClientConnection(RequestSequence):
         "_declined",
         "_fed_bytes",
         "_head_cache",
-        "_in_head",
         "_misses",
         "_parser",
         "_read",
@@ -75,7 +72,6 @@ class ClientConnection(RequestSequence):
         super().__init__(listener, application)
         self._registry = registry
         self._parser = httptools.HttpRequestParser(self)
-        self._in_head = True
         self._add_header: Callable[[Header], None] = list[Header]().append
         """Appends to the headers of the current request."""
         self._read_bytes = 0
@@ -91,48 +87,6 @@ class ClientConnection(RequestSequence):
         """The current read, while the parser works on a head that begins with it."""
         self._counted_left = 0
         """Body bytes still to come of a request whose head was found in the cache."""
-
-    # timeouts
-
-    def check_timeouts(self, now: float) -> None:
-        """Close a connection that sends or reads too slowly, or is idle for too long."""
-        limits = self._limits
-        if self._write_stalled_since is not None and now - self._write_stalled_since > limits.write_stall_timeout_s:
-            self.abort()
-        elif self._mode is CLOSING:
-            if self._linger_until is not None and now > self._linger_until:
-                assert self._transport is not None
-                self.abort() if self._transport.is_closing() else self._close()
-        elif self._current is not None and self._reading:
-            self._check_receiving(self._current, now)
-        elif self._serving is None and not self._waiting:
-            self._check_idle(now)
-
-    def _check_receiving(self, request: Request, now: float) -> None:
-        waited_s = now - self._since
-        if self._in_head:
-            if self._serving is None and waited_s > self._limits.head_timeout_s:
-                self._refuse(Reason.REQUEST_TIMEOUT, "the request head did not arrive in time")
-            return
-        if waited_s > self._allowed_s(request, waited_s):
-            self._refuse(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time")
-
-    def _allowed_s(self, request: Request, waited_s: float) -> float:
-        """How long (s) the body may have taken by now. A fast start earns no right to stall later."""
-        limits = self._limits
-        allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
-        earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
-        allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
-        if not request.started:
-            # A request that has not started has no other deadline.
-            allowed_s = min(allowed_s, limits.request_timeout_s)
-        request.pace = allowed_s, request.received_bytes
-        return allowed_s
-
-    def _check_idle(self, now: float) -> None:
-        idle_s = now - max(self._since, self.listener.draining_since)
-        if idle_s > (self._limits.idle_linger_s if self.listener.draining else self._limits.idle_timeout_s):
-            self._start_closing(linger=False)
 
     # asyncio.Protocol
 
@@ -303,57 +257,7 @@ class ClientConnection(RequestSequence):
         self.on_message_complete()
         return data[left_bytes:]
 
-    # requests
-
-    def _expect_body(self, request: Request) -> None:
-        """Check a request with a body by its head, and send `100 Continue` only if it passes."""
-        limit = self._limits.max_body_bytes
-        if request.length is not None and request.length > limit:
-            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {limit} bytes")
-            return
-        expected = None if request.plain else request.header(b"expect")
-        if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
-            return
-        refusal = self._application.refuse_head(request)
-        if refusal is not None:
-            self._end_with(refusal)
-        elif expected is not None and not request.http_1_0:
-            if expected.lower() != b"100-continue":
-                self._refuse(Reason.BAD_REQUEST, "the only supported expectation is 100-continue")
-            elif self._serving is None:
-                self.write(CONTINUE)
-            else:
-                self._continue_due = True
-
-    def _receive_large_body(self, request: Request, chunk: bytes) -> None:
-        """A part of a body above SMALL_BODY_BYTES: keep it, or give it to the handler of its request."""
-        if request.received_bytes > self._limits.max_body_bytes:
-            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
-        elif request.started:
-            if self._serving is request and self._handler is not None:
-                self._handler.on_request_body(chunk)
-        elif not self.listener.bodies.has_room(len(chunk)):
-            self._refuse(Reason.SATURATED, "too many large bodies at once")
-        else:
-            before = len(request.body)
-            self.listener.bodies.keep(request, chunk)
-            self._start_early(request, before)
-
-    def _start_early(self, request: Request, before_bytes: int) -> None:
-        """Handle a request before its body is complete, once the application can do so or no more may be kept.
-
-        Tried each time the body has doubled, so that the total cost of searching it stays linear.
-        """
-        size = len(request.body)
-        full = size >= self._limits.kept_body_bytes
-        doubled = before_bytes.bit_length() != size.bit_length()
-        if not request.queued and (full or (doubled and self._application.can_start_early(request))):
-            request.queued, self._continue_due = True, False
-            self._waiting.append(request)
-            if self._serving is None:
-                self._serve_next()
-        if self._serving is not request and (self._serving is not None or request.queued):
-            self.pause_reading()
+    # upgrades
 
     def _receive_upgrade_offer(self, request: Request) -> None:
         """Accept an offer of WebSocket. Others are ignored (some clients offer h2c with every request), and so are

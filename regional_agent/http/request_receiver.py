@@ -1,0 +1,115 @@
+"""Limits on what a client sends: the time for heads and bodies, and the size and memory of bodies.
+
+A body is collected before its request is handled. A large body is an exception: its request is handled as soon as the
+part that has arrived names its model, and the handler receives the rest as it arrives.
+"""
+
+from __future__ import annotations
+
+from penstock.routing.reasons import Reason
+from regional_agent.http.listener_state import ListenerState
+from regional_agent.http.messages import Request
+from regional_agent.http.request_sequence import CLOSING, CONTINUE, SMALL_BODY_BYTES, Application, RequestSequence
+
+
+class RequestReceiver(RequestSequence):
+    """Receives the requests of one connection within the limits. Subclasses parse them."""
+
+    __slots__ = ("_in_head",)
+
+    def __init__(self, listener: ListenerState, application: Application) -> None:
+        super().__init__(listener, application)
+        self._in_head = True
+        """Whether the head of the current request is incomplete."""
+
+    # timeouts
+
+    def check_timeouts(self, now: float) -> None:
+        """Close a connection that sends or reads too slowly, or is idle for too long."""
+        limits = self._limits
+        if self._write_stalled_since is not None and now - self._write_stalled_since > limits.write_stall_timeout_s:
+            self.abort()
+        elif self._mode is CLOSING:
+            if self._linger_until is not None and now > self._linger_until:
+                assert self._transport is not None
+                self.abort() if self._transport.is_closing() else self._close()
+        elif self._current is not None and self._reading:
+            self._check_receiving(self._current, now)
+        elif self._serving is None and not self._waiting:
+            self._check_idle(now)
+
+    def _check_receiving(self, request: Request, now: float) -> None:
+        waited_s = now - self._since
+        if self._in_head:
+            if self._serving is None and waited_s > self._limits.head_timeout_s:
+                self._refuse(Reason.REQUEST_TIMEOUT, "the request head did not arrive in time")
+            return
+        if waited_s > self._allowed_s(request, waited_s):
+            self._refuse(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time")
+
+    def _allowed_s(self, request: Request, waited_s: float) -> float:
+        """How long (s) the body may have taken by now. A fast start earns no right to stall later."""
+        limits = self._limits
+        allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
+        earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
+        allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
+        if not request.started:
+            # A request that has not started has no other deadline.
+            allowed_s = min(allowed_s, limits.request_timeout_s)
+        request.pace = allowed_s, request.received_bytes
+        return allowed_s
+
+    def _check_idle(self, now: float) -> None:
+        idle_s = now - max(self._since, self.listener.draining_since)
+        if idle_s > (self._limits.idle_linger_s if self.listener.draining else self._limits.idle_timeout_s):
+            self._start_closing(linger=False)
+
+    def _expect_body(self, request: Request) -> None:
+        """Check a request with a body by its head, and send `100 Continue` only if it passes."""
+        limit = self._limits.max_body_bytes
+        if request.length is not None and request.length > limit:
+            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {limit} bytes")
+            return
+        expected = None if request.plain else request.header(b"expect")
+        if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
+            return
+        refusal = self._application.refuse_head(request)
+        if refusal is not None:
+            self._end_with(refusal)
+        elif expected is not None and not request.http_1_0:
+            if expected.lower() != b"100-continue":
+                self._refuse(Reason.BAD_REQUEST, "the only supported expectation is 100-continue")
+            elif self._serving is None:
+                self.write(CONTINUE)
+            else:
+                self._continue_due = True
+
+    def _receive_large_body(self, request: Request, chunk: bytes) -> None:
+        """A part of a body above SMALL_BODY_BYTES: keep it, or give it to the handler of its request."""
+        if request.received_bytes > self._limits.max_body_bytes:
+            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
+        elif request.started:
+            if self._serving is request and self._handler is not None:
+                self._handler.on_request_body(chunk)
+        elif not self.listener.bodies.has_room(len(chunk)):
+            self._refuse(Reason.SATURATED, "too many large bodies at once")
+        else:
+            before = len(request.body)
+            self.listener.bodies.keep(request, chunk)
+            self._start_early(request, before)
+
+    def _start_early(self, request: Request, before_bytes: int) -> None:
+        """Handle a request before its body is complete, once the application can do so or no more may be kept.
+
+        Tried each time the body has doubled, so that the total cost of searching it stays linear.
+        """
+        size = len(request.body)
+        full = size >= self._limits.kept_body_bytes
+        doubled = before_bytes.bit_length() != size.bit_length()
+        if not request.queued and (full or (doubled and self._application.can_start_early(request))):
+            request.queued, self._continue_due = True, False
+            self._waiting.append(request)
+            if self._serving is None:
+                self._serve_next()
+        if self._serving is not request and (self._serving is not None or request.queued):
+            self.pause_reading()
