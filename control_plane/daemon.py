@@ -40,7 +40,7 @@ from control_plane.api.routes import (
 )
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
-from control_plane.events.change_detector import LOOK_S, ChangeDetector
+from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
 from control_plane.leadership.leader_client import LeaderClient
@@ -53,8 +53,7 @@ from control_plane.planning.plan_history import PlanHistory
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt
-from control_plane.policy.source.policy_polling import PolicyPolling
-from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.policy_source import MIN_POLL_INTERVAL_S, RETRY_INTERVAL_S, PolicySource
 from control_plane.policy.source.policy_webhook import PolicyWebhook
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.revision_store import RevisionStore
@@ -107,7 +106,9 @@ class ControlPlane:
         self.metrics = ControlPlaneMetrics()
         self.audit = AuditLog(store)
         self.policies = PolicySource(policy_reader, on_stale=lambda: self._polling.wake())
-        self._polling = PolicyPolling(self._poll_policy, self.policies.poll_s)
+        self._polling = PeriodicJob(
+            self._poll_policy, self.policies.poll_s, apart_s=MIN_POLL_INTERVAL_S, retry_s=RETRY_INTERVAL_S
+        )
         self._webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
@@ -144,12 +145,12 @@ class ControlPlane:
         self._journal = Journal(
             store,
             rng=rng,
-            on_entry=self._change_detector.take_in,
-            on_gone=self._history.forget,
+            on_entry=self._change_detector.apply,
+            on_removed=self._history.forget,
             backoff_cap_s=BACKOFF_CAP_S,
         )
         self._planning_rounds = PeriodicJob(planning.tick, TICK_S)
-        self._event_rounds = PeriodicJob(self._detect_changes, LOOK_S)
+        self._event_rounds = PeriodicJob(self._detect_changes, DETECTION_INTERVAL_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -172,7 +173,7 @@ class ControlPlane:
         """Stop all parts. A leader resigns, so that another control plane takes over at once."""
         self.events.close()
         await self._link.close()
-        for rounds in (self._planning_rounds, self._event_rounds):
+        for rounds in (self._planning_rounds, self._polling, self._event_rounds):
             rounds.stop()
         self._scheduler.shutdown(wait=False)
         await self.campaign.stop()
@@ -224,7 +225,7 @@ class ControlPlane:
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:
             self._history.begin(self.view.plans)
-        await self._change_detector.look(self._journal)
+        await self._change_detector.detect(self._journal)
 
     def _receipt(self) -> ReportReceipt:
         leader = self.campaign.leader

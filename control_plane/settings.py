@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from adapters.store.members import named
 from control_plane.auth.callers import Role
-from control_plane.policy.source.repository_url import why_unusable
+from control_plane.policy.source.repository_url import url_error
 
 PREFIX = "PENSTOCK_"
 
@@ -68,7 +68,7 @@ def _http_url(value: str) -> str:
 
 
 def _repository(value: SecretStr) -> SecretStr:
-    wrong = why_unusable(value.get_secret_value())
+    wrong = url_error(value.get_secret_value())
     if wrong is not None:
         raise ValueError(f"the repository's address {wrong}")
     return value

@@ -17,8 +17,8 @@ import typer
 from control_plane.cli.error_output import EXIT_USAGE, UsageFault, fail
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.folder import read_folder
-from control_plane.policy.source.readers import Unreadable
-from control_plane.policy.source.repository_url import shown, why_unusable
+from control_plane.policy.source.readers import SourceUnreadable
+from control_plane.policy.source.repository_url import url_error, without_credentials
 from penstock.policy.policy import Policy
 
 MAX_READ_S = 60.0
@@ -52,12 +52,12 @@ def read_bundle(where: str) -> dict[str, str]:
 
     repository = revision["repository"]
     url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
-    if (wrong := why_unusable(url)) is not None:
+    if (wrong := url_error(url)) is not None:
         raise UsageFault(f"the repository {wrong}; give a folder, or REPOSITORY@REF:FOLDER")
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=MAX_READ_S)
     try:
         bundle = asyncio.run(reader.read())
-    except Unreadable as error:
+    except SourceUnreadable as error:
         raise UsageFault(str(error)) from None
     if bundle.errors:
         raise PolicyRefused(bundle.errors)
@@ -80,4 +80,9 @@ def compiled(where: str, command: str) -> Policy:
     except PolicyRefused as refused:
         for error in refused.errors:
             print(error, file=sys.stderr)
-        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", EXIT_USAGE, errors=refused.errors)
+        fail(
+            command,
+            f"{without_credentials(where)}: refused, {len(refused.errors)} error(s)",
+            EXIT_USAGE,
+            errors=refused.errors,
+        )

@@ -45,11 +45,11 @@ def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:
 
 def plans_view(summaries: Iterable[PlanSummary]) -> RenderableType:
     """The plans that are kept."""
-    table = table_of("generation", "made", "by", "policy", "arcs changed", "amid", title="Plans, newest first")
+    table = table_of("generation", "made", "by", "policy", "arcs changed", "circumstances", title="Plans, newest first")
     for one in summaries:
         made = f"{datetime.fromtimestamp(one.made_at, UTC):%Y-%m-%d %H:%M:%S}Z"
-        amid = "; ".join(one.amid)
-        table.add_row(str(one.generation), made, one.leader, one.policy_digest[:12], str(one.changes), amid)
+        circumstances = "; ".join(one.circumstances)
+        table.add_row(str(one.generation), made, one.leader, one.policy_digest[:12], str(one.changes), circumstances)
     return table
 
 

@@ -71,10 +71,10 @@ def _listing(title: str, lines: list[str]) -> Text:
 
 
 def _agents(agents: Iterable[AgentPolicyState]) -> Table:
-    table = table_of("region", "agent", "told", "runs", "refuses", title="Who runs what")
-    for one in agents:
-        style = "" if one.told == one.runs else "yellow"
-        table.add_row(one.region, one.agent, one.told[:12], Text(one.runs[:12] or "-", style), one.refuses or "-")
+    table = table_of("region", "agent", "assigned", "in force", "rejection", title="Policy of each agent")
+    for agent in agents:
+        in_force = Text(agent.in_force[:12] or "-", "" if agent.assigned == agent.in_force else "yellow")
+        table.add_row(agent.region, agent.agent, agent.assigned[:12], in_force, agent.rejection or "-")
     return table
 
 

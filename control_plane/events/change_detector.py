@@ -26,7 +26,7 @@ from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Rollout
 
-LOOK_S = 0.5
+DETECTION_INTERVAL_S = 0.5
 """Time (s) between two comparisons: the interval of region health evaluation and planning."""
 
 MAX_ERRORS = 20
@@ -41,12 +41,15 @@ MAX_AUDITED = 20
 MAX_AUDITED_BYTES = 4 * 1024
 """The event of a larger audit entry omits `before` and `after`."""
 
-_PASSING = frozenset({RegionState.SUSPECT})
+_TRANSIENT = frozenset({RegionState.SUSPECT})
 """Transient states that cause no event: they resolve within about a second."""
+
+_ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
+"""States that a plan step does not mention."""
 
 
 class StateSnapshot(msgspec.Struct, frozen=True):
-    """As much of the state as events tell of: the whole status takes tens of milliseconds in a large fleet."""
+    """The part of the state that events are derived from; the whole status is slower by far."""
 
     at: float
     """Unix time (s)."""
@@ -55,19 +58,19 @@ class StateSnapshot(msgspec.Struct, frozen=True):
     member: Member
     """This control plane."""
     why: str
-    """What made it lead, or not."""
+    """Reason of its current role."""
     policy: PolicyStatus
     in_force: str | None
-    """Digest of the policy that most regions obey: a rollout brings them to the newest one in steps. None: unknown."""
+    """Digest of the policy in force in most regions; None where it is unknown. A rollout changes it in steps."""
     rollout: Rollout | None
     regions: Mapping[str, RegionState]
-    """Empty where that is not known for sure (yet)."""
+    """Empty until the snapshot is complete."""
     overrides: tuple[Override, ...]
-    """Those that hold."""
+    """The active ones."""
     plans: Mapping[str, RegionPlan]
     """The slices in force, by region; empty while some are being written."""
     audited: AuditEntry | None
-    """The last audit entry; None where there is none, or it is not known."""
+    """The last audit entry; None where there is none, or before it was read."""
 
 
 class ChangeDetector:
@@ -77,47 +80,47 @@ class ChangeDetector:
         events: receives the journal's entries.
         history: receives the journal's plan steps.
         audit: the log that audit entries are read from.
-        glimpse: returns the current state.
+        current_state: returns the current state.
     """
 
     def __init__(
-        self, events: EventLog, history: PlanHistory, audit: AuditLog, glimpse: Callable[[], StateSnapshot]
+        self, events: EventLog, history: PlanHistory, audit: AuditLog, current_state: Callable[[], StateSnapshot]
     ) -> None:
         self._events = events
         self._history = history
         self._audit = audit
-        self._glimpse = glimpse
-        self._told: dict[EventKind, Any] = {}
+        self._current_state = current_state
+        self._last: dict[EventKind, Any] = {}
         """Data of the journal's last entry of each kind."""
         self._regions: dict[str, str] = {}
         """State by region, by the journal's entries."""
         self._led = False
 
-    async def look(self, journal: Journal) -> None:
+    async def detect(self, journal: Journal) -> None:
         """Write the changes since the journal's last entries, if this control plane leads.
 
         Changes that cannot be written now are found again by the next call.
         """
-        now = self._glimpse()
+        now = self._current_state()
         if now.epoch is None:
             if self._led:
-                self._events.tell(EventKind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
+                self._events.add_local(EventKind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
             self._led = False
             return
         self._led = True
         if not journal.informer.synced:
             return
         try:
-            news = [*self._decisions(now), *await self._audited(now.audited), *self._regions_news(now)]
-            news += self._plan_news(now, at_once=any(kind is EventKind.REGION for kind, _ in news))
-            if news:
-                await journal.write(news, now.epoch, now.at)
+            events = [*self._decisions(now), *await self._audit_events(now.audited), *self._region_events(now)]
+            events += self._plan_events(now, at_once=any(kind is EventKind.REGION for kind, _ in events))
+            if events:
+                await journal.write(events, now.epoch, now.at)
         except StoreError:
             return
 
-    def take_in(self, entry: JournalEntry) -> None:
+    def apply(self, entry: JournalEntry) -> None:
         """Apply an entry of the journal."""
-        self._told[entry.kind] = entry.data
+        self._last[entry.kind] = entry.data
         if entry.kind is EventKind.REGION:
             self._regions[entry.data["region"]] = entry.data["after"]
         elif entry.kind is EventKind.PLAN:
@@ -125,61 +128,57 @@ class ChangeDetector:
         self._events.add(FleetEvent(event_id(entry.epoch, entry.number), entry.at, entry.kind, entry.data))
 
     def _decisions(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
-        news: list[tuple[EventKind, Any]] = []
-        if self._told.get(EventKind.LEADERSHIP, {}).get("epoch") != now.epoch:
-            news.append((EventKind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
+        events: list[tuple[EventKind, Any]] = []
+        if self._last.get(EventKind.LEADERSHIP, {}).get("epoch") != now.epoch:
+            events.append((EventKind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
         policy = now.policy
-        told = {
-            "in_force": now.in_force or self._told.get(EventKind.POLICY, {}).get("in_force"),
+        data = {
+            "in_force": now.in_force or self._last.get(EventKind.POLICY, {}).get("in_force"),
             "accepted": policy.digest,
             "provenance": policy.provenance,
-            "refused": [one[:MAX_ERROR] for one in policy.refused[:MAX_ERRORS]],
+            "refused": [error[:MAX_ERROR] for error in policy.refused[:MAX_ERRORS]],
             "refused_provenance": policy.refused_provenance,
         }
-        if EventKind.POLICY in self._told or policy.digest is not None or policy.refused:
-            news.append((EventKind.POLICY, told))
+        if EventKind.POLICY in self._last or policy.digest is not None or policy.refused:
+            events.append((EventKind.POLICY, data))
         if now.rollout is not None:
-            one = now.rollout
-            told = {"number": one.number, "phase": one.phase.value, "candidate": one.candidate, "stable": one.stable}
-            news.append((EventKind.ROLLOUT, told | {"why": one.why, "by": one.by}))
-        news = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in news]
-        return [(kind, data) for kind, data in news if self._told.get(kind) != data]
+            fields = ("number", "phase", "candidate", "stable", "why", "by")
+            events.append((EventKind.ROLLOUT, {field: getattr(now.rollout, field) for field in fields}))
+        events = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in events]
+        return [(kind, data) for kind, data in events if self._last.get(kind) != data]
 
-    async def _audited(self, newest: AuditEntry | None) -> list[tuple[EventKind, Any]]:
-        told: int = self._told.get(EventKind.AUDIT, {}).get("seq", 0)
-        if newest is None or newest.seq <= told:
+    async def _audit_events(self, newest: AuditEntry | None) -> list[tuple[EventKind, Any]]:
+        written: int = self._last.get(EventKind.AUDIT, {}).get("seq", 0)
+        if newest is None or newest.seq <= written:
             return []
         entries = [newest]
-        if newest.seq > told + 1:
+        if newest.seq > written + 1:
             # An unreadable entry must not block the events after it; verification of the log reports it.
             with suppress(CodecError):
-                entries = await self._audit.page(max(told, newest.seq - MAX_AUDITED) + 1, newest.seq)
+                entries = await self._audit.page(max(written, newest.seq - MAX_AUDITED) + 1, newest.seq)
         return [(EventKind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
-    def _regions_news(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
-        news = []
+    def _region_events(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
+        events: list[tuple[EventKind, Any]] = []
         for region, state in now.regions.items():
             before = self._regions.get(region, RegionState.UNKNOWN.value)
-            if state.value != before and state not in _PASSING:
-                news.append((EventKind.REGION, {"region": region, "before": before, "after": state.value}))
-        return news
+            if state.value != before and state not in _TRANSIENT:
+                events.append((EventKind.REGION, {"region": region, "before": before, "after": state.value}))
+        return events
 
-    def _plan_news(self, now: StateSnapshot, *, at_once: bool) -> list[tuple[EventKind, Any]]:
-        step = self._history.next_step(now.plans, now.at, now.member.name, _amid(now), at_once=at_once)
+    def _plan_events(self, now: StateSnapshot, *, at_once: bool) -> list[tuple[EventKind, Any]]:
+        step = self._history.next_step(now.plans, now.at, now.member.name, _circumstances(now), at_once=at_once)
         return [(EventKind.PLAN, msgspec.to_builtins(step))] if step is not None else []
 
 
-def _amid(now: StateSnapshot) -> list[str]:
-    """Circumstances out of the ordinary, as sentences."""
+def _circumstances(now: StateSnapshot) -> list[str]:
+    """Regions that are not healthy, and overrides, as phrases."""
     states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
-    orders = [
-        f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:MAX_ERROR]
-        for one in now.overrides
+    overrides = [
+        f"{override.kind.value} of {override.region or 'the fleet'} by {override.author}: {override.reason}"[:MAX_ERROR]
+        for override in now.overrides
     ]
-    return states + orders
-
-
-_ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
+    return states + overrides
 
 
 def _brief(entry: AuditEntry) -> AuditEntry:

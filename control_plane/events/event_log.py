@@ -23,32 +23,32 @@ MAX_NUMBER = 15
 
 
 class EventKind(StrEnum):
-    """What an event tells of."""
+    """The subject of an event."""
 
     LEADERSHIP = "leadership"
-    """Another control plane leads."""
+    """Another control plane leads, or this one has stopped leading."""
     REGION = "region"
-    """A region's state changed, as the leader sees it."""
+    """A region's state changed, by the leader's snapshot."""
     PLAN = "plan"
-    """Shares have moved: a step of the plan."""
+    """Shares moved: a step of the plan."""
     POLICY = "policy"
-    """A policy is in force, or was refused."""
+    """A policy is in force, accepted, or refused."""
     ROLLOUT = "rollout"
-    """A policy's rollout began, or entered another phase."""
+    """A rollout began, or entered another phase."""
     AUDIT = "audit"
-    """Somebody changed something: an override, a rollout, policy."""
+    """An audited change: of an override, a rollout, or a policy."""
 
 
 class FleetEvent(msgspec.Struct, frozen=True):
-    """Something that happened."""
+    """One event."""
 
     id: str
-    """Names it at every control plane; give it as Last-Event-ID to resume after it. Empty: told by this one alone."""
+    """The same at every control plane: send it as Last-Event-ID to resume after it. Empty: a local event."""
     at: float
     """Unix time (s)."""
     kind: EventKind
     data: Any
-    """What it is about; see docs/api.md, Events."""
+    """By kind; see docs/api.md, Events."""
 
 
 def event_id(epoch: int, number: int) -> str:
@@ -82,7 +82,7 @@ class EventLog:
         self._next += 1
         self._wake()
 
-    def tell(self, kind: EventKind, data: Any) -> None:
+    def add_local(self, kind: EventKind, data: Any) -> None:
         """Append an event of this control plane alone. It has no id, so that no reader can resume after it."""
         self.add(FleetEvent("", self._clock(), kind, data))
 
@@ -93,15 +93,15 @@ class EventLog:
         """
         if last_id is None:
             return self._next, True
-        known = [(self.oldest + at, one.id) for at, one in enumerate(self._events) if one.id]
-        at = next((at for at, (_, one) in enumerate(known) if one == last_id), None)
+        known = [(self.oldest + index, event.id) for index, event in enumerate(self._events) if event.id]
+        at = next((index for index, (_, id_) in enumerate(known) if id_ == last_id), None)
         if at is not None:
-            numbers = [_number(one) for _, one in known[at:]]
+            numbers = [_number(id_) for _, id_ in known[at:]]
             return known[at][0] + 1, numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         number = _number(last_id)
         # An id with a kept number and another epoch is from another store: it does not determine a position here.
-        if known and 0 < number < _number(known[-1][1]) and number not in {_number(one) for _, one in known}:
-            return next(position for position, one in known if _number(one) > number), False
+        if known and 0 < number < _number(known[-1][1]) and number not in {_number(id_) for _, id_ in known}:
+            return next(position for position, id_ in known if _number(id_) > number), False
         return self.oldest, False
 
     async def wait_for(self, last_id: str | None, within_s: float) -> None:
@@ -109,7 +109,7 @@ class EventLog:
         number = _number(last_id) if last_id is not None else 0
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while not self.closed and number > max((_number(one.id) for one in self._events if one.id), default=0):
+                while not self.closed and number > max((_number(event.id) for event in self._events), default=0):
                     await self.wait(self._next)
 
     def read(self, position: int) -> list[FleetEvent] | None:
@@ -141,5 +141,5 @@ class EventLog:
 def _number(id_: str) -> int:
     """The number of an event id; 0 where the string is not an event id."""
     epoch, _, number = id_.partition("-")
-    whole = all(one.isascii() and one.isdecimal() and len(one) <= MAX_NUMBER for one in (epoch, number))
-    return int(number) if whole else 0
+    valid = all(part.isascii() and part.isdecimal() and len(part) <= MAX_NUMBER for part in (epoch, number))
+    return int(number) if valid else 0

@@ -32,27 +32,27 @@ _log = structlog.get_logger(__name__)
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """Something that happened, as the store keeps it."""
+    """One event as it is stored."""
 
     number: int
     """From 1, without a gap."""
     epoch: int
-    """The fencing epoch of the leader that told it."""
+    """The fencing epoch of the leader that wrote it."""
     at: float
-    """Unix time (s) by its clock."""
+    """Unix time (s) by that leader's clock."""
     kind: EventKind
     data: Any
-    """As the event has it; see docs/api.md, Events."""
+    """The event's data; see docs/api.md, Events."""
 
 
 class Journal:
-    """Follows the journal, and writes it for one leadership at a time.
+    """Follows the journal, and writes it while this control plane leads.
 
     Args:
         store: the fleet's configuration store.
         rng: source of the backoff's jitter.
         on_entry: called with each entry, in order.
-        on_gone: called with the number of each removed entry.
+        on_removed: called with the number of each removed entry.
         backoff_cap_s: maximum wait between two tries to reach an unavailable store, in seconds.
     """
 
@@ -62,14 +62,14 @@ class Journal:
         *,
         rng: Random,
         on_entry: Callable[[JournalEntry], None],
-        on_gone: Callable[[int], None],
+        on_removed: Callable[[int], None],
         backoff_cap_s: float,
     ) -> None:
         self._store = store
         self._on_entry = on_entry
-        self._on_gone = on_gone
+        self._on_removed = on_removed
         self._kinds: dict[int, EventKind | None] = {}
-        """By number; None where an entry cannot be read."""
+        """By number; None where an entry cannot be decoded."""
         self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
     async def write(self, news: Sequence[tuple[EventKind, Any]], epoch: int, at: float) -> bool:
@@ -86,36 +86,36 @@ class Journal:
             JournalEntry(number, epoch, at, kind, data)
             for number, (kind, data) in enumerate(news[:MAX_AT_ONCE], start=first)
         ]
-        surplus = self._surplus([one.kind for one in entries])
+        surplus = self._surplus([entry.kind for entry in entries])
         done = await self._store.commit(
             [SameKey(keys.LEADER, epoch), Unchanged(keys.journal_entry(first), 0)],
             [
-                *(Put(keys.journal_entry(one.number), encode(one)) for one in entries),
+                *(Put(keys.journal_entry(entry.number), encode(entry)) for entry in entries),
                 *(Delete(keys.journal_entry(number)) for number in surplus),
             ],
         )
         return done.succeeded
 
-    def _surplus(self, coming: Sequence[EventKind]) -> list[int]:
+    def _surplus(self, added: Sequence[EventKind]) -> list[int]:
         """Numbers of the entries to remove so that the new ones fit within the bounds."""
-        gone: list[int] = []
-        for of_plans, most in ((True, MAX_PLANS), (False, MAX_OTHERS)):
-            there = [number for number, kind in self._kinds.items() if (kind is EventKind.PLAN) is of_plans]
-            over = len(there) + sum((kind is EventKind.PLAN) is of_plans for kind in coming) - most
-            gone += sorted(there)[: min(max(0, over), MAX_AT_ONCE)]
-        return gone
+        surplus: list[int] = []
+        for of_plans, limit in ((True, MAX_PLANS), (False, MAX_OTHERS)):
+            kept = [number for number, kind in self._kinds.items() if (kind is EventKind.PLAN) is of_plans]
+            excess = len(kept) + sum((kind is EventKind.PLAN) is of_plans for kind in added) - limit
+            surplus += sorted(kept)[: min(max(0, excess), MAX_AT_ONCE)]
+        return surplus
 
     def _changed(self, change: Changed) -> None:
         number = int(change.key.removeprefix(keys.JOURNAL))
         if change.now is None:
             self._kinds.pop(number, None)
-            self._on_gone(number)
+            self._on_removed(number)
             return
         try:
             entry = decode(change.now.value, JournalEntry)
         except CodecError as error:
             self._kinds[number] = None
-            _log.warning("entry left out", key=change.key, reason=str(error))
+            _log.warning("journal entry cannot be decoded", key=change.key, reason=str(error))
             return
         self._kinds[number] = entry.kind
         self._on_entry(entry)

@@ -1,4 +1,4 @@
-"""The snapshot in use: one place that intake fills, planning reads, and status shows."""
+"""The current snapshot, which intake updates, planning reads, and the status shows."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from penstock.policy.policy import Policy
 
 
 class FleetSnapshot:
-    """Holds the newest snapshot; what it may contain is decided in `penstock.fleet.snapshot`."""
+    """Holds the newest snapshot; the rules are in `penstock.fleet.snapshot`."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
 
-    def take_in(self, report: AgentReport, now: float, policy: Policy) -> ReportVerdict:
-        """Add a report, or refuse it."""
+    def add_report(self, report: AgentReport, now: float, policy: Policy) -> ReportVerdict:
+        """Add a report, or reject it."""
         self.snapshot, verdict = snapshots.add_report(self.snapshot, report, now, policy)
         return verdict
 
     def tick(self, now: float, policy: Policy, drained: Container[str] = ()) -> None:
-        """Let time pass, while operators want some regions empty."""
+        """Advance region health to `now`; `drained` regions are empty on purpose."""
         self.snapshot = snapshots.tick(self.snapshot, now, policy, drained)
 
     def resume(self, now: float) -> None:
-        """Begin to lead: what was heard long ago counts no more."""
+        """Begin to lead: old reports no longer count."""
         self.snapshot = snapshots.resume(self.snapshot, now)
 
-    def inherit(self, beliefs: Mapping[str, RegionHealth]) -> None:
-        """Go on where whoever led before was with some regions."""
-        self.snapshot = snapshots.inherit(self.snapshot, beliefs)
+    def inherit(self, health: Mapping[str, RegionHealth]) -> None:
+        """Continue with the region health of the previous leader."""
+        self.snapshot = snapshots.inherit(self.snapshot, health)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -17,14 +18,23 @@ class PeriodicJob:
     """Runs a job periodically and on request.
 
     Args:
-        job: performs one run.
+        job: performs one run; returns False where it should be retried.
         every_s: time between two runs, in seconds.
         apart_s: minimum time between the starts of two runs, requested ones included, in seconds.
+        retry_s: time after a run that returned False, where that is less than `every_s`, in seconds.
     """
 
-    def __init__(self, job: Callable[[], Awaitable[None]], every_s: float, *, apart_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        job: Callable[[], Awaitable[bool | None]],
+        every_s: float,
+        *,
+        apart_s: float = 0.0,
+        retry_s: float = inf,
+    ) -> None:
         self._do = job
         self._every_s = every_s
+        self._retry_s = retry_s
         self._apart = timedelta(seconds=apart_s)
         self._job: Job | None = None
         self._wanted = False
@@ -47,16 +57,13 @@ class PeriodicJob:
         if not self._running:
             self._run_at(self._soonest())
 
-    def again_after(self, after_s: float) -> None:
-        """Start the next run after this long (s), unless a run is requested sooner."""
-        self._run_at(datetime.now(UTC) + timedelta(seconds=after_s))
-
     async def _run(self) -> None:
         self._running = True
         try:
             while True:
                 self._wanted, self._began = False, datetime.now(UTC)
-                await self._do()
+                if await self._do() is False and self._retry_s < self._every_s:
+                    self._run_at(datetime.now(UTC) + timedelta(seconds=self._retry_s))
                 if not self._wanted:
                     return
                 # Repeats within this run: the scheduler skips every run that falls due during it.

@@ -1,9 +1,9 @@
-"""The epoch that plans carry: the leader's fencing epoch, above whatever epoch any agent obeys.
+"""The epoch of plans: the leader's fencing epoch plus a base, larger than the epoch of any plan that an agent runs.
 
-The fencing epoch is a revision of the store, and a store that was wiped or restored from a backup counts from where it
-is then. Its plans would be refused by every agent that remembers a larger epoch. So what agents report to obey is the
-measure: a base, kept in the store, is added to the fencing epoch, and raised when an agent obeys something newer than
-this leader has planned. It is written like all else, by the leader alone, and never lowered.
+The fencing epoch is a revision of the store. A store that was wiped or restored from a backup has smaller revisions, so
+every agent with a plan of a larger epoch would reject its plans. A base in the store is therefore added to the fencing
+epoch, and raised when an agent reports a newer plan than this leader has made. Only the leader writes the base, and it
+is never lowered.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochBase(msgspec.Struct, frozen=True):
-    """What is added to fencing epochs in this store."""
+    """The number that is added to this store's fencing epochs."""
 
     base: int
 
 
 class PlanEpoch:
-    """The epoch of one leadership's plans; begin each with `adopt`."""
+    """The epoch of one leadership's plans; each leadership begins with `adopt`."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
@@ -38,14 +38,14 @@ class PlanEpoch:
 
     @property
     def value(self) -> int:
-        """What plans carry."""
+        """The epoch of published plans."""
         return self._base + self._fencing
 
     async def adopt(self, fencing_epoch: int) -> None:
-        """Begin under a fencing epoch.
+        """Begin a leadership with its fencing epoch.
 
         Raises:
-            StoreError: the store cannot be read, or what it has is not readable; begin again.
+            StoreError: the store cannot be read, or the base cannot be decoded; call again.
         """
         self._fencing = fencing_epoch
         item = await self._store.get(keys.EPOCH_BASE)
@@ -57,27 +57,25 @@ class PlanEpoch:
                 raise StoreError(f"{keys.EPOCH_BASE}: {error}") from None
             self._mod_revision = item.mod_revision
 
-    async def overtake(self, agents: Iterable[HeldReport], generation: int) -> None:
-        """See to it that plans supersede what agents obey.
+    async def raise_above(self, agents: Iterable[HeldReport], generation: int) -> None:
+        """Raise the epoch, if needed, so that new plans supersede every plan that an agent runs.
 
         Args:
-            agents: their newest reports.
-            generation: the newest of this store's plans.
+            agents: the newest report of each agent.
+            generation: the newest generation of this store's plans.
 
         Raises:
-            StoreError: the store cannot be written, or another leads.
+            StoreError: the store cannot be written, or another control plane leads.
         """
-        obeyed = max(((held.report.plan_epoch, held.report.plan_generation) for held in agents), default=(0, 0))
-        if obeyed <= (self.value, generation):
+        newest = max(((held.report.plan_epoch, held.report.plan_generation) for held in agents), default=(0, 0))
+        if newest <= (self.value, generation):
             return
-        base = obeyed[0] + 1 - self._fencing
+        base = newest[0] + 1 - self._fencing
         done = await self._store.commit(
             [SameKey(keys.LEADER, self._fencing), Unchanged(keys.EPOCH_BASE, self._mod_revision)],
             [Put(keys.EPOCH_BASE, encode(EpochBase(base)))],
         )
         if not done.succeeded:
-            raise StoreError("the epoch's base could not be raised: another leads, or has raised it")
-        _log.warning(
-            "agents obey plans of an earlier store: the epoch goes on from theirs", obeyed=obeyed[0], base=base
-        )
+            raise StoreError("the base of plan epochs was not raised: another control plane leads, or has raised it")
+        _log.warning("agents run plans of an earlier store, epoch base raised", agents_epoch=newest[0], base=base)
         self._base, self._mod_revision = base, done.revision

@@ -27,7 +27,7 @@ from penstock.policy.provenance import Provenance
 MAX_CHANGES = 100
 """Arcs of one step; where more differ, the following steps contain the rest."""
 
-MAX_AMID = 20
+MAX_CIRCUMSTANCES = 20
 """Circumstances of one step."""
 
 BURST, BURST_S = 5, 50.0
@@ -48,20 +48,20 @@ class PlanStep(msgspec.Struct, frozen=True):
     """Unix time (s) by that leader's clock."""
     leader: str
     """Name of the leader."""
-    after: int
+    previous_generation: int
     """Generation of the previous step's plan; 0 where there is none."""
     changes: tuple[ArcChange, ...] = ()
     """The arcs that differ from the previous step's plan, the largest differences first."""
-    more: int = 0
+    more_changes: int = 0
     """Number of further arcs that differ and exceed MAX_CHANGES; the following steps contain them."""
-    amid: tuple[str, ...] = ()
-    """What was out of the ordinary then: regions that are not healthy, overrides."""
+    circumstances: tuple[str, ...] = ()
+    """Regions that were not healthy then, and overrides."""
     provenance: Provenance | None = None
     """The commit that the policy is from; None where it is from a folder."""
 
 
 class PastPlan(msgspec.Struct, frozen=True):
-    """A plan over all regions, as it was in force, and the step that led to it."""
+    """A plan over all regions as it was in force, and the step that it results from."""
 
     step: PlanStep
     slices: dict[str, RegionPlan]
@@ -81,8 +81,8 @@ class PlanSummary(msgspec.Struct, frozen=True):
     """Arcs that differ from the plan before it."""
     leader: str = ""
     """Name of the control plane that made it."""
-    amid: tuple[str, ...] = ()
-    """What was out of the ordinary then: regions that are not healthy, overrides."""
+    circumstances: tuple[str, ...] = ()
+    """Regions that were not healthy then, and overrides."""
     provenance: Provenance | None = None
     """The commit that the policy is from; None where it is from a folder."""
 
@@ -101,29 +101,29 @@ class PlanHistory:
 
     def __init__(self) -> None:
         self._steps: dict[int, PlanStep] = {}
-        self._told: dict[str, dict[ArcKey, Arc]] | None = None
+        self._last_arcs: dict[str, dict[ArcKey, Arc]] | None = None
         """The arcs of each origin as the last step has them; None until `begin`."""
-        self._same: dict[str, tuple[ClassPlan, ...]] = {}
-        """Entries of the slices that equal the last step's, so that they are not compared again."""
+        self._unchanged: dict[str, tuple[ClassPlan, ...]] = {}
+        """Entries of slices that equal the last step's, so that they are not compared again."""
 
     @property
     def steps(self) -> dict[int, PlanStep]:
-        """By number, oldest first."""
+        """Steps by number, oldest first."""
         return self._steps
 
     def begin(self, slices: Mapping[str, RegionPlan]) -> None:
         """Take the plan in force as the last step's plan, where none was set before."""
-        if self._told is None:
-            self._told = {origin: arcs({origin: one}) for origin, one in slices.items()}
-            self._same = {origin: one.classes for origin, one in slices.items()}
+        if self._last_arcs is None:
+            self._last_arcs = {origin: arcs({origin: plan}) for origin, plan in slices.items()}
+            self._unchanged = {origin: plan.classes for origin, plan in slices.items()}
 
     def keep(self, number: int, step: PlanStep) -> None:
         """Append the next step."""
         self._steps[number] = step
-        if self._told is not None:
+        if self._last_arcs is not None:
             for origin, changes in _by_origin(step.changes).items():
-                self._told[origin] = apply_changes(self._told.get(origin, {}), changes)
-                self._same.pop(origin, None)
+                self._last_arcs[origin] = apply_changes(self._last_arcs.get(origin, {}), changes)
+                self._unchanged.pop(origin, None)
 
     def forget(self, number: int) -> None:
         """Remove a step."""
@@ -146,15 +146,21 @@ class PlanHistory:
 
     def plan(self, number: int) -> PastPlan:
         """The plan of a step, reconstructed by undoing the later steps."""
-        step, now = self._steps[number], self._told or {}
-        since = _by_origin(compose_changes(step.changes for at, step in self._steps.items() if at > number))
-        there = {
+        step, now = self._steps[number], self._last_arcs or {}
+        since = _by_origin(compose_changes(later.changes for at, later in self._steps.items() if at > number))
+        arcs_then = {
             origin: revert_changes(now.get(origin, {}), since.get(origin, ())) for origin in now.keys() | since.keys()
         }
-        return PastPlan(step, {origin: _slice(origin, some, step) for origin, some in sorted(there.items())})
+        return PastPlan(step, {origin: _slice(origin, then, step) for origin, then in sorted(arcs_then.items())})
 
     def next_step(
-        self, slices: Mapping[str, RegionPlan], now: float, leader: str, amid: Iterable[str], *, at_once: bool = False
+        self,
+        slices: Mapping[str, RegionPlan],
+        now: float,
+        leader: str,
+        circumstances: Iterable[str],
+        *,
+        at_once: bool = False,
     ) -> PlanStep | None:
         """The next step for the journal; None where nothing changed, or where the change can wait.
 
@@ -162,14 +168,14 @@ class PlanHistory:
             slices: the slices in force, by region.
             now: Unix time, in seconds.
             leader: name of the leader.
-            amid: circumstances out of the ordinary, as sentences.
+            circumstances: regions that are not healthy, and overrides, as phrases.
             at_once: whether an event that operators will examine makes the step urgent.
         """
-        if not slices or self._told is None:
+        if not slices or self._last_arcs is None:
             return None
         newest = max(slices.values(), key=lambda plan: (plan.epoch, plan.generation))
         digests = Counter(plan.policy_digest for plan in slices.values())
-        digest = max(digests, key=lambda one: (digests[one], one))
+        digest = max(digests, key=lambda digest: (digests[digest], digest))
         last = next(reversed(self._steps.values()), None)
         changes = self._changes(slices)
         if last is not None:
@@ -178,7 +184,7 @@ class PlanHistory:
                 return None
             if same_rule and not at_once and not self._has_room(now):
                 return None
-        told = next(plan for plan in slices.values() if plan.policy_digest == digest)
+        example = next(plan for plan in slices.values() if plan.policy_digest == digest)
         return PlanStep(
             newest.generation,
             newest.epoch,
@@ -188,24 +194,24 @@ class PlanHistory:
             last.generation if last is not None else 0,
             changes[:MAX_CHANGES],
             len(changes[MAX_CHANGES:]),
-            tuple(amid)[:MAX_AMID],
-            told.provenance,
+            tuple(circumstances)[:MAX_CIRCUMSTANCES],
+            example.provenance,
         )
 
     def _has_room(self, now: float) -> bool:
-        late = list(self._steps.values())[-BURST:]
-        return len(late) < BURST or abs(now - late[0].made_at) >= BURST_S
+        recent = list(self._steps.values())[-BURST:]
+        return len(recent) < BURST or abs(now - recent[0].made_at) >= BURST_S
 
     def _changes(self, slices: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
         """How slices differ from the last step's plan; compares only slices that changed since the last call."""
-        told = self._told or {}
-        doubtful = {region: one for region, one in slices.items() if self._same.get(region) != one.classes}
+        last = self._last_arcs or {}
+        candidates = {region: plan for region, plan in slices.items() if self._unchanged.get(region) != plan.classes}
         before: dict[ArcKey, Arc] = {}
-        for origin in doubtful.keys() | (told.keys() - slices.keys()):
-            before |= told.get(origin, {})
-        changes = arc_changes(before, arcs(doubtful))
-        differing = {one.origin for one in changes}
-        self._same |= {region: one.classes for region, one in doubtful.items() if region not in differing}
+        for origin in candidates.keys() | (last.keys() - slices.keys()):
+            before |= last.get(origin, {})
+        changes = arc_changes(before, arcs(candidates))
+        differing = {change.origin for change in changes}
+        self._unchanged |= {region: plan.classes for region, plan in candidates.items() if region not in differing}
         return changes
 
 
@@ -216,23 +222,23 @@ def summary(step: PlanStep) -> PlanSummary:
         step.epoch,
         step.policy_digest,
         step.made_at,
-        len(step.changes) + step.more,
+        len(step.changes) + step.more_changes,
         step.leader,
-        step.amid,
+        step.circumstances,
         step.provenance,
     )
 
 
 def _by_origin(changes: Iterable[ArcChange]) -> dict[str, list[ArcChange]]:
     found: dict[str, list[ArcChange]] = {}
-    for one in changes:
-        found.setdefault(one.origin, []).append(one)
+    for change in changes:
+        found.setdefault(change.origin, []).append(change)
     return found
 
 
-def _slice(origin: str, there: Mapping[ArcKey, Arc], step: PlanStep) -> RegionPlan:
+def _slice(origin: str, arcs_then: Mapping[ArcKey, Arc], step: PlanStep) -> RegionPlan:
     entries: dict[tuple[str, str], list[Arc]] = {}
-    for (_, _, model, residency), arc in sorted(there.items()):
+    for (_, _, model, residency), arc in sorted(arcs_then.items()):
         entries.setdefault((model, residency), []).append(arc)
     return RegionPlan(
         origin,
@@ -240,7 +246,7 @@ def _slice(origin: str, there: Mapping[ArcKey, Arc], step: PlanStep) -> RegionPl
         step.epoch,
         step.policy_digest,
         step.made_at,
-        tuple(ClassPlan(model, residency, tuple(some), ()) for (model, residency), some in entries.items()),
+        tuple(ClassPlan(model, residency, tuple(entry), ()) for (model, residency), entry in entries.items()),
         provenance=step.provenance,
     )
 

@@ -1,7 +1,7 @@
-"""The plan into the store: one key a region, each changed only as its leader left it, and only while it leads.
+"""Publishes plans to the store: one key a region, written only if it is unchanged since the leader's last write.
 
-Every write expects the leader key to be the one of the writer's epoch, so that a former leader's late write does
-nothing. The policy that a plan names is there before the plan.
+Every write is conditional on the leader key of the writer's epoch, so that a former leader's late write has no effect.
+The policy that a plan names is stored before the plan.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 
 REFRESH_S = 5.0
-"""An unchanged slice is written again after this long (s), so that agents see that somebody still plans."""
+"""Time (s) after which an unchanged slice is written again, so that agents see that planning continues."""
 
-KEPT_POLICIES = 20
-"""Policies that are kept besides those in use: for agents that are a little behind, and for people."""
+MAX_UNUSED_POLICIES = 20
+"""Policies retained besides those in use, for agents that lag behind and for rollbacks."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Fenced(Exception):
-    """The leader key is not the one of this epoch any more: nothing was written, and nothing may be."""
+    """The leader key is not of this epoch: nothing was written, and nothing may be."""
 
 
 class StoredSlice(msgspec.Struct, frozen=True):
-    """A region's slice as it is in the store."""
+    """A region's slice as the store has it."""
 
     plan: RegionPlan | None
-    """None where it cannot be read."""
+    """None where it cannot be decoded."""
     mod_revision: int
     written_at: float
-    """Our clock (s) when we wrote it; -inf where we did not."""
+    """Unix time (s) when this control plane wrote it; -inf where it did not."""
 
 
 class PlanPublisher:
-    """Writes plans for one leadership; begin each with `adopt`."""
+    """Writes plans during one leadership; each begins with `adopt`."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
@@ -52,27 +52,27 @@ class PlanPublisher:
         self._slices: dict[str, StoredSlice] = {}
         self._stored: set[str] = set()
         self.pinned: frozenset[str] = frozenset()
-        """Policies that are kept though no plan names them (yet)."""
+        """Digests of policies to retain although no plan names them."""
         self.plan_epoch = PlanEpoch(store)
-        """What the plans that are published carry."""
+        """The epoch of published plans."""
         self.uncertain = True
-        """Whether the store may differ from what we know: `adopt` before planning any further."""
+        """Whether the store may differ from the slices held here, so that `adopt` is due before the next plan."""
 
     @property
     def in_force(self) -> dict[str, RegionPlan]:
         """The slices in the store, by region."""
-        return {region: one.plan for region, one in self._slices.items() if one.plan is not None}
+        return {region: stored.plan for region, stored in self._slices.items() if stored.plan is not None}
 
     @property
     def generation(self) -> int:
-        """The largest generation in the store; 0 before the first."""
+        """The largest generation in the store; 0 before the first plan."""
         return max((plan.generation for plan in self.in_force.values()), default=0)
 
     async def adopt(self, epoch: int) -> None:
-        """Begin to write under `epoch`, from whatever plan is in force.
+        """Begin a leadership of `epoch` with the slices in the store.
 
         Raises:
-            StoreError: the store cannot be read; begin again.
+            StoreError: the store cannot be read; call again.
         """
         self._epoch = epoch
         self._stored = set()
@@ -80,34 +80,34 @@ class PlanPublisher:
         await self.plan_epoch.adopt(epoch)
         for item in (await self._store.list(keys.PLANS)).items:
             self._slices[item.key.removeprefix(keys.PLANS)] = StoredSlice(
-                _readable(item), item.mod_revision, float("-inf")
+                _decoded(item), item.mod_revision, float("-inf")
             )
         self.uncertain = False
 
     async def publish(self, plans: Mapping[str, RegionPlan], policy: Policy, now: float) -> PublishOutcome:
-        """Write what changed, and what is due to be written again.
+        """Write slices that changed or are due for a refresh, and remove those of regions without a plan.
 
         Raises:
-            Fenced: another leads.
-            StoreError: the store refuses or cannot be reached, and what was written is uncertain.
+            Fenced: another control plane leads.
+            StoreError: the store refuses or cannot be reached; which slices were written is unknown.
         """
         due = [plan for plan in plans.values() if self._is_due(plan, now)]
-        gone = [region for region in self._slices if region not in plans]
-        if not due and not gone:
+        removed = [region for region in self._slices if region not in plans]
+        if not due and not removed:
             return PublishOutcome.UNCHANGED
         self.uncertain = True
         await self.store_policy(policy)
-        # Every write is seen to its end, so that none of them lands after the next look at the store.
+        # All writes are awaited, so that none of them takes effect after the next read of the store.
         done = await asyncio.gather(
             *(self._write(plan, now) for plan in due),
-            *(self._remove(region) for region in gone),
+            *(self._remove(region) for region in removed),
             return_exceptions=True,
         )
-        for one in done:
-            if isinstance(one, BaseException):
-                raise one
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
         if not all(done):
-            await self.check_office()
+            await self.check_leadership()
             return PublishOutcome.CONFLICT
         self.uncertain = False
         return PublishOutcome.PUBLISHED
@@ -127,7 +127,7 @@ class PlanPublisher:
         return bool(done)
 
     async def _remove(self, region: str) -> bool:
-        """Take away the slice of a region that policy has no more."""
+        """Remove the slice of a region that the policy does not have any more."""
         key = keys.plan(region)
         done = await self._commit(Unchanged(key, self._slices[region].mod_revision), Delete(key))
         if done:
@@ -135,45 +135,45 @@ class PlanPublisher:
         return bool(done)
 
     async def store_policy(self, policy: Policy) -> None:
-        """See to it that the policy is there whole, before a plan or a rollout names it.
+        """Store the policy unless it is stored already, before a plan or a rollout names it.
 
         Raises:
-            Fenced: another leads.
+            Fenced: another control plane leads.
             StoreError: the store refuses or cannot be reached.
         """
         digest = policy.digest()
         if digest in self._stored:
             return
         key = keys.policy(digest)
-        there = await self._store.get(key)
-        if there is None or not is_as_written(there.value, digest):
-            if not await self._commit(Unchanged(key, there.mod_revision if there else 0), Put(key, encode(policy))):
-                await self.check_office()
-                raise StoreError("somebody who does not lead wrote the policy at the same time")
+        stored = await self._store.get(key)
+        if stored is None or not is_as_written(stored.value, digest):
+            if not await self._commit(Unchanged(key, stored.mod_revision if stored else 0), Put(key, encode(policy))):
+                await self.check_leadership()
+                raise StoreError("another control plane wrote the policy concurrently")
             _log.info("policy published", digest=digest)
-        await self._forget_policies(keep=digest)
+        await self._remove_unused_policies(keep=digest)
         self._stored.add(digest)
 
-    async def _forget_policies(self, keep: str) -> None:
-        """Remove policies that no plan names, but for the last few."""
+    async def _remove_unused_policies(self, keep: str) -> None:
+        """Remove policies that are not in use, except for the newest MAX_UNUSED_POLICIES."""
         used = {keep, *self.pinned, *(plan.policy_digest for plan in self.in_force.values())}
         stored = (await self._store.list(keys.POLICIES)).items
         newest = sorted(stored, key=lambda item: item.create_revision, reverse=True)
         unused = [item.key for item in newest if item.key.removeprefix(keys.POLICIES) not in used]
-        for key in unused[KEPT_POLICIES:]:
+        for key in unused[MAX_UNUSED_POLICIES:]:
             await self._store.commit([SameKey(keys.LEADER, self._epoch)], [Delete(key)])
             self._stored.discard(key.removeprefix(keys.POLICIES))
 
     async def _commit(self, expect: Unchanged, do: Put | Delete) -> int:
-        """The revision of a fenced write; 0 where it was not done."""
+        """Write if this leadership continues and `expect` holds; return the revision, 0 where nothing was written."""
         committed = await self._store.commit([SameKey(keys.LEADER, self._epoch), expect], [do])
         return committed.revision if committed.succeeded else 0
 
-    async def check_office(self) -> None:
-        """Tell a lost office from a key that was merely not as we left it.
+    async def check_leadership(self) -> None:
+        """Check after a failed write whether this control plane still leads.
 
         Raises:
-            Fenced: the office is lost.
+            Fenced: it does not.
         """
         leader = await self._store.get(keys.LEADER)
         if leader is None or leader.create_revision != self._epoch:
@@ -181,13 +181,13 @@ class PlanPublisher:
 
 
 def _content(plan: RegionPlan) -> RegionPlan:
-    """A slice without what differs each time it is made."""
+    """Return a slice without the fields that differ in every plan."""
     return msgspec.structs.replace(plan, generation=0, made_at=0.0)
 
 
-def _readable(item: KeyValue) -> RegionPlan | None:
+def _decoded(item: KeyValue) -> RegionPlan | None:
     try:
         return decode(item.value, RegionPlan)
     except CodecError as error:
-        _log.warning("plan in force cannot be read", key=item.key, reason=str(error))
+        _log.warning("stored plan cannot be decoded", key=item.key, reason=str(error))
         return None

@@ -1,6 +1,6 @@
-"""Runs the planner that the policy names, off the event loop and with a forecast; the waterfall plans where it fails.
+"""Runs the policy's planner with a demand forecast, and the waterfall planner where it fails.
 
-A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread.
+Planning for a large fleet would delay reports and lease renewals, so it runs in a thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import PlanLogic
 
 SOLVER_LIMIT_S = 0.25
-"""How long the solver may take for one plan, in seconds; a plan is due every half a second."""
+"""Time limit of the solver for one plan, in seconds; a plan is due every half a second."""
 
 WHOLE_FLEET = "*"
 """Stands for every model in `PlanResult.fallbacks`, where the planner raised an error."""
@@ -34,7 +34,7 @@ class PlannerRunner:
     """Plans tick after tick; each leadership starts with a new runner.
 
     Args:
-        solver_limit_s: how long the solver may take for one plan, in seconds.
+        solver_limit_s: time limit of the solver for one plan, in seconds.
     """
 
     def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
@@ -78,7 +78,7 @@ class PlannerRunner:
 
     def _forecast_per_s(self, tick: TickInput) -> dict[Key, float]:
         measured = {
-            Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(tick.snapshot, tick.now)
+            Key(row.origin, row.model, row.residency): row.requests_per_s for row in demand(tick.snapshot, tick.now)
         }
         self._forecaster.observe(measured, tick.now)
         return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)

@@ -1,4 +1,4 @@
-"""The leader's tick: let the snapshot age, plan from it, publish the plan."""
+"""The leader's tick: advances region health, steps the rollout, makes the plan and publishes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TICK_S = 0.5
 """Time (s) between two plans."""
 
 MAX_STEP_S = 1.0
-"""However long (s) the last plan is ago, shares move no further than this much time allows."""
+"""Maximum time (s) since the last plan that counts for the rate limit of share changes."""
 
 SHADOW_EVERY_S = 2.0
 """Time (s) between two comparisons of plans while a policy is in shadow."""
@@ -44,32 +44,32 @@ class PlanningLoop:
     """Plans while its control plane leads.
 
     Args:
-        campaign: says whether, and under which epoch.
-        policies: what to plan by.
-        fleet: what to plan from.
-        overrides: what operators want meanwhile.
-        staging: says which policy to plan by, and where another one is tried.
-        publisher: where plans go.
-        metrics: shows what was done.
+        elector: leadership of this control plane, and its epoch.
+        policies: the policy source, for the policy until the first rollout step.
+        fleet: the snapshot of agents' reports.
+        overrides: the overrides, which intervene in plans.
+        rollouts: the policies to plan by, and the canary regions.
+        publisher: writes plans to the store.
+        metrics: the control plane's metrics.
         clock: Unix time, in seconds.
     """
 
     def __init__(
         self,
-        campaign: LeaderElector,
+        elector: LeaderElector,
         policies: PolicySource,
         fleet: FleetSnapshot,
         overrides: OverrideStore,
-        staging: RolloutRunner,
+        rollouts: RolloutRunner,
         publisher: PlanPublisher,
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
-        self._campaign = campaign
+        self._elector = elector
         self._policies = policies
         self._fleet = fleet
         self._overrides = overrides
-        self.staging = staging
+        self._rollouts = rollouts
         self._compared_at = float("-inf")
         self._publisher = publisher
         self._metrics = metrics
@@ -77,75 +77,75 @@ class PlanningLoop:
         self._epoch: int | None = None
         self._inherited = False
         self._runner = PlannerRunner()
-        self._trying = PlannerRunner()
-        """Plans by the candidate of a rollout."""
+        self._candidate_runner = PlannerRunner()
+        """Plans by the candidate policy of a rollout."""
         self.shortfalls: tuple[Shortfall, ...] = ()
-        """What capacity is missing where, by the last plan; none while another leads."""
+        """Capacity shortfalls of the last plan; empty while another control plane leads."""
         self._leading_since = 0.0
         self._planned_at = 0.0
         self._last: PublishOutcome | None = None
         self._shown_policy: Policy | None = None
 
     @property
-    def informed(self) -> bool:
-        """Whether the fleet's reports come here and have had time to: what is not heard of then is not there."""
-        policy, now = self.staging.policy or self._policies.current, self._clock()
-        leads = self._campaign.epoch is not None and self._campaign.epoch == self._epoch
+    def has_full_snapshot(self) -> bool:
+        """Whether this control plane leads and every live agent has had time to report to it."""
+        policy, now = self._rollouts.policy or self._policies.current, self._clock()
+        leads = self._elector.epoch is not None and self._elector.epoch == self._epoch
         return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
 
     @property
     def in_force(self) -> dict[str, RegionPlan]:
-        """The slices that this leader has published or found; none while they are being written, or another leads."""
+        """The slices in the store; empty while they are being written, or another control plane leads."""
         return self._publisher.in_force if self._epoch is not None and not self._publisher.uncertain else {}
 
     async def tick(self) -> None:
-        """Do one round; what goes wrong with the store is told and tried again in the next one."""
+        """Run one tick. Errors of the store are logged and counted; the next tick retries."""
         now = self._clock()
-        epoch = self._campaign.epoch
-        self._take_office(epoch, now)
+        epoch = self._elector.epoch
+        self._begin_leadership(epoch, now)
         if epoch is not None and self._publisher.uncertain:
             await self._adopt(epoch, now)
-        policy = self.staging.policy or self._policies.current
+        policy = self._rollouts.policy or self._policies.current
         if policy is None:
             return
         if policy is not self._shown_policy:
             self._metrics.set_policy(policy.digest())
             self._shown_policy = policy
-        meant = self._overrides.interventions(policy, now)
-        self._fleet.tick(now, policy, meant.drained)
+        interventions = self._overrides.interventions(policy, now)
+        self._fleet.tick(now, policy, interventions.drained)
         if epoch is None:
             return
         self._show_fleet(policy, now)
-        holding = [one for one in meant.overrides if one.holds(now)]
-        self._metrics.show_overrides((one.kind.value, one.region or "") for one in holding)
+        active = [override for override in interventions.overrides if override.holds(now)]
+        self._metrics.show_overrides((override.kind.value, override.region or "") for override in active)
         if self._publisher.uncertain:
             return
         try:
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
-                staged = await self.staging.step(epoch, now, snapshot, receiving_since=self._leading_since)
-                self._metrics.show_rollout(staged.rollout.phase)
-                await self._publisher.plan_epoch.overtake(snapshot.agents.values(), self._publisher.generation)
-                self._conclude(await self._publish(staged, self._publisher.plan_epoch.value, now))
-                await self._overrides.sweep(epoch, staged.main.policy)
+                active_policies = await self._rollouts.step(epoch, now, snapshot, receiving_since=self._leading_since)
+                self._metrics.show_rollout(active_policies.rollout.phase)
+                await self._publisher.plan_epoch.raise_above(snapshot.agents.values(), self._publisher.generation)
+                self._record_outcome(await self._publish(active_policies, self._publisher.plan_epoch.value, now))
+                await self._overrides.sweep(epoch, active_policies.main.policy)
         except Fenced as error:
             _log.warning("fenced", reason=str(error))
-            self._campaign.fenced(epoch)
-            self._conclude(PublishOutcome.FENCED)
+            self._elector.fenced(epoch)
+            self._record_outcome(PublishOutcome.FENCED)
         except StoreError as error:
-            self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+            self._record_outcome(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
 
     async def _adopt(self, epoch: int, now: float) -> None:
-        """Begin with what is in the store; once in an office, also with what is held against regions there."""
+        """Begin with the slices in the store; once a leadership, also with the region health that they contain."""
         try:
             await self._publisher.adopt(epoch)
         except StoreError as error:
-            self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+            self._record_outcome(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
             return
         if self._inherited:
             return
-        await self.staging.adopt()
-        policy = self.staging.policy or self._policies.current
+        await self._rollouts.adopt()
+        policy = self._rollouts.policy or self._policies.current
         if policy is not None:
             self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))
             self._inherited = True
@@ -162,8 +162,12 @@ class PlanningLoop:
             if staged.in_shadow:
                 await self._compare(staged, staged.candidate, epoch, now)
             else:
-                tried = (await self._plan(self._trying, staged.candidate, epoch, now, elapsed_s)).plans
-                plans |= {region: tried[region] for region in staged.tried_in if region in tried}
+                candidate_plans = (
+                    await self._plan(self._candidate_runner, staged.candidate, epoch, now, elapsed_s)
+                ).plans
+                plans |= {
+                    region: candidate_plans[region] for region in staged.canary_regions if region in candidate_plans
+                }
         self._planned_at = now
         outcome = await self._publisher.publish(plans, staged.main.policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
@@ -172,7 +176,7 @@ class PlanningLoop:
     async def _plan(
         self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float
     ) -> PlanResult:
-        """The plan under one policy, with the policy's commit and the regions' health in its slices."""
+        """Return the plan by one policy, with the policy's commit and the region health in its slices."""
         snapshot = self._fleet.snapshot
         result = await runner.plan(
             TickInput(
@@ -196,33 +200,30 @@ class PlanningLoop:
         return msgspec.structs.replace(result, plans=plans)
 
     async def _compare(self, staged: ActivePolicies, candidate: PolicyVersion, epoch: int, now: float) -> None:
-        """Where the candidate's plan would be, and the main one, once shares have had all the time they need."""
-        known = self.staging.shadow
+        """Compare the plans of both policies as they are once all shares have moved."""
+        known = self._rollouts.shadow
         if known is not None and known.number == staged.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
             return
         self._compared_at = now
-        # With planners that remember nothing, so that what differs is the policy's doing alone.
+        # With new planners: their state would add differences that the policy does not cause.
         before = await self._plan(PlannerRunner(), staged.main, epoch, now, _whole_step_s(staged.main.policy))
         after = await self._plan(PlannerRunner(), candidate, epoch, now, _whole_step_s(candidate.policy))
         demands = demand(self._fleet.snapshot, now)
-        self.staging.shadow = shadow(staged.rollout.number, before.plans, after.plans, demands)
+        self._rollouts.shadow = shadow(staged.rollout.number, before.plans, after.plans, demands)
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
-        """A plan in force is not replaced by one that was made before the regions had time to speak.
-
-        None at all is made as if nothing were overridden, before it is known what is.
-        """
+        """Whether the overrides are known, and reports are complete enough to replace the plan in force."""
         if not self._overrides.known:
             return False
         return not self._publisher.in_force or settled(self._fleet.snapshot, now, policy, self._leading_since)
 
-    def _take_office(self, epoch: int | None, now: float) -> None:
-        """Begin anew with every epoch: nothing that an earlier one knew of the store or the fleet is taken on trust."""
+    def _begin_leadership(self, epoch: int | None, now: float) -> None:
+        """Discard the state of the previous epoch when leadership changes."""
         if epoch == self._epoch:
             return
         self._epoch = epoch
-        self.staging.leave()
-        self._runner, self._trying, self.shortfalls = PlannerRunner(), PlannerRunner(), ()
+        self._rollouts.reset()
+        self._runner, self._candidate_runner, self.shortfalls = PlannerRunner(), PlannerRunner(), ()
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)
@@ -231,22 +232,22 @@ class PlanningLoop:
             self._leading_since = now
             self._planned_at = now - TICK_S
 
-    def _conclude(self, outcome: PublishOutcome, **why: str) -> None:
+    def _record_outcome(self, outcome: PublishOutcome, **context: str) -> None:
         self._metrics.published(outcome)
-        # Unchanged follows published all day long; only a change between well and ill is news.
-        well = (PublishOutcome.PUBLISHED, PublishOutcome.UNCHANGED)
-        if (outcome in well) != (self._last in well):
-            _log.info("publishing", outcome=outcome.value, **why)
+        # Only a change between success and failure is logged.
+        success = (PublishOutcome.PUBLISHED, PublishOutcome.UNCHANGED)
+        if (outcome in success) != (self._last in success):
+            _log.info("publish outcome changed", outcome=outcome.value, **context)
         self._last = outcome
 
     def _show_fleet(self, policy: Policy, now: float) -> None:
         snapshot = self._fleet.snapshot
         newest = {region: snapshot.newest(region) for region in policy.regions}
-        refusing = Counter(word.region for word in observations(snapshot, now).values() if word.refused)
+        rejecting = Counter(seen.region for seen in observations(snapshot, now).values() if seen.refused)
         self._metrics.show_regions(
             {
                 region: RegionGauges(
-                    snapshot.state(region), now - held.received_at if held else float("inf"), refusing[region]
+                    snapshot.state(region), now - held.received_at if held else float("inf"), rejecting[region]
                 )
                 for region, held in newest.items()
             }
@@ -259,12 +260,12 @@ class PlanningLoop:
             }
         )
         rates: dict[tuple[str, str], float] = {}
-        for one in demand(snapshot, now):
-            if one.model in policy.models:
-                rates[one.origin, one.model] = rates.get((one.origin, one.model), 0.0) + one.requests_per_s
+        for row in demand(snapshot, now):
+            if row.model in policy.models:
+                rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
         self._metrics.show_demand(rates)
 
 
 def _whole_step_s(policy: Policy) -> float:
-    """Time (s) in which shares may move all the way."""
+    """Time (s) in which a share may move from 0 to 1."""
     return 1.0 / policy.spillover.step_per_s

@@ -51,7 +51,7 @@ class ReportRefused(Exception):
 
 _REFUSALS = {
     ReportVerdict.OLD_EPOCH: (409, ReportOutcome.STALE, "a newer incarnation of this agent has reported"),
-    ReportVerdict.OLD_SEQ: (409, ReportOutcome.STALE, "a newer report of this agent was taken in already"),
+    ReportVerdict.OLD_SEQ: (409, ReportOutcome.STALE, "a newer report of this agent was accepted already"),
     ReportVerdict.UNKNOWN_REGION: (422, ReportOutcome.UNKNOWN_REGION, "policy has no such region"),
     ReportVerdict.TOO_MANY_AGENTS: (422, ReportOutcome.MALFORMED, "the region has too many agents"),
     ReportVerdict.IMPOSSIBLE: (422, ReportOutcome.MALFORMED, "the report has impossible content"),
@@ -107,11 +107,11 @@ class ReportIntake:
             raise ReportRefused(400, f"not a report: {error}") from None
         if policy is None:
             raise ReportRefused(503, "no policy is in force yet, so no region is known")
-        verdict = self._fleet.take_in(report, self._clock(), policy)
+        verdict = self._fleet.add_report(report, self._clock(), policy)
         if verdict is not ReportVerdict.ACCEPTED:
             status, outcome, detail = _REFUSALS[verdict]
             self._metrics.reported(report.region, outcome, regions)
-            _log.warning("report refused", region=report.region, agent=report.agent, reason=verdict.value)
+            _log.warning("report rejected", region=report.region, agent=report.agent, reason=verdict.value)
             raise ReportRefused(status, detail)
         receipt = self._leading()
         outcome = ReportOutcome.ACCEPTED if receipt.leading else ReportOutcome.NOT_LEADER

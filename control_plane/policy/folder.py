@@ -1,7 +1,7 @@
-"""A bundle's folder: its YAML files and nothing else, read within bounds.
+"""Reader of a bundle in a folder: its policy files, within the limits of `bundle_limits`.
 
-Links are followed as far as they stay inside it, which is how Kubernetes mounts a ConfigMap. Beyond it whoever may put
-files there could have others read that this process may.
+Symbolic links are followed inside the folder, since Kubernetes mounts a ConfigMap through them. A link that leads out
+of the folder is refused: it could expose any file that this process may read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_err
 from control_plane.policy.source.readers import Bundle
 
 POLL_S = 0.5
-"""Time (s) between two looks at a folder. A change counts when the second look at it finds no other: whoever writes
-several files and pauses for longer than this has each of their states judged."""
+"""Time (s) between two reads of a folder. A change is checked once two reads in a row return the same content, so a
+writer of several files that pauses for longer than this has an intermediate state checked."""
 
 
 class FolderReader:
-    """Reads a folder, which somebody may be writing at the same time."""
+    """Reads a folder, which may be written at the same time."""
 
     atomic = False
     poll_s = POLL_S
@@ -30,11 +30,11 @@ class FolderReader:
         self.place = str(folder)
 
     async def read(self) -> Bundle:
-        """The folder as it is."""
+        """Return the folder's current content."""
         return await asyncio.to_thread(self._read)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held between reads."""
 
     def _read(self) -> Bundle:
         try:
@@ -44,10 +44,10 @@ class FolderReader:
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The text of every policy file in `folder`, by name; `belonging` says what counts.
+    """Return the text of every policy file in `folder`, by name; `is_policy_file` selects them.
 
     Raises:
-        PolicyRefused: the folder or a file cannot be read, is too large, or is not what belongs here.
+        PolicyRefused: the folder or a file cannot be read, exceeds a limit, or is not a policy file.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if is_policy_file(path.name))
@@ -72,14 +72,14 @@ def read_folder(folder: Path) -> dict[str, str]:
 
 
 def _read(path: Path, inside: str) -> str | PolicyError:
-    """The text of one file, which lies `inside` the folder, links resolved."""
+    """Return the text of one file; `inside` is the folder's path with links resolved."""
     try:
-        leads_to = Path(os.path.realpath(path, strict=True))
-        if not leads_to.is_relative_to(inside):
+        target = Path(os.path.realpath(path, strict=True))
+        if not target.is_relative_to(inside):
             remedy = "put the file itself there, or link to one inside the folder"
             return PolicyError(path.name, 0, "", "is a symbolic link that leads out of the folder", remedy)
-        if path.suffix == SUFFIX and leads_to.is_file():
-            with leads_to.open("rb") as file:
+        if path.suffix == SUFFIX and target.is_file():
+            with target.open("rb") as file:
                 return text_of(path.name, file.read(MAX_FILE_BYTES + 1))
     except OSError as error:
         if path.is_symlink():

@@ -1,1 +1,1 @@
-"""The staged rollout of policy: what `penstock.rollout.state_machine` decides, stored and carried out by the leader."""
+"""Staged policy rollouts: the state machine of `penstock.rollout.state_machine`, stored and driven by the leader."""

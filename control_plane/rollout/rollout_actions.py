@@ -1,4 +1,4 @@
-"""What operators order of rollouts: each written with its audit entry, and only if all is as they saw it."""
+"""Operator actions on rollouts. Each is written with its audit entry, if the rollout has not changed since."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Unchanged
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller
-from control_plane.policy.source.policy_source import NotForUs, PolicySource, stored_policy
+from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
@@ -20,20 +20,20 @@ MAX_REASON = 500
 
 
 class ActionRefused(Exception):
-    """What is ordered makes no sense as things are; the message says why."""
+    """The action is not possible in the rollout's current state; the message says why."""
 
 
 class PolicyNotStored(Exception):
-    """The store has no such policy (any more), or none that can be read here."""
+    """The store does not have the policy, or this release cannot decode it."""
 
 
 class RolloutActions:
-    """Takes orders, at any control plane: whoever leads does what the store says next.
+    """Applies operator actions at any control plane; the leader continues from the stored state.
 
     Args:
-        store: where rollouts and policies are.
-        audit: keeps who ordered what and why.
-        source: whose policy is not to undo what an operator orders.
+        store: the fleet's configuration store.
+        audit: records each action, its caller and its reason.
+        source: the policy source; its policy does not replace the one that an operator rolls out.
         clock: Unix time, in seconds.
     """
 
@@ -45,90 +45,96 @@ class RolloutActions:
         self.records = RolloutRecords(store)
 
     async def policy(self, digest: str) -> Policy:
-        """A policy that the store keeps.
+        """Return a policy from the store.
 
         Raises:
-            NotKept: it keeps no such one, or one that is for newer releases.
+            PolicyNotStored: the store does not have it, or a newer release wrote it.
             StoreError: the store cannot be read.
         """
         try:
             policy = await stored_policy(self._store, digest)
-        except NotForUs as error:
+        except PolicyFromNewerRelease as error:
             raise PolicyNotStored(str(error)) from None
         if policy is None:
-            raise PolicyNotStored(f"no policy {digest[:12]} is kept")
+            raise PolicyNotStored(f"the store has no policy {digest[:12]}")
         return policy
 
     async def advance(self, caller: Caller, seen: StoredRollout, event: RolloutEvent, reason: str) -> Rollout:
-        """Halt, resume, promote or roll back what is under way.
+        """Halt, resume, promote or roll back the current rollout.
 
         Raises:
-            OrderRefused: in its phase it cannot be.
-            ChangeRefused: it is not as it was seen any more.
+            ActionRefused: the rollout's phase does not allow it.
+            ChangeRefused: the rollout has changed since it was read.
             StoreError: the store refuses or cannot be reached.
         """
-        before = _some(seen)
+        before = _existing(seen)
         try:
             after = transition(before, event, self._clock(), why=reason, by=caller.name)
         except KeyError:
-            raise ActionRefused(f"rollout {before.number} is {before.phase.value}: it cannot {_verb(event)}") from None
+            verb = "be rolled back" if event is RolloutEvent.ROLL_BACK else event.value
+            raise ActionRefused(f"rollout {before.number} is {before.phase.value}: it cannot {verb}") from None
         return await self._write(caller, seen, f"rollout.{event.value}", reason, [after])
 
     async def apply(
         self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
-        """Begin to roll a kept policy out, as if the source had it now.
+        """Roll out a stored policy, as if the source had it now.
 
         Raises:
-            NotKept: it is not kept.
-            OrderRefused: every region obeys it, or it is under way.
-            ChangeRefused, StoreError: as above.
+            PolicyNotStored: the store does not have the policy.
+            ActionRefused: the policy is in force in every region already, or its rollout is under way.
+            ChangeRefused: the rollout has changed since it was read.
+            StoreError: the store refuses or cannot be reached.
         """
-        before, candidate = _some(seen), await self.policy(digest)
-        if digest == before.stable and before.is_over:
-            raise ActionRefused("every region obeys it already")
+        before, candidate = self._replaceable(seen, digest), await self.policy(digest)
         if digest == before.candidate and not before.is_over:
-            raise ActionRefused(f"rollout {before.number} brings it already")
-        now, states = self._clock(), []
-        if not before.is_over:
-            before = self._put_away(before, now, caller, reason)
-            states.append(before)
+            raise ActionRefused(f"rollout {before.number} of this policy is under way already")
+        now = self._clock()
+        states, before = self._rolled_back(before, now, caller, reason)
         stable = await self.policy(before.stable)
         canary = tuple(
             name for name in stable.rollout.canary_regions if name in stable.regions and name in candidate.regions
         )
-        after = begin(before, digest, provenance, canary, now, why=reason, by=caller.name, ignored=self._offered())
+        after = begin(
+            before, digest, provenance, canary, now, why=reason, by=caller.name, ignored=self._source_digest()
+        )
         return await self._write(caller, seen, "policy.apply", reason, [*states, after])
 
     async def restore(
         self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
-        """Back to a policy that every region obeyed once, everywhere and at once; the source's does not come back by
-        itself.
+        """Restore a previously promoted policy in all regions at once; the source's policy does not replace it.
 
         Raises:
-            NotKept: it is not kept.
-            OrderRefused: every region obeys it, or no rollout of it ever came to its end.
-            ChangeRefused, StoreError: as above.
+            PolicyNotStored: the store does not have the policy.
+            ActionRefused: the policy is in force in every region already, or no rollout of it has completed.
+            ChangeRefused: the rollout has changed since it was read.
+            StoreError: the store refuses or cannot be reached.
         """
-        before = _some(seen)
+        before = self._replaceable(seen, digest)
         await self.policy(digest)
-        if digest == before.stable and before.is_over:
-            raise ActionRefused("every region obeys it already")
-        if digest not in {before.stable, *(one.stable for one in await self.records.ended())}:
-            # It takes less to go back than to promote what nobody has tried.
-            raise ActionRefused(f"no rollout of policy {digest[:12]} came to its end: roll it out with `apply`")
-        now, states = self._clock(), []
-        if not before.is_over:
-            before = self._put_away(before, now, caller, reason)
-            states.append(before)
-        after = restore(before, digest, provenance, now, why=reason, by=caller.name, ignored=self._offered())
+        if digest not in {before.stable, *(rollout.stable for rollout in await self.records.ended())}:
+            # A restore needs a lower role than a promotion, so it must not put an untested policy in force.
+            raise ActionRefused(f"no rollout of policy {digest[:12]} has completed: roll it out with `apply`")
+        now = self._clock()
+        states, before = self._rolled_back(before, now, caller, reason)
+        after = restore(before, digest, provenance, now, why=reason, by=caller.name, ignored=self._source_digest())
         return await self._write(caller, seen, "policy.rollback", reason, [*states, after])
 
-    def _put_away(self, rollout: Rollout, now: float, caller: Caller, reason: str) -> Rollout:
-        return transition(rollout, RolloutEvent.ROLL_BACK, now, why=reason, by=caller.name)
+    def _replaceable(self, seen: StoredRollout, digest: str) -> Rollout:
+        before = _existing(seen)
+        if digest == before.stable and before.is_over:
+            raise ActionRefused("the policy is in force in every region already")
+        return before
 
-    def _offered(self) -> str:
+    def _rolled_back(self, rollout: Rollout, now: float, caller: Caller, reason: str) -> tuple[list[Rollout], Rollout]:
+        """Return the states to write, and the rollout that is over: a rollout under way is rolled back first."""
+        if rollout.is_over:
+            return [], rollout
+        ended = transition(rollout, RolloutEvent.ROLL_BACK, now, why=reason, by=caller.name)
+        return [ended], ended
+
+    def _source_digest(self) -> str:
         return self._source.current.digest() if self._source.current is not None else ""
 
     async def _write(
@@ -139,28 +145,25 @@ class RolloutActions:
             action,
             f"policy {states[-1].candidate[:12]}",
             reason,
-            before=_told(_some(seen)),
-            after=_told(states[-1]),
+            before=_audited(_existing(seen)),
+            after=_audited(states[-1]),
             expect=[Unchanged(keys.ROLLOUT, seen.revision)],
             do=changes(states),
         )
         return states[-1]
 
 
-def _some(seen: StoredRollout) -> Rollout:
+def _existing(seen: StoredRollout) -> Rollout:
     if seen.rollout is None:
         raise ActionRefused("no policy has been rolled out yet")
     return seen.rollout
 
 
-def _told(rollout: Rollout) -> dict[str, Any]:
+def _audited(rollout: Rollout) -> dict[str, Any]:
+    """Return the fields of a rollout that an audit entry contains."""
     return {
         "rollout": rollout.number,
         "phase": rollout.phase.value,
         "candidate": rollout.candidate,
         "stable": rollout.stable,
     }
-
-
-def _verb(event: RolloutEvent) -> str:
-    return "be rolled back" if event is RolloutEvent.ROLL_BACK else event.value

@@ -1,4 +1,4 @@
-"""Rollouts in the store: the one under way, and the last ones that are over."""
+"""Rollouts in the store: the current one, and those that ended recently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, Same
 from penstock.rollout.state_machine import Rollout
 
 MAX_ENDED = 100
-"""Rollouts that are over and kept."""
+"""Ended rollouts that are kept."""
 
 _log = structlog.get_logger(__name__)
 
@@ -22,64 +22,64 @@ class StoredRollout(msgspec.Struct, frozen=True):
     """The newest rollout as the store has it."""
 
     rollout: Rollout | None
-    """None before the first, or where it cannot be read."""
+    """None before the first rollout, or where it cannot be decoded."""
     revision: int
-    """Of its key; 0 where there is none."""
+    """Revision of its key; 0 where the key does not exist."""
 
 
-def changes(after: Sequence[Rollout]) -> list[Put | Delete]:
-    """What to write so that the last of these is the newest, and those that are over are among the ended."""
-    do: list[Put | Delete] = [Put(keys.ROLLOUT, encode(after[-1]))]
-    for one in after:
-        if one.is_over:
-            do.append(Put(keys.ended_rollout(one.number), encode(one)))
-            if one.number > MAX_ENDED:
-                do.append(Delete(keys.ended_rollout(one.number - MAX_ENDED)))
+def changes(states: Sequence[Rollout]) -> list[Put | Delete]:
+    """Return the writes that store the last state as the newest rollout and archive every state that is over."""
+    do: list[Put | Delete] = [Put(keys.ROLLOUT, encode(states[-1]))]
+    for rollout in states:
+        if rollout.is_over:
+            do.append(Put(keys.ended_rollout(rollout.number), encode(rollout)))
+            if rollout.number > MAX_ENDED:
+                do.append(Delete(keys.ended_rollout(rollout.number - MAX_ENDED)))
     return do
 
 
 class RolloutRecords:
-    """Reads rollouts, and writes them for one leadership at a time."""
+    """Reads rollouts from the store, and writes them as the leader."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
 
     async def newest(self) -> StoredRollout:
-        """The rollout under way, or the last one.
+        """Return the current rollout, or the last one.
 
         Raises:
             StoreError: the store cannot be read.
         """
         item = await self._store.get(keys.ROLLOUT)
-        return StoredRollout(None, 0) if item is None else StoredRollout(_readable(item), item.mod_revision)
+        return StoredRollout(None, 0) if item is None else StoredRollout(_decoded(item), item.mod_revision)
 
     async def ended(self) -> list[Rollout]:
-        """Those that are over, newest first.
+        """Return the ended rollouts, newest first.
 
         Raises:
             StoreError: the store cannot be read.
         """
         items = (await self._store.list(keys.ENDED_ROLLOUTS)).items
-        found = [one for one in (_readable(item) for item in items) if one is not None]
-        return sorted(found, key=lambda one: -one.number)
+        found = [rollout for rollout in map(_decoded, items) if rollout is not None]
+        return sorted(found, key=lambda rollout: -rollout.number)
 
-    async def write(self, after: Sequence[Rollout], revision: int, epoch: int) -> bool:
-        """Write for the leader of `epoch`; False where it leads no more, or somebody else wrote meanwhile.
+    async def write(self, states: Sequence[Rollout], revision: int, epoch: int) -> bool:
+        """Write as the leader of `epoch`; False where that leadership has ended or the rollout has changed.
 
         Args:
-            after: every state that the rollouts went through, the newest last.
-            revision: what the key was when it was read.
+            states: every state that the rollouts went through, the newest last.
+            revision: revision of the key when it was read.
 
         Raises:
-            StoreError: the store refuses or cannot be reached, and whether it was written is uncertain.
+            StoreError: the store refuses or cannot be reached; whether the states were written is unknown.
         """
         expect: list[SameKey | Unchanged] = [SameKey(keys.LEADER, epoch), Unchanged(keys.ROLLOUT, revision)]
-        return (await self._store.commit(expect, changes(after))).succeeded
+        return (await self._store.commit(expect, changes(states))).succeeded
 
 
-def _readable(item: KeyValue) -> Rollout | None:
+def _decoded(item: KeyValue) -> Rollout | None:
     try:
         return decode(item.value, Rollout)
     except CodecError as error:
-        _log.warning("rollout cannot be read", key=item.key, reason=str(error))
+        _log.warning("stored rollout cannot be decoded", key=item.key, reason=str(error))
         return None

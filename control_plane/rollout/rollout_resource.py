@@ -1,4 +1,4 @@
-"""Rollouts as the API and commands show them: the fact, and who runs what at this moment."""
+"""Rollouts as the API and the CLI show them: the stored state, and the policy that each agent runs now."""
 
 from __future__ import annotations
 
@@ -18,62 +18,66 @@ class RolloutSummary(msgspec.Struct, frozen=True):
     candidate: str
     """Digest of the policy that is rolled out."""
     stable: str
-    """Digest of the one that every region goes back to."""
+    """Digest of the policy that a rollback restores."""
     phase: Phase
     since: float
     """Unix time (s) when the phase was entered."""
     began_at: float
+    """Unix time (s) when the rollout began."""
     why: str
-    """What made the phase so."""
+    """Reason of the last change of phase."""
     by: str
-    """Who did, where a person did."""
+    """Operator who caused it; empty where no operator did."""
     provenance: Provenance | None
-    """Of the candidate."""
+    """The candidate's commit; null where it is from a folder."""
     stable_provenance: Provenance | None
+    """The stable policy's commit; null where it is from a folder."""
     canary: tuple[str, ...]
-    """Regions that try it before the others."""
+    """Regions that apply the candidate before all others."""
     moved_share: float | None
-    """How much (0-1) of all demand the candidate's plan serves elsewhere, as the shadow showed last."""
+    """Share (0-1) of all demand that the candidate's plan moves, by the last shadow comparison."""
 
 
 class AgentPolicyState(msgspec.Struct, frozen=True):
-    """What one agent runs, as it said last."""
+    """The policy that one agent runs, by its last report."""
 
     region: str
     agent: str
-    told: str
-    """Digest of the policy that its region is to obey."""
-    runs: str
-    """Digest of the one that it obeys; empty before the first."""
-    generation: int
-    """Of the plan that it obeys."""
-    refuses: str
-    """Why it did not take what was published last; empty where it did."""
+    assigned: str
+    """Digest of the policy assigned to its region."""
+    in_force: str
+    """Digest of the policy that the agent runs; empty before its first policy."""
+    plan_generation: int
+    """Generation of the plan that the agent runs."""
+    rejection: str
+    """Why the agent rejected the newest plan or policy; empty where it accepted both."""
     report_age_s: float
+    """Age (s) of the agent's last report."""
 
 
 class RolloutStatus(msgspec.Struct, frozen=True):
-    """The newest rollout, and what there is to know of it now."""
+    """The newest rollout, and its progress now."""
 
     rollout: RolloutSummary
     agents: tuple[AgentPolicyState, ...]
-    """Agents that are heard where this was answered: all of them, unless the leader could not be asked."""
+    """Agents that report to the responding control plane: all of them where that is the leader."""
     changes: tuple[Change, ...]
-    """What the candidate says differently; empty where the rollout is over or a policy is kept no more."""
+    """Differences of the candidate from the stable policy; empty where the rollout is over or the store has one of them
+    no more."""
     moves: tuple[ArcChange, ...] | None
-    """Arcs that differ between both plans while in shadow; null where nobody compares them."""
+    """Arcs that differ between both plans in the shadow phase; null where no comparison is available."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):
-    """Some rollouts, newest first."""
+    """A page of rollouts, newest first."""
 
     items: tuple[RolloutSummary, ...]
     next_cursor: str | None
-    """Give it as `cursor` to have those before these; null: there are none."""
+    """Pass it as `cursor` for the next older rollouts; null on the last page."""
 
 
 def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummary:
-    """What people want to know of a rollout; `moved_share` is what the shadow shows meanwhile."""
+    """Return a rollout for the API; `moved_share` is the current shadow comparison's, where there is one."""
     return RolloutSummary(
         number=rollout.number,
         candidate=rollout.candidate,
@@ -91,15 +95,15 @@ def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummar
 
 
 def agent_policy_states(rollout: Rollout, snapshot: Snapshot, now: float) -> tuple[AgentPolicyState, ...]:
-    """Who runs what; `now` is the clock that reports were received by, in seconds."""
+    """Return each agent's policy state; `now` is of the clock that stamped the reports, in seconds."""
     return tuple(
         AgentPolicyState(
             region=region,
             agent=name,
-            told=rollout.digest_for(region),
-            runs=held.report.policy_digest,
-            generation=held.report.plan_generation,
-            refuses=held.report.refused_plan,
+            assigned=rollout.digest_for(region),
+            in_force=held.report.policy_digest,
+            plan_generation=held.report.plan_generation,
+            rejection=held.report.refused_plan,
             report_age_s=max(0.0, now - held.received_at),
         )
         for (region, name), held in sorted(snapshot.agents.items())

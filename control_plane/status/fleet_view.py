@@ -21,7 +21,7 @@ class FleetView:
 
     Args:
         policies: the policy source.
-        staging: the policy that most regions run during a rollout.
+        rollouts: the policy in force in most regions.
         fleet: the snapshot of agents' reports.
         planning: whether the snapshot is complete.
         plans: mirror of the published plan slices, by region.
@@ -31,14 +31,14 @@ class FleetView:
     def __init__(
         self,
         policies: PolicySource,
-        staging: RolloutRunner,
+        rollouts: RolloutRunner,
         fleet: FleetSnapshot,
         planning: PlanningLoop,
         plans: Mirror[RegionPlan],
         clock: Callable[[], float],
     ) -> None:
         self._policies = policies
-        self._staging = staging
+        self._rollouts = rollouts
         self._fleet = fleet
         self._planning = planning
         self._plans = plans
@@ -51,12 +51,12 @@ class FleetView:
     @property
     def policy(self) -> Policy | None:
         """The policy in force: the one that most regions run, or the source's; None before the first."""
-        return self._staging.policy or self._policies.current
+        return self._rollouts.policy or self._policies.current
 
     @property
     def staged_policy(self) -> Policy | None:
         """The policy that most regions run, as the store has it; None until it was read."""
-        return self._staging.policy
+        return self._rollouts.policy
 
     @property
     def snapshot(self) -> Snapshot:
@@ -71,7 +71,7 @@ class FleetView:
     def capacity(self) -> dict[tuple[str, str], float] | None:
         """Available slots by (region, model); None on a follower and until the regions have reported."""
         policy = self.policy
-        if policy is None or not self._planning.informed:
+        if policy is None or not self._planning.has_full_snapshot:
             return None
         now = self._clock()
         return {key: capacity.slots for key, capacity in supply(policy, self.snapshot, now).items()}
@@ -79,6 +79,6 @@ class FleetView:
     def region_states(self) -> dict[str, RegionState]:
         """State of each region of the policy that most regions run; empty wherever `capacity` is None."""
         policy = self.staged_policy
-        if policy is None or not self._planning.informed:
+        if policy is None or not self._planning.has_full_snapshot:
             return {}
         return {name: self.snapshot.state(name) for name in policy.regions}

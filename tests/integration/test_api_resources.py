@@ -266,7 +266,7 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
         await do("one")
         first = await stream.of(EventKind.AUDIT)
     await do("two")
-    api.control_plane.events.tell(EventKind.REGION, "not asked for")
+    api.control_plane.events.add_local(EventKind.REGION, "not asked for")
     async with listening(api, last_id=first["id"], kind="audit") as stream:
         assert (await stream.next())[1]["data"]["target"] == "two"
         await do("three")
@@ -294,7 +294,7 @@ async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: 
     async with listening(api) as stream:
         # More than the sockets' buffers take, while nobody reads.
         for _ in range(64):
-            api.control_plane.events.tell(EventKind.AUDIT, "x" * 1_000_000)
+            api.control_plane.events.add_local(EventKind.AUDIT, "x" * 1_000_000)
         await api.until(lambda: takes_a_reader(api))
         with pytest.raises((EOFError, httpx.RemoteProtocolError)):
             await read_to_the_end(stream)

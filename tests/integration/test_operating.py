@@ -20,8 +20,8 @@ from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.cli.main import app
 from control_plane.planning.plan_history import PlanDiff, PlanSummary
+from control_plane.status.query_responses import WhatIfResponse
 from control_plane.status.status import Status
-from control_plane.status.what_if_response import WhatIf
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
@@ -121,7 +121,7 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     assert "load of eu-de" in lost.out
     assert "fleet as reported" in lost.out
     proposed = await penstock("what-if", "--policy", str(PLANET), "-o", "json")
-    assert msgspec.json.decode(proposed.out, type=WhatIf).moves == ()
+    assert msgspec.json.decode(proposed.out, type=WhatIfResponse).moves == ()
     assert (await penstock("what-if")).code == 2
 
     mistyped = await penstock("explain", "--origin", "us-est", "--model", MODEL, "--tenant", "personal")

@@ -226,7 +226,7 @@ async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_
     assert (await world.order("/v1/rollouts/current/halt")).json()["phase"] == "shadow_held"
     assert (await world.order("/v1/rollouts/current/halt")).status_code == 409
     never = await world.order(f"/v1/policies/{candidate}/rollback")
-    assert (never.status_code, "came to its end: roll it out with `apply`" in never.text) == (409, True)
+    assert (never.status_code, "has completed: roll it out with `apply`" in never.text) == (409, True)
     promoted = (await world.order("/v1/rollouts/current/promote")).json()
     assert (promoted["phase"], promoted["by"], promoted["why"]) == ("watch", "admin-token", "a test")
     await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {candidate})

@@ -13,7 +13,7 @@ from dulwich.porcelain import NoneStream
 
 from control_plane.policy.bundle_limits import MAX_FILE_BYTES
 from control_plane.policy.source.policy_source import PolicySource
-from control_plane.policy.source.readers import Unreadable
+from control_plane.policy.source.readers import SourceUnreadable
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.revision import Origin
 from tests.support.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
@@ -38,7 +38,7 @@ def target(source: PolicySource) -> float:
 
 
 async def why_not(one: RepositoryReader) -> str:
-    with pytest.raises(Unreadable) as raised:
+    with pytest.raises(SourceUnreadable) as raised:
         await one.read()
     return str(raised.value)
 
@@ -215,7 +215,7 @@ async def test_a_deleted_branch_leaves_the_last_good_policy_and_says_so(reposito
 
 async def test_no_repository_is_said_in_a_word(tmp_path: Path, repository: PolicyRepository) -> None:
     assert "there is no git repository" in await why_not(reader(tmp_path / "nothing"))
-    assert "it has no branch at all" in await why_not(reader(repository.path))
+    assert "it has no branches" in await why_not(reader(repository.path))
 
 
 async def test_a_repository_with_a_torn_object_changes_nothing(repository: PolicyRepository) -> None:

@@ -81,7 +81,7 @@ async def test_a_push_reaches_the_fleet_step_by_step(
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
         assert set((await told(store)).values()) == {second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
-        assert {one["runs"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
+        assert {one["in_force"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
 
 
 @pytest.mark.parametrize("stop", ["kill", "pause"])

@@ -16,8 +16,8 @@ from control_plane.auth.required_roles import Viewer
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
-from control_plane.status.explain_response import Explained
 from control_plane.status.fleet_view import FleetView
+from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status_builder import policy_status
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
@@ -62,7 +62,7 @@ def routes(
     router = APIRouter(prefix="/v1", tags=["explain"])
     rng = Random()
 
-    @router.post("/explain", responses=returns(Explained, "Each region, with the reasons for and against it."))
+    @router.post("/explain", responses=returns(ExplainResponse, "Each region, with the reasons for and against it."))
     async def request(caller: Viewer, body: ExplainRequest) -> Response:
         """Explain which region would serve a request, and why the others would not.
 
@@ -77,7 +77,7 @@ def routes(
         explanation = explain(policy, plan, asked, views, rng)
         provenance = _provenance(policies, plan, explanation.policy_digest)
         leading = campaign.epoch is not None
-        return json_response(Explained(explanation, campaign.member.name, leading, now, provenance))
+        return json_response(ExplainResponse(explanation, campaign.member.name, leading, now, provenance))
 
     return router
 

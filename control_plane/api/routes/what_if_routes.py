@@ -16,7 +16,7 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle
 from control_plane.status.fleet_view import FleetView
-from control_plane.status.what_if_response import WhatIf
+from control_plane.status.query_responses import WhatIfResponse
 from penstock.fleet.snapshot import demand, pools
 from penstock.policy.policy import Policy
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
@@ -76,7 +76,7 @@ def routes(view: FleetView) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["explain"])
     evaluating = asyncio.Lock()
 
-    @router.post("/what-if", responses=returns(WhatIf, "The same demand before and after the change."))
+    @router.post("/what-if", responses=returns(WhatIfResponse, "The same demand before and after the change."))
     async def what_if(caller: Viewer, body: WhatIfRequest) -> Response:
         """Compare the current policy with another one, or with the loss of regions, on the same demand.
 
@@ -107,7 +107,9 @@ def _reported_rate(view: FleetView) -> float:
     return min(sum(row.requests_per_s for row in demand(view.snapshot, view.now())), MAX_REQUESTS_PER_S)
 
 
-def _evaluate(policy: Policy, body: WhatIfRequest, reported: Sequence[Capacity], reported_per_s: float) -> WhatIf:
+def _evaluate(
+    policy: Policy, body: WhatIfRequest, reported: Sequence[Capacity], reported_per_s: float
+) -> WhatIfResponse:
     proposed = _compile(body.files) if body.files is not None else policy
     for name in body.lost:
         require_region(proposed, name, "lost")
@@ -130,7 +132,7 @@ def _evaluate(policy: Policy, body: WhatIfRequest, reported: Sequence[Capacity],
     )
     moved = moves(asked, before, after)
     given = body.demand is not None
-    return WhatIf(
+    return WhatIfResponse(
         before=before.totals,
         after=after.totals,
         moves=tuple(moved[:MAX_MOVES]),

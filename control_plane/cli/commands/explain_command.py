@@ -19,7 +19,7 @@ from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.explain_view import explanation_view
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
 from control_plane.policy.bundle_errors import suggest
-from control_plane.status.explain_response import Explained
+from control_plane.status.query_responses import ExplainResponse
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location, country_error
 from penstock.policy.policy import Policy
@@ -123,7 +123,7 @@ def _online(
         "tried": asked.tried,
         "overflow": asked.overflow,
     }
-    answer: Explained = api.request("POST", "/v1/explain", body=body).decoded(Explained)
+    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
     notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
     if answer.provenance is not None:
         notes.append(f"policy from commit {answer.provenance}")

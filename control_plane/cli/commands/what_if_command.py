@@ -30,7 +30,7 @@ def what_if(
 ) -> None:
     """Compare the current policy with another one, or with the loss of regions: moves, round trips, cost, refusals."""
     # Imported late, because it imports the planner.
-    from control_plane.status.what_if_response import WhatIf
+    from control_plane.status.query_responses import WhatIfResponse
 
     with exit_on_error("what-if"):
         if policy is None and not lost:
@@ -41,7 +41,7 @@ def what_if(
             fail("what-if", str(refused), EXIT_USAGE, errors=refused.errors)
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
             answer = api.request("POST", "/v1/what-if", body={"files": files, "lost": lost or []})
-            found: WhatIf = answer.decoded(WhatIf)
+            found: WhatIfResponse = answer.decoded(WhatIfResponse)
     if output is Output.JSON:
         print_json(answer.body)
         return

@@ -1,8 +1,8 @@
-"""A process of its own that reads one bundle out of one git repository: `repository.py` runs it, bounds it and ends it.
+"""The process that reads one bundle from a git repository; `repository.py` starts it, limits its time and kills it.
 
-Whatever a repository holds, and however a server behaves, a process can be bounded in memory and ended at any moment;
-a thread cannot. Only the newest commit is fetched, into memory, so nothing is left behind. Request and answer are JSON,
-so no secret stands in a command line.
+Unlike a thread, a process can be limited in memory and killed at any time, whatever the repository contains and however
+its server behaves. Only the newest commit is fetched, into memory, so no files remain. The request is JSON on standard
+input, so that no secret is on the command line; the result is JSON on standard output.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ from dulwich.repo import MemoryRepo
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, count_error, is_policy_file, text_of
-from control_plane.policy.source.repository_url import shown, without_secrets
+from control_plane.policy.source.repository_url import without_credentials, without_secrets
 from penstock.policy.provenance import Provenance
 
 MAX_PACK_BYTES = 64 << 20
-"""What one fetch may bring; a commit of a repository for policy has some kilobytes."""
+"""Size of one fetch; a commit of a policy repository has some kilobytes."""
 
 MAX_MEMORY_BYTES = 512 << 20
-"""Address space of the process: an object may unfold to far more than was sent."""
+"""Address space of the process: a compressed object may expand to far more than was sent."""
 
 MAX_TEXT = 200
 """Characters of a subject or an author that are kept."""
 
 MAX_TAGS = 8
-"""Tags that point at tags, followed to the commit."""
+"""Maximum length of a chain of tags that point at tags."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-class Request(msgspec.Struct, frozen=True):
-    """What to read."""
+class CheckoutRequest(msgspec.Struct, frozen=True):
+    """The bundle to read."""
 
     url: str
     ref: str
-    """Branch, tag, HEAD, or a commit's whole id; in a clone also `origin/main` and the like."""
+    """Branch, tag, HEAD, or a full commit id; in a clone also a remote branch such as `origin/main`."""
     folder: str
     """Path of the bundle inside the repository; empty for its root."""
     known: str
-    """What `ref` pointed at last time; where it still does, nothing is fetched."""
+    """Object that `ref` pointed at the last time; where it still does, nothing is fetched."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What was read."""
+class CheckoutResult(msgspec.Struct, frozen=True):
+    """The bundle that was read, or the reason why not."""
 
     tip: str = ""
-    """What `ref` points at: a commit, or a tag of one."""
+    """Object that `ref` points at: a commit, or a tag."""
     files: dict[str, str] = {}
     errors: tuple[PolicyError, ...] = ()
     provenance: Provenance | None = None
     problem: str = ""
-    """Why nothing could be read; the rest is empty then."""
+    """Why nothing could be read; all other fields are empty then."""
 
 
-class Unfit(Exception):
+class CheckoutError(Exception):
     """The repository cannot be read, or has no such ref; the message says why."""
 
 
 class _Unchanged(Exception):
-    """The ref points where it did."""
+    """The ref points at the known object."""
 
 
-def read(request: Request) -> Answer:
-    """Fetch the commit that the ref points at, and read the bundle out of it.
+def read(request: CheckoutRequest) -> CheckoutResult:
+    """Fetch the commit that the ref points at, and return its bundle.
 
     Raises:
-        Unfit: there is no such repository or ref, or it is larger than it may be.
+        CheckoutError: there is no such repository or ref, or the commit is too large.
     """
     chosen: list[ObjectID] = []
 
@@ -98,51 +98,51 @@ def read(request: Request) -> Answer:
 
         def write(data: bytes) -> int:
             if pack.tell() + len(data) > MAX_PACK_BYTES:
-                raise Unfit(
-                    f"one commit brings more than {MAX_PACK_BYTES} bytes: keep policy in a repository of its own"
+                raise CheckoutError(
+                    f"the commit has more than {MAX_PACK_BYTES} bytes: keep policy in a repository of its own"
                 )
             return pack.write(data)
 
         try:
             client.fetch_pack(path, want, repository.get_graph_walker(), write, depth=1)
         except _Unchanged:
-            return Answer(tip=request.known)
+            return CheckoutResult(tip=request.known)
         except KeyError:
-            raise Unfit(f"has no commit {request.ref}") from None
+            raise CheckoutError(f"has no commit {request.ref}") from None
         pack.seek(0)
         objects.add_thin_pack(pack.read, None)
     return _bundle(repository, chosen[0], request)
 
 
 def _tip(refs: Mapping[Any, ObjectID], ref: str) -> ObjectID:
-    """What a branch or tag points at; else HEAD, what a clone knows of its origin's branches, or a commit itself."""
+    """Return the object of a branch or tag, else of HEAD or a clone's remote branch, else the commit of this id."""
     names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"]
     found = [refs[name.encode()] for name in names if refs.get(name.encode())]
     if len(found) == 2:
-        raise Unfit(f"{ref} is both a branch and a tag: write refs/heads/{ref} or refs/tags/{ref}")
+        raise CheckoutError(f"{ref} is both a branch and a tag: write refs/heads/{ref} or refs/tags/{ref}")
     if found:
         return found[0]
-    beside = refs.get((ref if ref == "HEAD" else f"refs/remotes/{ref}").encode())
-    if beside is not None:
-        return beside
+    other = refs.get((ref if ref == "HEAD" else f"refs/remotes/{ref}").encode())
+    if other is not None:
+        return other
     if _COMMIT.fullmatch(ref):
         return ObjectID(ref.encode())
     branches = sorted(name[11:].decode("utf-8", "replace") for name in refs if name.startswith(b"refs/heads/"))
-    there = f"it has {', '.join(branches[:10])}" if branches else "it has no branch at all"
-    raise Unfit(f"has no branch or tag {ref}: {there}")
+    there = f"it has {', '.join(branches[:10])}" if branches else "it has no branches"
+    raise CheckoutError(f"has no branch or tag {ref}: {there}")
 
 
-def _bundle(repository: MemoryRepo, tip: ObjectID, request: Request) -> Answer:
+def _bundle(repository: MemoryRepo, tip: ObjectID, request: CheckoutRequest) -> CheckoutResult:
     if tip not in repository:
-        raise Unfit(f"has no commit {request.ref}")
+        raise CheckoutError(f"has no commit {request.ref}")
     commit = repository[tip]
     for _ in range(MAX_TAGS):
         if isinstance(commit, Tag):
             commit = repository[commit.object[1]]
     if not isinstance(commit, Commit):
-        raise Unfit(f"{request.ref} points at no commit")
+        raise CheckoutError(f"{request.ref} points at no commit")
     provenance = Provenance(
-        repository=shown(request.url),
+        repository=without_credentials(request.url),
         ref=request.ref,
         commit=commit.id.decode(),
         author=_one_line(commit.author),
@@ -150,7 +150,7 @@ def _bundle(repository: MemoryRepo, tip: ObjectID, request: Request) -> Answer:
         subject=_one_line(commit.message),
     )
     files, errors = _files(repository, commit, request.folder)
-    return Answer(tip.decode(), {} if errors else files, tuple(errors), provenance)
+    return CheckoutResult(tip.decode(), {} if errors else files, tuple(errors), provenance)
 
 
 def _files(repository: MemoryRepo, commit: Commit, folder: str) -> tuple[dict[str, str], list[PolicyError]]:
@@ -163,7 +163,7 @@ def _files(repository: MemoryRepo, commit: Commit, folder: str) -> tuple[dict[st
         tree = repository[ObjectID(sha)]
     assert isinstance(tree, Tree)
     entries = [entry for entry in tree.items() if is_policy_file(entry.path.decode("utf-8", "replace"))]
-    wrong = count_error(len(entries), folder or shown(commit.id.decode()))
+    wrong = count_error(len(entries), folder or commit.id.decode())
     if wrong is not None:
         return {}, [wrong]
     files: dict[str, str] = {}
@@ -198,25 +198,25 @@ def _one_line(text: bytes) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in first)[:MAX_TEXT]
 
 
-def answer(request: Request) -> Answer:
-    """What can be read, or in one line, without secrets, why nothing can."""
+def result_of(request: CheckoutRequest) -> CheckoutResult:
+    """Return the bundle, or the reason why it cannot be read in one line without secrets."""
     try:
         return read(request)
-    except Unfit as error:
-        return Answer(problem=str(error))
+    except CheckoutError as error:
+        return CheckoutResult(problem=str(error))
     except MemoryError:
-        return Answer(problem=f"needs more than {MAX_MEMORY_BYTES} bytes of memory to read")
+        return CheckoutResult(problem=f"needs more than {MAX_MEMORY_BYTES} bytes of memory to read")
     except HTTPUnauthorized:
-        return Answer(problem="the server wants other credentials than those of the URL")
+        return CheckoutResult(problem="the server rejects the credentials of the URL")
     except NotGitRepository:
-        return Answer(problem="there is no git repository")
+        return CheckoutResult(problem="there is no git repository")
     except HangupException:
-        return Answer(problem="the server hung up")
+        return CheckoutResult(problem="the server closed the connection")
     except (GitProtocolError, OSError) as error:
-        return Answer(problem=_worded(error, request.url))
+        return CheckoutResult(problem=_worded(error, request.url))
     except Exception as error:
-        # Whatever a broken repository or a library's defect brings about, it is this revision that cannot be read.
-        return Answer(problem=f"cannot be read: {type(error).__name__}: {_worded(error, request.url)}")
+        # A corrupt repository or a defect of the library makes this revision unreadable, and nothing else.
+        return CheckoutResult(problem=f"cannot be read: {type(error).__name__}: {_worded(error, request.url)}")
 
 
 def _worded(error: Exception, url: str) -> str:
@@ -224,15 +224,15 @@ def _worded(error: Exception, url: str) -> str:
 
 
 def main() -> None:
-    """Bound this process, answer the request on standard input on standard output."""
+    """Limit this process, read the request from standard input, and write the result to standard output."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    asked = sys.stdin.buffer.read()
-    if not asked:
-        # Started ahead, and whoever would have asked has ended.
+    encoded = sys.stdin.buffer.read()
+    if not encoded:
+        # This process was started ahead, and its parent has ended.
         return
-    request = msgspec.json.decode(asked, type=Request)
-    sys.stdout.buffer.write(msgspec.json.encode(answer(request)))
+    request = msgspec.json.decode(encoded, type=CheckoutRequest)
+    sys.stdout.buffer.write(msgspec.json.encode(result_of(request)))
 
 
 if __name__ == "__main__":

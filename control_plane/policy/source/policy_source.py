@@ -1,4 +1,4 @@
-"""The policy to plan by: the newest good state of a folder or repository, else what the fleet obeys already."""
+"""The policy source: the newest valid revision of a folder or repository, else the policy of the published plan."""
 
 from __future__ import annotations
 
@@ -15,79 +15,87 @@ from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.stored_policies import FromNewerRelease, read_policy
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.source.readers import Bundle, BundleReader, Unreadable
+from control_plane.policy.source.readers import Bundle, BundleReader, SourceUnreadable
 from control_plane.policy.source.revision import MAX_ERRORS, Origin, RevisionResult
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 
-MAX_JUDGEMENTS = 20
-"""Revisions judged lately that nobody has recorded yet."""
+MIN_POLL_INTERVAL_S = 0.5
+"""Minimum time (s) between the starts of two polls, requested ones included."""
+
+RETRY_INTERVAL_S = 5.0
+"""Time (s) after which an unreadable source is polled again, where that is less than its polling interval."""
+
+MAX_UNRECORDED = 20
+"""Results that are held until the leader records them; beyond it the oldest are dropped."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PolicySource:
-    """Looks at a bundle now and then; a bad state of it changes nothing but `refused`.
+    """Polls a bundle and compiles it. An invalid revision changes only `refused`; the policy in force stays.
 
     Args:
         reader: reads the bundle.
-        on_stale: called when what was read may be outdated; must not block.
+        on_stale: called when the last read may be outdated; must not block.
     """
 
     def __init__(self, reader: BundleReader, on_stale: Callable[[], None] = lambda: None) -> None:
         self._reader = reader
-        self._on_doubt = on_stale
-        self._judged: Bundle | None = None
-        self._before: Bundle | None = None
-        self._doubts = 0
-        self._dispelled = -1
+        self._on_stale = on_stale
+        self._checked: Bundle | None = None
+        self._last_read: Bundle | None = None
+        self._stale_marks = 0
+        self._marks_at_read = -1
+        """Value of `_stale_marks` when the last successful read began."""
         self.current: Policy | None = None
         self.origin: Origin | None = None
         self.provenance: Provenance | None = None
-        """Of `current`."""
+        """Commit of `current`; None where it is from a folder."""
         self.refused: tuple[str, ...] = ()
-        """What is wrong with the source as it is now; empty when it is accepted."""
+        """Errors of the newest revision; empty where it is accepted."""
         self.refused_provenance: Provenance | None = None
+        """Commit of the refused revision."""
         self.unreadable = ""
-        """Why the source could not be read the last time; empty when it could."""
-        self.results: deque[RevisionResult] = deque(maxlen=MAX_JUDGEMENTS)
-        """Oldest first; whoever records one takes it out."""
+        """Why the last read failed; empty where it succeeded."""
+        self.results: deque[RevisionResult] = deque(maxlen=MAX_UNRECORDED)
+        """Results that the leader has not recorded yet, oldest first."""
 
     @property
     def poll_s(self) -> float:
-        """Time (s) between two looks."""
+        """Time (s) between two polls."""
         return self._reader.poll_s
 
     @property
     def fresh(self) -> bool:
-        """Whether a look that began after the last `doubt` has ended well."""
-        return self._dispelled >= self._doubts
+        """Whether a read that began after the last `mark_stale` has succeeded."""
+        return self._marks_at_read >= self._stale_marks
 
     def mark_stale(self) -> None:
-        """What was read so far may be old: another control plane may have seen more."""
-        self._doubts += 1
-        self._on_doubt()
+        """Mark everything read so far as outdated: another control plane may have read a newer revision."""
+        self._stale_marks += 1
+        self._on_stale()
 
     async def load(self) -> None:
-        """Judge the source as it is."""
-        bundle = await self._look()
+        """Read and check the source, at the start."""
+        bundle = await self._read()
         if bundle is not None:
-            await self._judge(bundle)
+            await self._check(bundle)
 
     async def poll(self) -> None:
-        """Judge the source if it changed; a folder when two polls in a row found it alike, so not while written."""
-        before = self._before
-        bundle = await self._look()
-        if bundle is not None and (self._reader.atomic or bundle == before) and bundle != self._judged:
-            await self._judge(bundle)
+        """Check the source if it changed. A folder is checked once two polls in a row read the same content."""
+        before = self._last_read
+        bundle = await self._read()
+        if bundle is not None and (self._reader.atomic or bundle == before) and bundle != self._checked:
+            await self._check(bundle)
 
     async def close(self) -> None:
-        """Let go of the source; what is in force stays."""
+        """Close the reader; the policy in force stays."""
         await self._reader.close()
 
     async def adopt(self, store: ConfigStore) -> None:
-        """Without any good policy since the start, take the one that the plan in force names.
+        """Use the published plan's policy, if the source has had no valid policy since the start.
 
         Raises:
             StoreError: the store cannot be read.
@@ -98,13 +106,13 @@ class PolicySource:
         if found is not None and self.current is None:
             self.current, self.provenance = found
             self.origin = Origin.STORE
-            _log.warning("policy taken from the store, since the source has none", digest=self.current.digest())
+            _log.warning("source has no valid policy, using the policy in the store", digest=self.current.digest())
 
-    async def _look(self) -> Bundle | None:
-        doubts = self._doubts
+    async def _read(self) -> Bundle | None:
+        marks = self._stale_marks
         try:
             bundle = await self._reader.read()
-        except Unreadable as error:
+        except SourceUnreadable as error:
             if str(error) != self.unreadable:
                 _log.warning("policy source cannot be read", reason=str(error))
             self.unreadable = str(error)
@@ -112,16 +120,16 @@ class PolicySource:
         if self.unreadable:
             _log.info("policy source can be read again", source=self._reader.place)
         self.unreadable = ""
-        self._before = bundle
-        self._dispelled = doubts
+        self._last_read = bundle
+        self._marks_at_read = marks
         return bundle
 
-    async def _judge(self, bundle: Bundle) -> None:
-        self._judged = bundle
+    async def _check(self, bundle: Bundle) -> None:
+        self._checked = bundle
         try:
             if bundle.errors:
                 raise PolicyRefused(bundle.errors)
-            # In a thread, since a large bundle takes longer than a lease may wait to be renewed.
+            # In a thread, since compiling a large bundle takes longer than a lease renewal may be delayed.
             policy = await asyncio.to_thread(compile_bundle, bundle.files)
         except PolicyRefused as refused:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)
@@ -149,13 +157,13 @@ def _commit(provenance: Provenance | None) -> str | None:
 
 
 async def _in_force(store: ConfigStore) -> tuple[Policy, Provenance | None] | None:
-    """The policy that the newest plan in the store names and where it is from, if both can be read."""
+    """Return the policy that the newest plan in the store names, with its commit; None if either cannot be read."""
     plans = []
     for item in (await store.list(keys.PLANS)).items:
         try:
             plans.append(decode(item.value, RegionPlan))
         except CodecError as error:
-            _log.warning("plan in force cannot be read", key=item.key, reason=str(error))
+            _log.warning("stored plan cannot be decoded", key=item.key, reason=str(error))
     if not plans:
         return None
     newest = max(plans, key=lambda plan: (plan.epoch, plan.generation))
@@ -163,15 +171,15 @@ async def _in_force(store: ConfigStore) -> tuple[Policy, Provenance | None] | No
     return None if policy is None else (policy, newest.provenance)
 
 
-class NotForUs(StoreError):
-    """A policy in the store is whole and not readable here: a release wrote it that knows more than this one."""
+class PolicyFromNewerRelease(StoreError):
+    """A newer release wrote the stored policy, and this release cannot decode it."""
 
 
 async def stored_policy(store: ConfigStore, digest: str) -> Policy | None:
-    """The policy that the store keeps under `digest`; None where it has none, or not that one.
+    """Return the policy stored under `digest`; None where there is none, or its content does not match the digest.
 
     Raises:
-        NotForUs: it is for newer releases.
+        PolicyFromNewerRelease: a newer release wrote it.
         StoreError: the store cannot be read.
     """
     stored = await store.get(keys.policy(digest))
@@ -180,7 +188,7 @@ async def stored_policy(store: ConfigStore, digest: str) -> Policy | None:
     try:
         return read_policy(stored.value, digest)
     except FromNewerRelease as error:
-        raise NotForUs(f"policy {digest[:12]} cannot be read by this release: {error}") from None
+        raise PolicyFromNewerRelease(f"policy {digest[:12]} cannot be decoded by this release: {error}") from None
     except CodecError as error:
-        _log.warning("stored policy cannot be read", digest=digest, reason=str(error))
+        _log.warning("stored policy cannot be decoded", digest=digest, reason=str(error))
         return None

@@ -11,20 +11,19 @@ from control_plane.metrics import ControlPlaneMetrics, WebhookOutcome
 from control_plane.policy.source.webhook_secret import WebhookSecret
 
 BURST = 10
-"""Genuine deliveries that are heeded at once after a quiet time."""
+"""Authentic deliveries accepted at once after a quiet period."""
 
 PER_S = 2.0
-"""Genuine deliveries a second that are heeded in the long run, replayed ones among them; those beyond are lost, and
-polling sees what they told of."""
+"""Sustained rate of authentic deliveries, replays included; further ones are rejected, and polling finds the change."""
 
 
 class PolicyWebhook:
-    """Takes deliveries.
+    """Accepts deliveries.
 
     Args:
-        secret: what they are signed with; None takes none.
-        wake: makes us look at the policy's source.
-        metrics: counts what becomes of deliveries.
+        secret: the secret shared with the host; None rejects all deliveries.
+        wake: requests a poll of the policy source.
+        metrics: counts deliveries by outcome.
         clock: seconds, monotonic.
     """
 
@@ -40,18 +39,18 @@ class PolicyWebhook:
         self._metrics = metrics
         self._clock = clock
         self._failures = LoginFailures(clock)
-        """By address, so that nobody who guesses crowds out the repository's host."""
-        self._room = float(BURST)
+        """By address, so that an attacker's failures do not block the repository's host."""
+        self._tokens = float(BURST)
         self._since = clock()
 
     async def receive(self, address: str, signature: str | None, token: str | None, body: AsyncIterator[bytes]) -> None:
-        """Take one delivery from an address, whose body is bounded by whoever gives it.
+        """Accept one delivery from an address. The caller limits the size of the body.
 
         Raises:
-            Problem: none are taken here, too many come, or this one is not from whoever shares the secret.
+            Problem: webhooks are disabled, there are too many deliveries, or this one is not authentic.
         """
         if self._secret is None:
-            raise Problem(404, "no webhooks are taken here: set PENSTOCK_POLICY_WEBHOOK_SECRET_FILE")
+            raise Problem(404, "webhooks are disabled: set PENSTOCK_POLICY_WEBHOOK_SECRET_FILE")
         wait_s = self._failures.wait_s(address)
         if wait_s:
             self._metrics.webhook(WebhookOutcome.TOO_MANY)
@@ -66,18 +65,18 @@ class PolicyWebhook:
         if not delivery.is_genuine():
             self._failures.note(address)
             self._metrics.webhook(WebhookOutcome.BAD_SIGNATURE)
-            raise Problem(401, "the delivery is not signed with the secret that is shared with this control plane")
-        if not self._has_room():
+            raise Problem(401, "the delivery is not signed with the shared secret")
+        if not self._take_token():
             self._metrics.webhook(WebhookOutcome.TOO_MANY)
-            raise Problem(429, "too many deliveries: what this one tells of is seen by polling", {"retry-after": "5"})
+            raise Problem(429, "too many deliveries: polling will find the change", {"retry-after": "5"})
         self._metrics.webhook(WebhookOutcome.ACCEPTED)
         self._wake()
 
-    def _has_room(self) -> bool:
+    def _take_token(self) -> bool:
         now = self._clock()
-        self._room = min(float(BURST), self._room + (now - self._since) * PER_S)
+        self._tokens = min(float(BURST), self._tokens + (now - self._since) * PER_S)
         self._since = now
-        if self._room < 1.0:
+        if self._tokens < 1.0:
             return False
-        self._room -= 1.0
+        self._tokens -= 1.0
         return True

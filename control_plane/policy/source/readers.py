@@ -1,4 +1,4 @@
-"""What a policy source reads: a bundle's text and where it is from, or why there is none to judge."""
+"""The interface of bundle readers: each returns a bundle's text and its commit, or the reason why it cannot be read."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ class Bundle(msgspec.Struct, frozen=True):
     """One state of a bundle as it was read."""
 
     files: dict[str, str]
-    """Text by file name; empty where `errors` says what is wrong already."""
+    """Text by file name; empty where there are `errors`."""
     errors: tuple[PolicyError, ...] = ()
-    """Why the files are no bundle, whatever is in them."""
+    """Why the files are not a bundle, independent of their content."""
     provenance: Provenance | None = None
-    """None for a folder, of which nobody knows who changed it."""
+    """The commit; None for a folder."""
 
 
-class Unreadable(Exception):
-    """Nothing could be read, so nothing is known of the bundle as it is now; the message has no secrets."""
+class SourceUnreadable(Exception):
+    """The source could not be read, so its current state is unknown; the message has no secrets."""
 
 
 class BundleReader(Protocol):
-    """Reads a bundle as it is now, off the event loop and within bounds of time and size."""
+    """Reads the current state of a bundle, off the event loop and within bounds of time and size."""
 
     place: str
-    """What is read, for people; without secrets."""
+    """What is read, for logs and messages; without secrets."""
     atomic: bool
-    """Whether one look sees one state, never one that is half written."""
+    """Whether a read returns one consistent state, never a half-written one."""
     poll_s: float
-    """Time (s) between two looks."""
+    """Time (s) between two reads."""
 
     async def read(self) -> Bundle:
-        """The bundle; the same object as last time where nothing changed.
+        """Return the bundle; the same object as the last time where nothing changed.
 
         Raises:
-            Unreadable: it cannot be read now.
+            SourceUnreadable: it cannot be read now.
         """
 
     async def close(self) -> None:
-        """Let go of what is held between two looks."""
+        """Release what is held between two reads."""

@@ -1,6 +1,6 @@
-"""A bundle in a git repository: each look is a process that reads the newest commit and ends, or is ended.
+"""Reader of a bundle in a git repository. Each read runs in a process of its own, which ends or is killed.
 
-To start such a process takes longer than to read, so the next one may be started ahead: it waits for its question.
+Starting such a process takes longer than the read, so the next one may be started ahead: it waits for its request.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from contextlib import suppress
 import msgspec
 
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
-from control_plane.policy.source.checkout import Answer, Request
-from control_plane.policy.source.readers import Bundle, Unreadable
-from control_plane.policy.source.repository_url import shown, without_secrets
+from control_plane.policy.source.checkout import CheckoutRequest, CheckoutResult
+from control_plane.policy.source.readers import Bundle, SourceUnreadable
+from control_plane.policy.source.repository_url import without_credentials, without_secrets
 
 TIMEOUT_S = 20.0
-"""A repository that was not read after this long (s) is given up until the next look."""
+"""Time (s) after which a read is given up until the next poll."""
 
-MAX_ANSWER_BYTES = 4 * MAX_BUNDLE_BYTES
-"""JSON writes some characters of a bundle as several."""
+MAX_RESULT_BYTES = 4 * MAX_BUNDLE_BYTES
+"""Size of a result; JSON escapes some characters of a bundle."""
 
 _MODULE = "control_plane.policy.source.checkout"
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = msgspec.json.Decoder(CheckoutResult)
 
 
 class RepositoryReader:
     """Reads one folder of one branch or tag.
 
     Args:
-        url: of the repository, or an absolute path; may hold a password.
+        url: URL of the repository, or an absolute path; may contain a password.
         ref: branch or tag.
-        folder: of the bundle inside the repository; empty for its root.
-        poll_s: time between two looks, in seconds.
-        timeout_s: how long one look may take, in seconds.
-        ahead: whether a process waits for the next look; then `close` in the end.
+        folder: path of the bundle inside the repository; empty for its root.
+        poll_s: time between two reads, in seconds.
+        timeout_s: timeout of one read, in seconds.
+        ahead: whether the process of the next read is started ahead; `close` ends it.
     """
 
     atomic = True
@@ -54,47 +54,47 @@ class RepositoryReader:
         self._tip = ""
         self._bundle = Bundle({})
         self.poll_s = poll_s
-        self.place = f"{shown(url)} {ref}" + (f":{folder}" if folder else "")
+        self.place = f"{without_credentials(url)} {ref}" + (f":{folder}" if folder else "")
 
     async def read(self) -> Bundle:
-        """The bundle in the commit that the ref points at now.
+        """Return the bundle of the commit that the ref points at now.
 
         Raises:
-            Unreadable: the repository is out of reach, has no such ref, is too large, or is too slow.
+            SourceUnreadable: the repository is unreachable, has no such ref, is too large, or exceeds the timeout.
         """
-        answer = await self._ask(Request(self._url, self._ref, self._folder, self._tip))
+        result = await self._request(CheckoutRequest(self._url, self._ref, self._folder, self._tip))
         if self._ahead:
-            self._waiting = asyncio.create_task(_begin(), name="next look")
-        if answer.problem:
-            raise Unreadable(f"{self.place}: {answer.problem}")
-        if answer.tip != self._tip:
-            self._tip, self._bundle = answer.tip, Bundle(answer.files, answer.errors, answer.provenance)
+            self._waiting = asyncio.create_task(_start_process(), name="next policy read")
+        if result.problem:
+            raise SourceUnreadable(f"{self.place}: {result.problem}")
+        if result.tip != self._tip:
+            self._tip, self._bundle = result.tip, Bundle(result.files, result.errors, result.provenance)
         return self._bundle
 
     async def close(self) -> None:
-        """End the process that waits for the next look."""
+        """Kill the process that waits for the next read."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             with suppress(OSError):
-                await _end(await waiting)
+                await _kill(await waiting)
 
-    async def _ask(self, request: Request) -> Answer:
-        question, said, complained = msgspec.json.encode(request), b"", b""
-        waiting = await self._waited()
+    async def _request(self, request: CheckoutRequest) -> CheckoutResult:
+        encoded, output, errors = msgspec.json.encode(request), b"", b""
+        waiting = await self._take_waiting()
         if waiting is not None:
-            said, complained = await self._talk(waiting, question)
-        if not said and not complained:
-            # None was waiting, or it had died unnoticed: one that works says at least something.
-            said, complained = await self._talk(await _begin(), question)
+            output, errors = await self._exchange(waiting, encoded)
+        if not output and not errors:
+            # There was no waiting process, or it had died: a working one writes to one of both streams.
+            output, errors = await self._exchange(await _start_process(), encoded)
         try:
-            return _decoder.decode(said)
+            return _decoder.decode(output)
         except msgspec.DecodeError:
-            lines = without_secrets(complained.decode("utf-8", "replace"), self._url).split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-            raise Unreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
+            lines = without_secrets(errors.decode("utf-8", "replace"), self._url).split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+            raise SourceUnreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
 
-    async def _waited(self) -> asyncio.subprocess.Process | None:
-        """The process that waits, unless there is none or it is known to have died."""
+    async def _take_waiting(self) -> asyncio.subprocess.Process | None:
+        """Return the process that was started ahead; None where there is none or it has ended."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             with suppress(OSError):
@@ -103,21 +103,21 @@ class RepositoryReader:
                     return process
         return None
 
-    async def _talk(self, process: asyncio.subprocess.Process, question: bytes) -> tuple[bytes, bytes]:
-        """What a process answers, and what it complains of; it has ended then."""
+    async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
+        """Send the request, and return standard output and standard error of the process, which has ended then."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await _talk(process, question)
+                return await _exchange(process, request)
         except TimeoutError:
-            raise Unreadable(f"{self.place}: not read within {self._timeout_s:g} s") from None
+            raise SourceUnreadable(f"{self.place}: not read within {self._timeout_s:g} s") from None
         finally:
-            await _end(process)
+            await _kill(process)
 
 
-async def _begin() -> asyncio.subprocess.Process:
+async def _start_process() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        # Nothing in the working directory may stand in for our own modules.
+        # -P: modules in the working directory must not shadow installed ones.
         *("-P", "-m", _MODULE),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -127,7 +127,7 @@ async def _begin() -> asyncio.subprocess.Process:
     )
 
 
-async def _talk(process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
+async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -135,21 +135,21 @@ async def _talk(process: asyncio.subprocess.Process, request: bytes) -> tuple[by
         process.stdin.write(request)
         await process.stdin.drain()
     process.stdin.close()
-    said, complained = await asyncio.gather(_up_to(process.stdout, MAX_ANSWER_BYTES), _up_to(process.stderr, 100_000))
+    output, errors = await asyncio.gather(_up_to(process.stdout, MAX_RESULT_BYTES), _up_to(process.stderr, 100_000))
     await process.wait()
-    return said, complained
+    return output, errors
 
 
 async def _up_to(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Everything up to the end; what is beyond `max_bytes` is dropped, so that whoever writes it may end."""
+    """Read a stream to its end, so that the writer is not blocked, and return the first `max_bytes` bytes."""
     kept = bytearray()
     while chunk := await stream.read(65_536):
         kept += chunk[: max_bytes - len(kept)]
     return bytes(kept)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it, with whatever it began: git over SSH is another process."""
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group: git over SSH starts another process."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without our own settings; SSH must never ask anybody anything."""
+    """Return the environment without Penstock's settings, and with SSH prompts disabled."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=5")
     return environment

@@ -1,4 +1,4 @@
-"""The address of a policy repository: which kinds there are, and what of it may be shown."""
+"""URLs of policy repositories: validation, and removal of secrets before a URL is shown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 SCHEMES = ("https", "http", "ssh", "git", "file")
 
 _SCP_FORM = re.compile(r"^[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:[^/].*$")
-"""user@host:path, as SSH remotes are often written."""
+"""user@host:path, the short form of SSH remotes."""
 
 _USER_INFO = re.compile(r"//[^/@\s]*@")
 
 
-def why_unusable(url: str) -> str | None:
-    """What is wrong with an address, in words that do not repeat it; None where it can be tried."""
+def url_error(url: str) -> str | None:
+    """Return what is wrong with a URL, without repeating it; None where it is valid."""
     if not url.isprintable() or " " in url:
         return "has spaces or characters that cannot be printed"
     if url.startswith("/") or _SCP_FORM.match(url):
@@ -22,7 +22,7 @@ def why_unusable(url: str) -> str | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "is no URL"
+        return "is not a URL"
     if parts.scheme not in SCHEMES:
         return f"is neither an absolute path nor a URL of {', '.join(SCHEMES)}"
     if parts.scheme != "file" and not parts.hostname:
@@ -32,8 +32,8 @@ def why_unusable(url: str) -> str | None:
     return None
 
 
-def shown(url: str) -> str:
-    """The address without user, password, query and fragment."""
+def without_credentials(url: str) -> str:
+    """Return the URL without user, password, query and fragment."""
     if "://" not in url:
         return url
     parts = urlsplit(url)
@@ -41,8 +41,8 @@ def shown(url: str) -> str:
 
 
 def without_secrets(text: str, url: str) -> str:
-    """What a library said about `url`, with everything secret of it taken out."""
-    text = text.replace(url, shown(url))
+    """Return a library's message about `url` without the URL's secrets."""
+    text = text.replace(url, without_credentials(url))
     if "://" in url:
         parts = urlsplit(url)
         for secret in (parts.password, parts.username):

@@ -9,7 +9,7 @@ import msgspec
 from penstock.policy.provenance import Provenance
 
 MAX_ERRORS = 100
-"""Errors of a refused revision that are kept and shown; whoever mends it lints it for the rest."""
+"""Errors of a refused revision that are kept and shown; `penstock policy lint` shows all."""
 
 
 class Origin(StrEnum):
@@ -18,39 +18,32 @@ class Origin(StrEnum):
     FOLDER = "folder"
     REPOSITORY = "repository"
     STORE = "store"
-    """The source has never been good since the start, so what the plan in force names was taken instead."""
+    """The policy of the published plan: the source has had no valid policy since the start."""
 
 
 class RevisionResult(msgspec.Struct, frozen=True):
-    """What became of one revision of the source: accepted whole, or refused whole."""
+    """The result of checking one revision of the source, which is accepted or refused as a whole."""
 
     digest: str
-    """Of the compiled policy; empty where the revision was refused."""
+    """Digest of the compiled policy; empty where the revision was refused."""
     provenance: Provenance | None
+    """The commit; null where the source is a folder."""
     at: float
-    """Unix time (s) when it was judged."""
+    """Unix time (s) when it was checked."""
     errors: tuple[str, ...] = ()
-    """All that is wrong with it, up to MAX_ERRORS; empty where it was accepted."""
+    """Why it was refused, at most MAX_ERRORS; empty where it was accepted."""
 
 
-class Revision(msgspec.Struct, frozen=True):
-    """One revision of the policy source, accepted or refused as a whole."""
+class Revision(RevisionResult, frozen=True, kw_only=True):
+    """A recorded revision."""
 
     number: int
     """Grows by one with every revision."""
-    at: float
-    """Unix time (s) when it was judged."""
-    digest: str
-    """Of the compiled policy; empty where the revision was refused."""
-    provenance: Provenance | None
-    """The commit; null where the source is a folder."""
-    errors: tuple[str, ...]
-    """Why it was refused; empty where it was accepted."""
 
 
 class RevisionPage(msgspec.Struct, frozen=True):
-    """Some revisions, newest first."""
+    """A page of revisions, newest first."""
 
     items: tuple[Revision, ...]
     next_cursor: str | None
-    """Give it as `cursor` to have those before these; null: there are none."""
+    """Pass it as `cursor` for the next older revisions; null on the last page."""

@@ -1,9 +1,10 @@
-"""What became of the last revisions of the policy source, kept in the store by whoever led when it was judged."""
+"""Recent revisions of the policy source with their results, recorded in the store by the leader."""
 
 from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 import structlog
 
 from adapters.store import keys
@@ -24,7 +25,7 @@ class RevisionStore:
         self._store = store
 
     async def newest_first(self) -> list[Revision]:
-        """Every revision that is kept.
+        """Return every recorded revision.
 
         Raises:
             StoreError: the store cannot be read.
@@ -34,35 +35,35 @@ class RevisionStore:
             try:
                 found.append(decode(item.value, Revision))
             except CodecError as error:
-                _log.warning("revision cannot be read", key=item.key, reason=str(error))
-        return sorted(found, key=lambda one: -one.number)
+                _log.warning("stored revision cannot be decoded", key=item.key, reason=str(error))
+        return sorted(found, key=lambda revision: -revision.number)
 
-    async def record(self, judged: deque[RevisionResult], epoch: int) -> None:
-        """Record for the leader of `epoch` what was judged, and take it out; what is recorded already is not again.
+    async def record(self, results: deque[RevisionResult], epoch: int) -> None:
+        """Record results as the leader of `epoch`, and remove them from `results`; each is recorded once.
 
         Raises:
-            StoreError: the store refuses or cannot be reached; what is not recorded yet stays.
+            StoreError: the store refuses or cannot be reached; results that are not recorded remain.
         """
-        while judged:
-            known = await self.newest_first()
-            if not _is_known(judged[0], known):
-                number = known[0].number + 1 if known else 1
-                one = judged[0]
-                revision = Revision(number, one.at, one.digest, one.provenance, one.errors)
+        while results:
+            recorded = await self.newest_first()
+            if not _is_recorded(results[0], recorded):
+                number = recorded[0].number + 1 if recorded else 1
+                revision = Revision(**msgspec.structs.asdict(results[0]), number=number)
                 expect: list[SameKey | Unchanged] = [
                     SameKey(keys.LEADER, epoch),
                     Unchanged(keys.revision(number), 0),
                 ]
                 do: list[Put | Delete] = [Put(keys.revision(number), encode(revision))]
-                do += [Delete(keys.revision(old.number)) for old in known[MAX_REVISIONS - 1 :]]
+                do += [Delete(keys.revision(old.number)) for old in recorded[MAX_REVISIONS - 1 :]]
                 if not (await self._store.commit(expect, do)).succeeded:
                     return
-            judged.popleft()
+            results.popleft()
 
 
-def _is_known(one: RevisionResult, known: list[Revision]) -> bool:
-    """Whether the result is recorded: a commit's in any revision, a folder's in the newest revision only."""
-    candidates = known if one.provenance is not None else known[:1]
+def _is_recorded(result: RevisionResult, recorded: list[Revision]) -> bool:
+    """Whether another leader recorded the result: a commit's at any time, a folder's as the newest revision."""
+    candidates = recorded if result.provenance is not None else recorded[:1]
     return any(
-        (one.digest, one.provenance, one.errors) == (two.digest, two.provenance, two.errors) for two in candidates
+        (result.digest, result.provenance, result.errors) == (revision.digest, revision.provenance, revision.errors)
+        for revision in candidates
     )

@@ -1,4 +1,4 @@
-"""Is a webhook delivery from whoever shares our secret? Its content is never read: it only says "look again".
+"""Authentication of webhook deliveries by a shared secret. The body is not parsed: a delivery only triggers a poll.
 
 GitHub, Gitea and Forgejo sign the body: `X-Hub-Signature-256: sha256=<HMAC-SHA256, hexadecimal>`
 (https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries). GitLab sends the secret itself as
@@ -17,7 +17,7 @@ MIN_SECRET_BYTES = 16
 
 
 class Delivery:
-    """One delivery while its body comes in: nothing of it is kept but the running HMAC."""
+    """One delivery while its body is received; only the running HMAC is kept."""
 
     def __init__(self, secret: bytes, signature: str | None, token: str | None) -> None:
         self._secret = secret
@@ -26,19 +26,19 @@ class Delivery:
         self._running = hmac.new(secret, digestmod=sha256)
 
     def update(self, chunk: bytes) -> None:
-        """Take in some of the body."""
+        """Add a part of the body."""
         self._running.update(chunk)
 
     def is_genuine(self) -> bool:
-        """Whether the signature is right for the whole body, or, without any, the token; in constant time."""
+        """Whether the signature matches the body, or without a signature the token the secret; in constant time."""
         if self._signature is not None:
-            right = f"sha256={self._running.hexdigest()}"
-            return hmac.compare_digest(self._signature.encode("utf-8", "replace"), right.encode())
+            expected = f"sha256={self._running.hexdigest()}"
+            return hmac.compare_digest(self._signature.encode("utf-8", "replace"), expected.encode())
         return hmac.compare_digest((self._token or "").encode("utf-8", "replace"), self._secret)
 
 
 class WebhookSecret:
-    """What we share with whoever hosts the repository."""
+    """The secret shared with the repository's host."""
 
     __slots__ = ("_secret",)
 
@@ -49,7 +49,7 @@ class WebhookSecret:
         return "WebhookSecret(...)"
 
     def delivery(self, signature: str | None, token: str | None) -> Delivery:
-        """A delivery that begins, with what it says for its signature and its token, where it says any."""
+        """Begin to check a delivery with the signature and the token of its headers, where it has them."""
         return Delivery(self._secret, signature, token)
 
 

@@ -18,9 +18,8 @@ from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import read_folder
-from control_plane.status.explain_response import Explained
 from control_plane.status.fleet_view import FleetView
-from control_plane.status.what_if_response import WhatIf
+from control_plane.status.query_responses import ExplainResponse, WhatIfResponse
 from lab.geoip import SITES, write_geoip
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import RegionVerdict
@@ -65,10 +64,10 @@ async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: st
     await until(lambda: all(plan.classes for plan in control_plane.view.plans.values()))
 
 
-async def explained(http: httpx.AsyncClient, **body: Any) -> Explained:
+async def explained(http: httpx.AsyncClient, **body: Any) -> ExplainResponse:
     response = await http.post("/v1/explain", json={"model": MODEL} | body)
     assert response.status_code == 200, response.text
-    return msgspec.json.decode(response.content, type=Explained)
+    return msgspec.json.decode(response.content, type=ExplainResponse)
 
 
 async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
@@ -206,10 +205,10 @@ async def test_a_client_in_no_country_there_is_is_not_steered(http: httpx.AsyncC
     assert is_problem(await http.get("/v1/steer", params={"region": "eu-de"}), 422)
 
 
-async def what_if(http: httpx.AsyncClient, **body: Any) -> WhatIf:
+async def what_if(http: httpx.AsyncClient, **body: Any) -> WhatIfResponse:
     response = await http.post("/v1/what-if", json=body)
     assert response.status_code == 200, response.text
-    return msgspec.json.decode(response.content, type=WhatIf)
+    return msgspec.json.decode(response.content, type=WhatIfResponse)
 
 
 async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:

@@ -62,7 +62,7 @@ def test_after_an_id_that_nobody_gave_all_that_is_kept_comes(events: EventLog, u
 
 def test_what_is_told_by_this_one_alone_has_no_id_and_breaks_no_sequence(events: EventLog) -> None:
     add(events, (1, 2))
-    events.tell(EventKind.LEADERSHIP, "here")
+    events.add_local(EventKind.LEADERSHIP, "here")
     add(events, (3,), epoch=8)
     assert resumed(events, "7-1") == ([2, "here", 3], True)
 

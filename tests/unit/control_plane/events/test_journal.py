@@ -60,19 +60,19 @@ class Teller:
             plans={},
             audited=None,
         )
-        self.noticing = ChangeDetector(self.events, self.history, self.audit, lambda: self.sees)
+        self.detector = ChangeDetector(self.events, self.history, self.audit, lambda: self.sees)
         self.entries: list[JournalEntry] = []
         self.journal = Journal(
-            self.store, rng=Random(1), on_entry=self._take_in, on_gone=self.history.forget, backoff_cap_s=0.1
+            self.store, rng=Random(1), on_entry=self._take_in, on_removed=self.history.forget, backoff_cap_s=0.1
         )
 
     def _take_in(self, entry: JournalEntry) -> None:
         self.entries.append(entry)
-        self.noticing.take_in(entry)
+        self.detector.apply(entry)
 
     async def look(self, **sees: Any) -> None:
         self.sees = msgspec.structs.replace(self.sees, **sees)
-        await self.noticing.look(self.journal)
+        await self.detector.detect(self.journal)
         await self.caught_up()
 
     async def caught_up(self) -> None:
@@ -199,7 +199,7 @@ async def test_a_step_of_the_plan_tells_what_it_was_amid(store: MemoryStore) -> 
         await north.look(epoch=await lead(store), regions=regions, overrides=orders, plans=planned(0.5, 1))
         await south.caught_up()
         (step,) = south.history.steps.values()
-        assert (step.leader, step.amid) == ("north", ("b is failed", "drain of a by duty: new racks"))
+        assert (step.leader, step.circumstances) == ("north", ("b is failed", "drain of a by duty: new racks"))
         assert south.history.plan(max(south.history.steps)).slices["a"].classes == planned(0.5, 1)["a"].classes
 
 

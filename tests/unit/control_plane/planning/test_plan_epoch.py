@@ -1,4 +1,4 @@
-"""Plans carry an epoch above whatever any agent obeys, whoever leads, in whatever store."""
+"""Plans have a larger epoch than any plan that an agent runs, whichever control plane leads."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ async def test_it_is_the_fencing_epoch_where_agents_obey_nothing_newer(store: Me
     fencing = await elect(store)
     one = await office(store, fencing)
     for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
-        await one.overtake(obeying(epoch, generation), generation=7)
+        await one.raise_above(obeying(epoch, generation), generation=7)
     assert one.value == fencing
     assert await store.get(keys.EPOCH_BASE) is None
-    await one.overtake([], generation=0)
+    await one.raise_above([], generation=0)
 
 
 @pytest.mark.parametrize("obeyed", [(5000, 41), (2**40, 1)])
@@ -55,16 +55,16 @@ async def test_in_a_store_that_was_wiped_it_goes_on_from_what_agents_obey(
     store: MemoryStore, obeyed: tuple[int, int]
 ) -> None:
     one = await office(store, await elect(store))
-    await one.overtake(obeying(*obeyed), generation=3)
+    await one.raise_above(obeying(*obeyed), generation=3)
     assert one.value == obeyed[0] + 1
-    await one.overtake(obeying(*obeyed), generation=4)
+    await one.raise_above(obeying(*obeyed), generation=4)
     assert one.value == obeyed[0] + 1, "once is enough"
 
 
 async def test_the_same_epoch_by_chance_is_told_by_its_generation(store: MemoryStore) -> None:
     fencing = await elect(store)
     one = await office(store, fencing)
-    await one.overtake(obeying(fencing, 900), generation=3)
+    await one.raise_above(obeying(fencing, 900), generation=3)
     assert one.value == fencing + 1
 
 
@@ -72,7 +72,7 @@ async def test_the_next_leader_and_the_one_after_go_on_above_it(store: MemorySto
     values = []
     for _ in range(3):
         one = await office(store, await elect(store))
-        await one.overtake(obeying(5000, 41), generation=3)
+        await one.raise_above(obeying(5000, 41), generation=3)
         values.append(one.value)
     assert values == sorted(set(values))
     assert values[0] > 5000
@@ -82,7 +82,7 @@ async def test_who_does_not_lead_any_more_raises_nothing(store: MemoryStore) -> 
     former = await office(store, await elect(store))
     await elect(store)
     with pytest.raises(StoreError):
-        await former.overtake(obeying(5000, 41), generation=3)
+        await former.raise_above(obeying(5000, 41), generation=3)
     assert await store.get(keys.EPOCH_BASE) is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.planning.plan_history import BURST, BURST_S, MAX_AMID, MAX_CHANGES, PlanHistory, PlanStep
+from control_plane.planning.plan_history import BURST, BURST_S, MAX_CHANGES, MAX_CIRCUMSTANCES, PlanHistory, PlanStep
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
@@ -59,7 +59,12 @@ def test_before_anything_is_known_nothing_is_told() -> None:
 def test_what_is_written_again_unchanged_is_no_step(leader: Leader) -> None:
     first = leader.look(slices(1, 1.0))
     assert first is not None
-    assert (first.generation, first.after, first.leader, first.amid) == (1, 0, "north", ("b is failed",))
+    assert (first.generation, first.previous_generation, first.leader, first.circumstances) == (
+        1,
+        0,
+        "north",
+        ("b is failed",),
+    )
     assert leader.look(slices(5, 1.0)) is None
     assert [leader.history.find(number) for number in (0, 1, 5)] == [None, 1, None]
 
@@ -95,7 +100,7 @@ def test_one_that_follows_knows_as_much_and_goes_on_when_it_leads(leader: Leader
     # The leader dies after a move that it did not tell.
     step = follower.next_step(slices(7, 0.5, epoch=2), 7.0, "south", ())
     assert step is not None
-    assert (step.after, step.epoch, [(one.before, one.after) for one in step.changes]) == (
+    assert (step.previous_generation, step.epoch, [(one.before, one.after) for one in step.changes]) == (
         4,
         2,
         [(0.75, 0.5), (0.25, 0.5)],
@@ -136,11 +141,11 @@ def test_steps_are_bounded_and_the_rest_comes_with_the_next_ones() -> None:
     first, second = leader.look(plan), leader.look(plan)
     assert first is not None
     assert second is not None
-    assert (len(first.changes), first.more, len(second.changes), second.more) == (MAX_CHANGES, 7, 7, 0)
+    assert (len(first.changes), first.more_changes, len(second.changes), second.more_changes) == (MAX_CHANGES, 7, 7, 0)
     assert leader.look(plan) is None
     step = history.next_step(slices(9, 0.5), 9.0, "north", ("x",) * 100)
     assert step is not None
-    assert len(step.amid) == MAX_AMID
+    assert len(step.circumstances) == MAX_CIRCUMSTANCES
 
 
 def test_an_origin_that_is_gone_is_told_and_one_that_is_forgotten_is_not_known() -> None:

@@ -82,7 +82,7 @@ class Office:
         for one in reports:
             self._seq += 1
             one = msgspec.structs.replace(one, seq=self._seq)
-            assert self.fleet.take_in(one, self.now, POLICY) is ReportVerdict.ACCEPTED
+            assert self.fleet.add_report(one, self.now, POLICY) is ReportVerdict.ACCEPTED
 
     async def tick(self, *reports: AgentReport) -> None:
         self.now += TICK_S
@@ -343,8 +343,8 @@ async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_th
     candidate = msgspec.structs.replace(stable, regions=regions)
     office.policies.offer(candidate)
     await office.tick(*whole_fleet())
-    assert office.staging.staged is not None
-    assert office.staging.staged.candidate is not None
+    assert office.staging.active is not None
+    assert office.staging.active.candidate is not None
     next_one = Office(office.shared)
     next_one.now = office.now
     next_one.policies.offer(candidate)

@@ -13,7 +13,7 @@ from adapters.store.config_store import Delete, Put, StoreUnavailable
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.metrics import PublishOutcome
-from control_plane.planning.plan_publisher import KEPT_POLICIES, REFRESH_S, Fenced, PlanPublisher
+from control_plane.planning.plan_publisher import MAX_UNUSED_POLICIES, REFRESH_S, Fenced, PlanPublisher
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from tests.support import planet
@@ -169,9 +169,9 @@ async def test_a_damaged_policy_is_written_again(store: MemoryStore) -> None:
 async def test_old_policies_go_but_for_the_last_few_and_those_in_use(store: MemoryStore) -> None:
     epoch = await elect(store)
     publisher = await office(store, epoch)
-    versions = [msgspec.structs.replace(POLICY, anonymous_tenant=str(i)) for i in range(KEPT_POLICIES + 4)]
+    versions = [msgspec.structs.replace(POLICY, anonymous_tenant=str(i)) for i in range(MAX_UNUSED_POLICIES + 4)]
     for generation, version in enumerate(versions, start=1):
         await publisher.publish(plans(epoch, generation, version), version, generation * 10.0)
     kept = await policies(store)
     assert versions[-1].digest() in kept
-    assert set(kept) == {version.digest() for version in versions[-KEPT_POLICIES - 2 :]}
+    assert set(kept) == {version.digest() for version in versions[-MAX_UNUSED_POLICIES - 2 :]}

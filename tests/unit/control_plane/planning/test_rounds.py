@@ -68,14 +68,6 @@ async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOSch
     await until(lambda: work.ended == 1)
 
 
-async def test_the_next_run_can_be_put_forward(scheduler: AsyncIOScheduler) -> None:
-    work = Work()
-    rounds = PeriodicJob(work, NEVER_S)
-    rounds.start(scheduler)
-    rounds.again_after(0.01)
-    await until(lambda: work.ended == 1)
-
-
 async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
     scheduler.start()
@@ -100,3 +92,19 @@ async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
     scheduler.shutdown(wait=False)
     rounds.wake()
     assert work.begun == 0
+
+
+async def test_a_run_that_asks_for_a_retry_is_repeated_sooner(scheduler: AsyncIOScheduler) -> None:
+    runs = 0
+
+    async def work() -> bool:
+        nonlocal runs
+        runs += 1
+        return runs >= 3
+
+    rounds = PeriodicJob(work, NEVER_S, retry_s=0.02)
+    rounds.start(scheduler)
+    rounds.wake()
+    await until(lambda: runs == 3)
+    await asyncio.sleep(0.1)
+    assert runs == 3, "the third run needs no retry"

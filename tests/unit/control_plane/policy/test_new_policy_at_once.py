@@ -73,7 +73,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         return source.current.digest()
 
     def candidate() -> str:
-        return one.staging.staged.rollout.candidate if one.staging.staged is not None else ""
+        return one.staging.active.rollout.candidate if one.staging.active is not None else ""
 
     await one.start()
     try:

@@ -1,4 +1,4 @@
-"""A folder's newest good state is in force; a bad one changes nothing but what is told of it."""
+"""A folder's newest valid state is in force; an invalid one changes only the reported errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -
     assert not source.fresh
     await source.poll()
     assert source.fresh
-    assert doubts == [False, False], "whoever hears of a doubt looks, and what was read counts no more by then"
+    assert doubts == [False, False], "the callback runs after the source is marked as stale"
 
 
 class TestFromTheStore:

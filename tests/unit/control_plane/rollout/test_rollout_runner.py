@@ -117,7 +117,7 @@ class World:
             self.answers[region] += RequestCounts(10, failed, 10 - failed, 1.0)
             said = self.said(region, refused)
             if region not in self.silent:
-                assert self.fleet.take_in(said, self.now, OLD) is ReportVerdict.ACCEPTED
+                assert self.fleet.add_report(said, self.now, OLD) is ReportVerdict.ACCEPTED
 
     def said(self, region: str, refused: str) -> AgentReport:
         return msgspec.structs.replace(
@@ -373,7 +373,7 @@ async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reaso
     await world.pass_s(1.0)
     after = await world.rollout()
     assert after.phase is Phase.ROLLED_BACK
-    assert "cannot be read by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
+    assert "cannot be decoded by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
     assert await world.obeys() == all_obey(OLD)
 
 

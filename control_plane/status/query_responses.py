@@ -1,0 +1,45 @@
+"""Responses of POST /v1/explain and POST /v1/what-if."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.policy.provenance import Provenance
+from penstock.routing.explain import Explanation
+from penstock.what_if.moved_demand import Move
+from penstock.what_if.totals import Totals
+
+
+class ExplainResponse(msgspec.Struct, frozen=True):
+    """An explanation of one request, from the state that one control plane has."""
+
+    explanation: Explanation
+    seen_by: str
+    """Name of the control plane whose snapshot was used. An agent's /explain has newer waits, credits and endpoints."""
+    leading: bool
+    """Whether it leads. While the store is unavailable this is the last leader, to which agents still report."""
+    at: float
+    """Unix time (s)."""
+    provenance: Provenance | None
+    """The policy's commit; null where the policy is from a folder."""
+
+
+class WhatIfResponse(msgspec.Struct, frozen=True):
+    """The same demand under the current and the proposed conditions."""
+
+    before: Totals
+    """Under the policy in force, with every region available."""
+    after: Totals
+    """Under the proposed policy, with the given regions lost."""
+    moves: tuple[Move, ...]
+    """Demand that another region serves, or that is refused, after the change; largest first, at most 500."""
+    moved_per_s: float
+    """Sum of all moves, in requests per second."""
+    policy_before: str
+    """Digest."""
+    policy_after: str
+    """Digest."""
+    demand: str
+    """Whether the demand is from the request or synthetic."""
+    fleet: str
+    """Whether the capacity is as regions report it, or synthetic because no region reports."""
