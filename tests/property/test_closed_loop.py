@@ -20,6 +20,7 @@ from penstock.policy.policy import Failover, Model, Objective, Policy, Region
 from penstock.policy.residency import residency_class
 from tests.property.test_planner_stability import reversals
 from tests.support.closed_loop import TICK_S, Loop, Plan, World
+from tests.support.examples import examples
 from tests.support.planner_calls import plans_of
 
 PATIENT_S = 30.0
@@ -85,7 +86,7 @@ rate = st.floats(0.5, 8.0)
     st.sampled_from((0.1, 1.0)),
     st.booleans(),
 )
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=examples(15), deadline=None, derandomize=True)
 def test_a_step_of_demand_turns_no_share_round_more_than_once(
     before: tuple[float, ...], changed: Rates, delay_s: float, queueing_weight: float, survive_one_loss: bool
 ) -> None:
@@ -118,7 +119,7 @@ whole_rates = st.integers(1, 8).map(float)
     st.dictionaries(st.sampled_from(DEMANDS), st.integers(1, 20).map(float), min_size=1, max_size=3),
     st.booleans(),
 )
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None, derandomize=True)
 def test_after_any_step_to_a_steady_demand_the_plan_comes_to_rest(
     before: tuple[float, ...], changed: Rates, survive_one_loss: bool
 ) -> None:

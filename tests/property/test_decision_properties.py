@@ -16,6 +16,7 @@ from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.weighted_sampler import accepts_full_share, sampler_of, samplers_of
+from tests.support.examples import examples
 from tests.support.planet import choose_region
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -82,7 +83,7 @@ def allowed_by_hand(policy: Policy, about: RequestFacts) -> set[str]:
     return permitted
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(policies, facts, views, arcs, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
 def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refused, origin, overflow, seed) -> None:
     permitted = allowed_by_hand(policy, about)
@@ -106,7 +107,7 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
         assert serving.credits > 0, "nobody is pushed more than they granted"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     policies,
     views,

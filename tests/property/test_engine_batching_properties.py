@@ -12,6 +12,7 @@ from lab.engine.deployment import KV_BLOCK_TOKENS, Deployment
 from lab.engine.kv_cache import SPAN_BLOCKS
 from lab.engine.models import MODELS
 from lab.engine.step_time import StepTime
+from tests.support.examples import examples
 
 STEP_TIME = StepTime(Deployment(MODELS["llama-3.1-8b"], ACCELERATORS["h100"], 1))
 KV_BLOCKS = 200
@@ -97,4 +98,4 @@ class Scheduler(RuleBasedStateMachine):
 
 
 TestScheduler = Scheduler.TestCase
-TestScheduler.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduler.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -17,6 +17,7 @@ from penstock.routing.explain import ExplainQuery, RegionVerdict, explain
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
+from tests.support.examples import examples
 
 plans = st.none() | st.builds(
     lambda plan_arcs, regions, ramp: RegionPlan(
@@ -50,7 +51,7 @@ seeds = st.integers(0, 2**16)
 locations = st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(policies, plans, locations, views, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
 def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, origin, overflow, seed) -> None:
     asked = ExplainQuery(origin, "m", "t", location, refused, overflow)
@@ -83,7 +84,7 @@ def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, 
             assert one.reasons
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(policies, several_arcs, st.floats(0, 1), locations, lively, tried, st.sampled_from(NAMES), st.booleans(), seeds)
 def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, refused, origin, overflow, seed) -> None:
     admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))

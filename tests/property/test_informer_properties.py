@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.store.config_store import Changed, Delete, KeyValue, Put
 from adapters.store.informer import Informer
+from tests.support.examples import examples
 from tests.support.unsteady_store import NoWait, UnsteadyStore
 from tests.support.wait import until
 
@@ -44,7 +45,7 @@ class Retelling:
         assert before is None or before.mod_revision < change.revision
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(STEPS, max_size=25))
 def test_informer_ends_equal_to_the_store(steps: list[tuple[str, object]]) -> None:
     asyncio.run(follow_through(steps))

@@ -19,6 +19,7 @@ from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override
 from penstock.policy.policy import GuardRails
 from tests.support import planet
+from tests.support.examples import examples
 from tests.support.faulty_store import FaultyStore
 from tests.support.override_builders import drain, fail_over, weight
 from tests.support.planet import MODEL
@@ -63,7 +64,7 @@ class Desk:
 
 
 @given(st.lists(steps, min_size=2, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_class_is_emptied_and_every_change_is_written_down(some: list[list[Override | str]]) -> None:
     async def run() -> None:
         store = MemoryStore()

@@ -24,12 +24,13 @@ from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
 from tests.support import planet
+from tests.support.examples import examples
 from tests.support.planner_calls import plans_of, waterfall_plans
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
 
 STEP = 0.125
 RAMP_S = 4.0
-few = settings(max_examples=60)
+few = settings(max_examples=examples(60))
 
 
 @st.composite

@@ -19,13 +19,14 @@ from penstock.planning.linear_program.problem_builder import MIN_DEMAND_PER_S
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
+from tests.support.examples import examples
 from tests.support.planner_calls import tick_input, waterfall_plans
 from tests.support.planner_worlds import NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
 
 EPS = 10 * MIN_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""
-few = settings(max_examples=60)
+few = settings(max_examples=examples(60))
 
 
 def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = False) -> PlanResult:

@@ -15,6 +15,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.share_moves import Key
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
+from tests.support.examples import examples
 from tests.support.planner_calls import tick_input
 
 TICK_S = 0.5
@@ -106,7 +107,7 @@ rates = st.lists(st.floats(0.5, 60.0), min_size=6, max_size=6).map(lambda one: d
 
 
 @given(rates, rates, st.sampled_from((0.0, 2.0, 10.0)), st.sampled_from((None, 10.0)))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_step_turns_no_share_round_more_than_once(
     before: Rates, after: Rates, delay_s: float, horizon_s: float | None
 ) -> None:
@@ -118,7 +119,7 @@ def test_a_step_turns_no_share_round_more_than_once(
 
 
 @given(rates, rates)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_after_a_step_the_plan_comes_to_rest(before: Rates, after: Rates) -> None:
     ticks = run(before, after, 0.0, None)
     assert ticks[-1] == ticks[-10]

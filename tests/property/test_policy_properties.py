@@ -10,6 +10,7 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.policy.policy import Policy
+from tests.support.examples import examples
 from tests.support.paths import PLANET as PLANET_FOLDER
 
 PLANET = read_folder(PLANET_FOLDER)
@@ -67,7 +68,7 @@ def outcome(files: dict[str, str]) -> Policy | None:
 
 
 @given(damaged())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_damage_is_refused_with_reasons_or_compiles_to_something_whole(files: dict[str, str]) -> None:
     policy = outcome(files)
     if policy is not None:
@@ -77,12 +78,12 @@ def test_damage_is_refused_with_reasons_or_compiles_to_something_whole(files: di
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_is_refused_with_reasons(text: str) -> None:
     assert outcome({"any.yaml": text}) is None
 
 
 @given(st.permutations(sorted(PLANET)))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_the_order_of_files_does_not_change_the_digest(names: list[str]) -> None:
     assert compile_bundle({name: PLANET[name] for name in names}).digest() == DIGEST

@@ -23,6 +23,7 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
+from tests.support.examples import examples
 
 BOUNDS = Limits(max_body_bytes=1 << 20, kept_body_bytes=1 << 18, max_head_bytes=4096, max_pipelined=4)
 
@@ -149,7 +150,7 @@ def requests(draw: st.DrawFn) -> bytes:
 PLACES = st.lists(st.integers(0, 5000), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=3), PLACES)
 def test_however_requests_are_cut_up_they_are_the_same_requests(said: list[bytes], places: list[int]) -> None:
     whole = b"".join(said)
@@ -186,7 +187,7 @@ FRAGMENTS = st.sampled_from(
 NOISE = st.lists(FRAGMENTS | st.binary(max_size=20), max_size=12).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(NOISE, PLACES)
 def test_no_bytes_crash_or_leak_and_every_answer_is_http(noise: bytes, places: list[int]) -> None:
     whole, _ = answered([noise])
@@ -293,7 +294,7 @@ ENGINE_NOISE = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ENGINE_NOISE)
 def test_whatever_an_engine_says_the_sink_hears_one_end(noise: bytes) -> None:
     _, _, over, kept = heard([noise])
@@ -301,7 +302,7 @@ def test_whatever_an_engine_says_the_sink_hears_one_end(noise: bytes) -> None:
     assert not (kept and over == ["broken"]), "a connection that spoke garbage is not used again"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(BODIES, st.booleans(), PLACES)
 def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked: bool, places: list[int]) -> None:
     parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in cut(body, places) if part)
@@ -345,7 +346,7 @@ LIKE_CHUNKS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(LIKE_CHUNKS)
 @example([b"5\r\nhello\r\n", b"1", b"5\r\nhello\r\n"])
 @example([b"5\r\nhello\r\n1", b"5\r\nhello\r\n"])

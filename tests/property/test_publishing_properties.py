@@ -15,6 +15,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.planning.plan_publisher import Fenced, PlanPublisher
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support import planet
+from tests.support.examples import examples
 from tests.support.faulty_store import FaultyStore
 
 POLICY = planet.policy()
@@ -80,6 +81,6 @@ async def play(script: list[tuple[str, int, bool]]) -> None:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_plans_are_the_leaders_alone_and_only_go_forward(script: list[tuple[str, int, bool]]) -> None:
     asyncio.run(play(script))

@@ -24,6 +24,7 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
+from tests.support.examples import examples
 from tests.support.planet import MODEL
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -91,7 +92,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
     access_log.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.frozensets(st.integers(0, len(STEPS) - 1)), st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=4))
 def test_counters_return_to_zero_whatever_fails_after_an_answer(failing: frozenset[int], endings: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:

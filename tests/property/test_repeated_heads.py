@@ -19,6 +19,7 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_proxy_properties import Repeater, Wire
+from tests.support.examples import examples
 
 BOUNDS = Limits(max_head_bytes=400, max_headers=8)
 
@@ -115,7 +116,7 @@ def variations(draw: st.DrawFn, first_line: bytes) -> list[bytes]:
     return said
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(variations(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n"))
 def test_a_request_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
     async def body() -> None:
@@ -213,7 +214,7 @@ def heard(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tu
     return sink.heard, pool.take(connection.address) is connection
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(variations(b"HTTP/1.1 200 OK\r\ndate: now\r\n") | variations(b"HTTP/1.1 204 No Content\r\nupgrade: x\r\n"))
 def test_an_answer_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
     async def body() -> None:

@@ -29,6 +29,7 @@ from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.examples import examples
 
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
@@ -230,7 +231,7 @@ def test_every_counter_returns_to_zero(short_leases: None, server: RedisServer, 
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Region,
         settings=settings(
-            max_examples=20,
+            max_examples=examples(20),
             phases=[Phase.generate],
             stateful_step_count=20,
             deadline=None,

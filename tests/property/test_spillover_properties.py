@@ -15,6 +15,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.spillover_limits import bounds
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import SpilloverLimit
+from tests.support.examples import examples
 from tests.support.planet import with_spillover_orders
 from tests.support.planner_calls import tick_input
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
@@ -55,7 +56,7 @@ def planned(planner: str, world: World, previous: dict[str, RegionPlan]) -> dict
 
 @pytest.mark.parametrize("planner", ["flow", "waterfall"])
 @given(limited_worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) -> None:
     plans = planned(planner, world, world.previous)
     for one in demand(world.snapshot, 0.0):
@@ -71,7 +72,7 @@ def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) 
 
 @pytest.mark.parametrize("planner", ["flow", "waterfall"])
 @given(limited_worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: str, world: World) -> None:
     plans = planned(planner, world, {})
     able = supply(world.policy, world.snapshot, 0.0)
@@ -89,13 +90,13 @@ def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: 
 
 
 @given(limited_worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_plan_within_the_limits_is_cheaper(world: World) -> None:
     assert_costs_what_is_written_out(world)
 
 
 @given(limited_worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_wanted_is_within_the_limits_before_they_are_looked_at_again(world: World) -> None:
     for problem in world.problems():
         found, _ = optimum(problem)

@@ -12,6 +12,7 @@ from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Refusal
 from penstock.routing.steering import Client, SteeringAdvisor
 from tests.property.test_decision_properties import NAMES, facts, policies
+from tests.support.examples import examples
 
 states = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(RegionState)))
 ready = st.sets(st.sampled_from([(name, "m") for name in NAMES]))
@@ -22,7 +23,7 @@ def with_tenants(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, tenants={one.name: one for one in TENANTS})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(policies, facts, states, ready, st.none() | st.just("m"))
 def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> None:
     policy = with_tenants(policy)
@@ -37,7 +38,7 @@ def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> N
         assert named <= permitted.permitted.regions
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(policies, facts, states, ready)
 def test_without_a_tenant_no_tenant_is_led_astray(policy, about, live, has) -> None:
     policy = with_tenants(policy)

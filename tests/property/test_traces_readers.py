@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lab.traces.mooncake import BATCH_S
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError, blocks_of
+from tests.support.examples import examples
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 10**9), st.integers(1, 200_000), st.integers(0, 5_000)), min_size=1, max_size=30
@@ -69,7 +70,7 @@ SCRAPS = st.sampled_from(
 
 
 @given(parts=st.lists(st.one_of(SCRAPS, st.binary(max_size=12)), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_give_a_trace_or_a_trace_error(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("scraps") / "t"
     path.write_bytes(b"".join(parts))

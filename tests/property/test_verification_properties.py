@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.policy.geography import Location
 from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.verification.verify import verify
+from tests.support.examples import examples
 from tests.support.residency_worlds import World, allowed
 
 PLACES = [
@@ -20,7 +21,7 @@ PLACES = [
 ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -> None:
     policy = World(seed, max_regions=5).policy
@@ -42,7 +43,7 @@ def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -
     assert bool(found.refused) == refused
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_class_survives_as_many_losses_as_leave_it_a_region(seed: int) -> None:
     for one in verify(World(seed, max_regions=5).policy).classes:

@@ -24,6 +24,7 @@ from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
 from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.examples import examples
 
 MODELS = ("m", "n")
 SLOTS = 3
@@ -221,8 +222,8 @@ class Room(RuleBasedStateMachine):
 
 
 def test_every_way_out_of_the_queue_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_queue, "LOOK_S", 0.002)
+    monkeypatch.setattr(admission_queue, "POLL_S", 0.002)
     monkeypatch.setattr(admission_queue, "YIELD_S", 0.001)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Room, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        Room, settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault, LinkPlan
+from tests.support.examples import examples
 from tests.support.on_uvloop import on_uvloop
 
 PIECES = st.lists(st.tuples(st.integers(1, 200_000), st.sampled_from([0.0, 0.0, 0.001, 0.003])), max_size=8)
@@ -31,7 +32,7 @@ async def send(writer: asyncio.StreamWriter, pieces: list[tuple[int, float]], se
 
 
 @given(up=PIECES, down=PIECES, rtt_ms=st.sampled_from([0.0, 0.6, 4.0]), jitter_ms=st.sampled_from([0.0, 3.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @on_uvloop
 async def test_every_byte_arrives_once_and_in_order(
     up: list[tuple[int, float]], down: list[tuple[int, float]], rtt_ms: float, jitter_ms: float

@@ -15,6 +15,7 @@ from penstock.planning.change_limit import moved_share, step_towards
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
+from tests.support.examples import examples
 from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.planner_worlds import MODELS, NAMES, SERVING, TARGET, plans_before, subsets
 
@@ -163,7 +164,7 @@ def test_home_comes_first_when_it_has_room_for_all_that_live_there(world: World)
 
 
 @given(worlds())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_plan_in_force_under_the_same_demand_stays(world: World) -> None:
     once = planned(world, {})
     assert {name: one.classes for name, one in planned(world, once).items()} == {

@@ -15,6 +15,7 @@ from penstock.what_if.assumed_demand import generated_demand, generated_fleet, s
 from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import moves
 from penstock.what_if.outcomes import Capacity, DemandGroup
+from tests.support.examples import examples
 from tests.support.paths import PLANET as PLANET_FOLDER
 
 PLANET = compile_bundle(read_folder(PLANET_FOLDER))
@@ -131,7 +132,7 @@ class TestEvaluateDemand:
         assert away.round_trip_ms == 237.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.builds(
