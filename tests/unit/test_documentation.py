@@ -1,4 +1,4 @@
-"""The committed pages of docs/reference/ are those that the code generates."""
+"""Generated reference pages are current, and guides name only metrics and files that exist."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ def test_the_api_page_has_every_operation() -> None:
     for path, methods in api_page.description()["paths"].items():
         for method in methods:
             assert page.count(f"### {method.upper()} {path}\n") == 1
+
+
+NAMED_PATH = re.compile(
+    r"`((?:penstock|adapters|control_plane|regional_agent|lab|tests|docs|policies|dashboards|terraform)/[\w./-]*)`"
+)
+
+
+def test_documents_name_only_paths_that_exist() -> None:
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")):
+        missing = [path for path in NAMED_PATH.findall(document.read_text()) if not (ROOT / path).exists()]
+        assert missing == [], document.name
 
 
 def test_guides_name_only_metrics_that_exist() -> None:
