@@ -29,6 +29,6 @@ class Readiness:
         """Whether the agent has a policy and has resolved and probed every endpoint at least once."""
         return (
             self._config.policy is not None
-            and self._endpoints.dns.has_asked()
+            and self._endpoints.sources.dns.has_resolved()
             and not any(endpoint.health.state is EndpointState.NEW for endpoint in self._endpoints.every())
         )

@@ -25,10 +25,9 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.config.start_epoch import next_epoch
 from regional_agent.endpoints.endpoint import OutlierDetection
-from regional_agent.endpoints.endpoint_leases import LeaseMemory
+from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_status import describe
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
@@ -102,11 +101,11 @@ class AgentRuntime:
             pool,
             rng,
             zone=settings.zone,
-            judge=_outlier_detection(settings, rng),
+            outlier_detection=_outlier_detection(settings, rng),
             on_ejected=metrics.ejected,
         )
         self.registrations = Registrations(
-            self.endpoints, settings.registration_token_file, memory=LeaseMemory(settings.state_dir)
+            self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
         )
         self.readiness = Readiness(self.config, self.endpoints)
 
@@ -242,16 +241,15 @@ class AgentRuntime:
             "ready": reason is None,
             "not_ready_because": reason,
             **self.config.status(),
-            "endpoints_problem": self.endpoints.problem,
-            "dns": self.endpoints.dns.status(),
+            "endpoints_problem": self.endpoints.sources.problem,
+            "dns": self.endpoints.sources.dns.status(),
             "registration_problem": self.registrations.problem or None,
             "geoip_problem": self.locator.geoip.problem,
             "shared_load": self.shared_load.status(),
             "pools": self._reports.pools(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": [
-                describe(endpoint, self.registrations.lease_left_s(endpoint.name))
-                for endpoint in self.endpoints.every()
+                endpoint.status(self.registrations.lease_left_s(endpoint.name)) for endpoint in self.endpoints.every()
             ],
             "demand": self.demand.report(),
             "peers": self.peers.status(),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_kinds import EngineKind
@@ -27,12 +27,11 @@ from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
-MODELS_EVERY_S: Final = 5.0
+MODELS_INTERVAL_S: Final = 5.0
 """Interval (s) between two queries of a ready engine's loaded models."""
 
-MODELS_AGAIN_S: Final = 0.5
+MIN_MODELS_INTERVAL_S: Final = 0.5
 """Minimum interval (s) between two such queries when requests fail with 404."""
-
 
 FULL: Final = 1.0
 """The utilisation of an engine that rejects requests."""
@@ -50,14 +49,14 @@ class OutlierDetection(NamedTuple):
 
 
 _NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
-"""In Python 3.11, to read a member off its class is a function call."""
+"""Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
 class Endpoint(EndpointAccount):
-    """One model server. Endpoint selection reads its `view`; only this class writes to it."""
+    """One model server. Endpoint selection reads its `view`; only this class changes it."""
 
     __slots__ = (
-        "_judge",
+        "_detection",
         "_models_at",
         "_on_models",
         "_out_since",
@@ -66,8 +65,9 @@ class Endpoint(EndpointAccount):
         "ejection",
         "health",
         "kind",
-        "load_heard_at",
+        "load_header_read_at",
         "loaded",
+        "probe_now",
         "readings",
         "signals_problem",
         "spec",
@@ -75,7 +75,7 @@ class Endpoint(EndpointAccount):
     )
 
     def __init__(
-        self, spec: EndpointSpec, judge: OutlierDetection, on_models: Callable[[], None] = lambda: None
+        self, spec: EndpointSpec, outlier_detection: OutlierDetection, on_models: Callable[[], None] = lambda: None
     ) -> None:
         """Create an endpoint that is not ready before its first successful probe.
 
@@ -96,22 +96,26 @@ class Endpoint(EndpointAccount):
         """The loaded models that the engine reports; None if it does not report them."""
         self.readings: Readings = {}
         """The load that the engine reports."""
-        self.load_heard_at = -inf
+        self.load_header_read_at = -inf
         """Time (s) at which a load header was last read."""
         self.signals_problem = ""
         """Why the last read of the metrics page failed; empty if it succeeded."""
         self._on_models = on_models
         self._models_at = -inf
-        self._judge = judge
+        self._detection = outlier_detection
         self._warm_since = inf
         self._out_since = -inf
-        self.wake = asyncio.Event()
+        self.probe_now = asyncio.Event()
         """Set to trigger an immediate probe."""
 
     @property
     def models(self) -> tuple[str, ...]:
         """The configured models that are loaded."""
-        return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
+        return (
+            self.spec.models
+            if self.loaded is None
+            else tuple(model for model in self.spec.models if model in self.loaded)
+        )
 
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Count one more request of this agent. It may be the trial request of an ejected endpoint."""
@@ -132,15 +136,15 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
         self._models_at = -inf
 
-    def retire(self) -> None:
+    def drain(self) -> None:
         """Drain the endpoint: it accepts no new requests. The caller refills the pools."""
         self.view.draining = True
         self.view.update_score()
         self.pools = ()
         if self.health.ready:
-            self._out_since = self._judge.clock()
+            self._out_since = self._detection.clock()
 
-    def come_back(self) -> None:
+    def undrain(self) -> None:
         """Return a draining endpoint to service. Not probed while it drained, it must pass a probe first.
 
         The caller refills the pools.
@@ -153,63 +157,99 @@ class Endpoint(EndpointAccount):
         self._set_health(probed(self.health, outcome))
 
     def models_due(self) -> bool:
-        """Whether to query the loaded models: periodically, and always while not ready or without a model."""
-        waits = not self.health.ready or not self.models
-        return waits or self._judge.clock() - self._models_at >= MODELS_EVERY_S
+        """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
+        unsettled = not self.health.ready or not self.models
+        return unsettled or self._detection.clock() - self._models_at >= MODELS_INTERVAL_S
 
-    def missed(self) -> None:
+    def check_models_soon(self) -> None:
         """Query the loaded models soon after a 404: an engine that rejects requests at once looks idle."""
-        if self._judge.clock() - self._models_at >= MODELS_AGAIN_S:
+        if self._detection.clock() - self._models_at >= MIN_MODELS_INTERVAL_S:
             self._models_at = -inf
-            self.wake.set()
+            self.probe_now.set()
 
-    def heard_loaded(self, loaded: frozenset[str] | None) -> None:
+    def set_loaded_models(self, loaded: frozenset[str] | None) -> None:
         """Apply the loaded models that the engine reports; None if it does not report them."""
-        self._models_at = self._judge.clock()
+        self._models_at = self._detection.clock()
         before, self.loaded = self.models, loaded
         if self.models != before:
             self._on_models()
 
-    def is_of(self, kind: EngineKind) -> None:
+    def set_kind(self, kind: EngineKind) -> None:
         """Set the detected kind of engine, which determines how to query its models."""
         self.kind = kind
         self._models_at = -inf
-        self.wake.set()
+        self.probe_now.set()
 
-    def heard_signals(self, told: Mapping[Signal, float]) -> None:
+    def update_signals(self, values: Mapping[Signal, float]) -> None:
         """Apply the load that the engine reports."""
-        self.readings = updated_readings(self.readings, told, self._judge.clock())
+        self.readings = updated_readings(self.readings, values, self._detection.clock())
 
-    def busy(self) -> None:
+    def mark_full(self) -> None:
         """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
-        self.heard_signals({Signal.UTILISATION: FULL})
+        self.update_signals({Signal.UTILISATION: FULL})
         self.view.pressure = FULL
         self.view.update_score()
 
-    def broke(self) -> None:
+    def connection_failed(self) -> None:
         """Mark the endpoint down after a failed connection, until a probe succeeds. Triggers an immediate probe."""
         if self.health.state is not EndpointState.DOWN:
             self._set_health(connection_failed(self.health))
-            self.wake.set()
+            self.probe_now.set()
 
     def ended(self, outcome: AttemptOutcome, started_at: float) -> bool:
         """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
-        judge, before = self._judge, self.ejection
+        detection, before = self._detection, self.ejection
         if (outcome is _SERVED and before.is_clean) or (outcome is _INCONCLUSIVE and not before.is_ejected):
             return False
         may_eject = all(pool.has_room_to_eject() for pool in self.pools)
-        now = judge.clock()
-        ejection = request_ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
+        now = detection.clock()
+        ejection = request_ended(before, outcome, started_at, now, detection.rules, detection.rng, may_eject=may_eject)
         self._set_ejection(ejection)
         return ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
 
     def now(self) -> float:
         """The current time (s) of the outlier detection clock."""
-        return self._judge.clock()
+        return self._detection.clock()
+
+    def status(self, lease_left_s: float | None) -> dict[str, Any]:
+        """For the status page and the registration API.
+
+        Args:
+            lease_left_s: remaining time (s) of its lease; None if it is not registered.
+        """
+        spec, view, ejection, now = self.spec, self.view, self.ejection, self.now()
+        return {
+            "name": spec.name,
+            "url": f"{'https' if spec.address.tls else 'http'}://{spec.address}",
+            "engine": self.kind.value,
+            "version": spec.version or None,
+            "zone": spec.zone or None,
+            "accelerator": spec.accelerator or None,
+            "models": spec.models,
+            "loaded": None if self.loaded is None else sorted(self.loaded),
+            "slots": view.slots,
+            "queue": spec.queue,
+            "in_flight": view.in_flight,
+            "ready": view.ready,
+            "draining": view.draining,
+            "health": self.health.state.value,
+            "ejection": ejection.state.value,
+            "ejected_for_s": round(max(0.0, ejection.until - now), 1)
+            if ejection.state is EjectionState.EJECTED
+            else None,
+            "weight": view.weight,
+            "pressure": round(view.pressure, 3),
+            "signals": {
+                signal.value: {"value": reading.value, "age_s": round(now - reading.received_at, 1)}
+                for signal, reading in self.readings.items()
+            },
+            "signals_problem": self.signals_problem or None,
+            "lease_left_s": None if lease_left_s is None else round(lease_left_s, 1),
+        }
 
     def tick(self) -> None:
         """Update time-dependent state: ejection, warm-up weight and pressure. The caller updates the pools."""
-        now = self._judge.clock()
+        now = self._detection.clock()
         self.ejection = at_time(self.ejection, now)
         self.view.weight = self._weight(now)
         if self.readings:
@@ -228,29 +268,29 @@ class Endpoint(EndpointAccount):
         if ejection.state is before.state:
             return
         if ejection.state is EjectionState.NONE:
-            self._warm_since = self._judge.clock()
-        self.view.weight = self._weight(self._judge.clock())
-        self._recount()
+            self._warm_since = self._detection.clock()
+        self.view.weight = self._weight(self._detection.clock())
+        self._update_pools()
 
     def _weight(self, now: float) -> float:
         """The warm-up weight, which starts to rise when an ejection ends."""
         if self.ejection.is_ejected:
             return 1.0
-        return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
+        return warm_up_weight(max(0.0, now - self._warm_since), self._detection.warm_up_s)
 
     def _set_health(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health
         if health.ready is was_ready:
             return
-        now = self._judge.clock()
+        now = self._detection.clock()
         if health.ready:
             self._warm_since = warm_since(self._warm_since, self._out_since, now)
             self.view.weight = self._weight(now)
         else:
             self._out_since = now
-        self._recount()
+        self._update_pools()
 
-    def _recount(self) -> None:
+    def _update_pools(self) -> None:
         for pool in self.pools:
             pool.update_readiness()
         if not self.pools:

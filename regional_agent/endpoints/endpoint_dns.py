@@ -23,39 +23,39 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.upstream.address import Address, is_host
 
 RESOLVE_S = 5.0
-"""Time (s) between two questions about one name: what Kubernetes lets its cluster DNS answers live for."""
+"""Interval (s) between two queries of one name; the default TTL of Kubernetes' cluster DNS."""
 
-LOOK_S = 0.2
-"""How often (s) it is looked whether one is due; a host that is new is asked for at the next look."""
+CHECK_S = 0.2
+"""Interval (s) between two checks for due queries; a new host is queried at the next check."""
 
 TIMEOUT_S = 5.0
-"""A question without an answer for this long (s) has failed."""
+"""Timeout (s) of a query."""
 
 MAX_ADDRESSES = 256
-"""Endpoints that one name may stand for; more addresses are not used."""
+"""Maximum number of endpoints of one name; further addresses are not used."""
 
 MAX_NAME = 23
-"""Characters of such an entry's name: its endpoints' names have an address of up to 39 after it."""
+"""Maximum characters of an entry's name; its endpoints' names append an address of up to 39."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""A host's addresses, in any order; raises OSError where there is no answer."""
+"""Returns a host's addresses, in any order; raises OSError if there is no answer."""
 
 log = structlog.get_logger()
 
 
 class DnsEntry(msgspec.Struct, frozen=True):
-    """An entry of the endpoints file that stands for as many endpoints as its host has addresses."""
+    """An entry of the endpoints file with a host name: one endpoint for each of its addresses."""
 
     template: EndpointSpec
-    """All but the address and the rest of the name; its address names the host."""
+    """The endpoints, except that `address` contains the host name and `name` is a prefix."""
 
     @property
     def host(self) -> str:
-        """What is looked up."""
+        """The host name to resolve."""
         return self.template.address.host
 
     def expanded(self, addresses: Iterable[str]) -> tuple[EndpointSpec, ...]:
-        """An endpoint for each address, named alike by every agent."""
+        """One endpoint for each address. Every agent generates the same names."""
         template = self.template
         return tuple(
             msgspec.structs.replace(
@@ -67,15 +67,15 @@ class DnsEntry(msgspec.Struct, frozen=True):
         )
 
 
-class Answer(msgspec.Struct):
-    """What is known of one host."""
+class Resolution(msgspec.Struct):
+    """The state of one host name."""
 
     addresses: tuple[str, ...] = ()
-    """The last good answer."""
-    heard_at: float | None = None
-    """When it came, in seconds of the monotonic clock."""
+    """The last successful answer."""
+    resolved_at: float | None = None
+    """Time (s) of the last successful answer."""
     problem: str = ""
-    """Why the latest question has no good answer; empty when it has."""
+    """Why the last query failed; empty if it succeeded."""
 
 
 class DnsResolver:
@@ -88,69 +88,69 @@ class DnsResolver:
         resolve: Resolve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Asks nothing yet.
+        """Create a resolver that queries nothing yet.
 
         Args:
-            rng: spreads the questions of several agents.
-            on_change: called when a host has other addresses than before.
-            resolve: None for the system's resolver, in threads of its own: one that hangs holds up nothing else.
-            clock: seconds, monotonic.
+            rng: adds jitter to the query interval.
+            on_change: called after the addresses of a host have changed.
+            resolve: None uses the system's resolver in separate threads, so that a hung query blocks nothing else.
+            clock: monotonic, in seconds.
         """
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Resolution] = {}
         self._rng = rng
         self._on_change = on_change
         self._threads = None if resolve is not None else ThreadPoolExecutor(2, thread_name_prefix="resolver")
-        self._resolve = resolve or self._ask_system
+        self._resolve = resolve or self._resolve_by_system
         self._clock = clock
 
     def close(self) -> None:
-        """Let go of the threads; one that hangs in the resolver ends when that does."""
+        """Shut down the threads without waiting for queries in progress."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def expanded(self, entries: Iterable[EndpointSpec | DnsEntry]) -> tuple[EndpointSpec, ...]:
         """Return the endpoints of the entries by the last answers; hosts without an entry are removed."""
-        listed = list(entries)
-        hosts = {entry.host for entry in listed if isinstance(entry, DnsEntry)}
-        self.answers = {host: self.answers.get(host, Answer()) for host in sorted(hosts)}
+        entries = list(entries)
+        hosts = {entry.host for entry in entries if isinstance(entry, DnsEntry)}
+        self.answers = {host: self.answers.get(host, Resolution()) for host in sorted(hosts)}
         specs: list[EndpointSpec] = []
-        for entry in listed:
+        for entry in entries:
             specs += entry.expanded(self.answers[entry.host].addresses) if isinstance(entry, DnsEntry) else (entry,)
         return tuple(specs)
 
-    async def keep_asking(self) -> None:
-        """Ask for every host each RESOLVE_S; a new one at once."""
+    async def keep_resolving(self) -> None:
+        """Resolve every host each RESOLVE_S until cancelled."""
         next_at: dict[str, float] = {}
         while True:
             now = self._clock()
             due = [host for host in self.answers if next_at.get(host, now) <= now]
-            if await self.ask(due):
+            if await self.resolve(due):
                 self._on_change()
             next_at = {host: at for host, at in next_at.items() if host in self.answers}
             next_at |= {host: self._clock() + RESOLVE_S * self._rng.uniform(0.8, 1.2) for host in due}
-            await sleep_until_tick(LOOK_S)
+            await sleep_until_tick(CHECK_S)
 
-    async def ask(self, hosts: Sequence[str]) -> bool:
-        """Ask for hosts, together; whether any of them has other addresses than before."""
-        return any(await asyncio.gather(*(self._ask(host) for host in hosts)))
+    async def resolve(self, hosts: Sequence[str]) -> bool:
+        """Resolve hosts concurrently; true if the addresses of any have changed."""
+        return any(await asyncio.gather(*(self._update(host) for host in hosts)))
 
-    def has_asked(self) -> bool:
-        """Whether every host was asked for, with an answer or without."""
-        return all(answer.heard_at is not None or answer.problem for answer in self.answers.values())
+    def has_resolved(self) -> bool:
+        """Whether every host was queried at least once, successfully or not."""
+        return all(answer.resolved_at is not None or answer.problem for answer in self.answers.values())
 
     def status(self) -> dict[str, Any]:
-        """For people: what each host was last known as, and how old that is."""
+        """For the status page: the addresses of each host and their age."""
         now = self._clock()
         return {
             host: {
                 "addresses": answer.addresses,
-                "age_s": None if answer.heard_at is None else round(now - answer.heard_at, 1),
+                "age_s": None if answer.resolved_at is None else round(now - answer.resolved_at, 1),
                 "problem": answer.problem or None,
             }
             for host, answer in self.answers.items()
         }
 
-    async def _ask(self, host: str) -> bool:
+    async def _update(self, host: str) -> bool:
         answer = self.answers.get(host)
         if answer is None:
             return False
@@ -162,20 +162,20 @@ class DnsResolver:
         except (OSError, UnicodeError) as error:
             return self._failed(host, answer, str(error))
         if not addresses:
-            return self._failed(host, answer, "it has no address")
+            return self._failed(host, answer, "the host has no address")
         changed = addresses != answer.addresses
         if changed or answer.problem:
-            log.info("resolved", host=host, addresses=len(addresses))
-        answer.addresses, answer.heard_at, answer.problem = addresses, self._clock(), ""
+            log.info("host resolved", host=host, addresses=len(addresses))
+        answer.addresses, answer.resolved_at, answer.problem = addresses, self._clock(), ""
         return changed
 
-    def _failed(self, host: str, answer: Answer, problem: str) -> bool:
+    def _failed(self, host: str, answer: Resolution, problem: str) -> bool:
         if problem != answer.problem:
-            log.warning("cannot resolve; the last answer stays", host=host, problem=problem)
+            log.warning("cannot resolve host; the last answer stays in use", host=host, problem=problem)
         answer.problem = problem
         return False
 
-    async def _ask_system(self, host: str) -> Sequence[str]:
+    async def _resolve_by_system(self, host: str) -> Sequence[str]:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(
             self._threads, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -184,13 +184,13 @@ class DnsResolver:
 
 
 def _of_one_family(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Of a host with addresses of both families those of IPv4: they are the same servers, and count once."""
-    found = sorted(set(addresses))
-    return tuple([one for one in found if ":" not in one] or found)
+    """The IPv4 addresses if there are any, else all: both families usually lead to the same servers."""
+    unique = sorted(set(addresses))
+    return tuple([address for address in unique if ":" not in address] or unique)
 
 
 def dns_address(value: Any) -> Address | None:
-    """The host and port in `name:port`; None where it is not that."""
+    """Parse `name:port`; None if the value has another format."""
     host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if (
         not colon

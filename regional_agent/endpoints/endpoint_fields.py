@@ -1,4 +1,7 @@
-"""What may be said of an endpoint, wherever it is said: each field's check, with the remedy in its refusal."""
+"""The fields of an endpoint in the endpoints file and in registrations, and their validation.
+
+Every error message states the remedy.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 
 MAX_MODELS = 64
-"""Models of one endpoint: adapters count."""
+"""Maximum number of models of one endpoint, adapters included."""
 MAX_REQUESTS = 100_000
-"""No endpoint runs or queues more."""
+"""Maximum slots, and maximum queue, of one endpoint."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
@@ -26,45 +29,47 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """One endpoint as it is configured or registered."""
 
     name: str
-    """Unique in the region, and the same for every agent of it."""
+    """Unique in the region, and the same in all of its agents."""
     address: Address
     models: tuple[str, ...]
     slots: int
-    """Requests that it runs at once."""
+    """Maximum number of requests that run concurrently."""
     queue: int = 0
-    """Requests that may wait in it beyond its slots."""
+    """Maximum number of requests that wait in the engine when all slots are in use."""
     zone: str = ""
     accelerator: str = ""
     engine: EngineKind = EngineKind.AUTO
     version: str = ""
-    """What runs there, for people: of the engine, the weights, or both."""
+    """Version of the engine, the weights, or both; for display."""
     health_path: str = ""
-    """RequestFields whether it can take requests; empty for that of its kind."""
+    """Path of the health check; empty for the default of the engine kind."""
     metrics_port: int | None = None
-    """Where it serves /metrics; None for what its kind does."""
+    """Port of the metrics page; None for the default of the engine kind."""
 
 
-class Wrong(Exception):
-    """What is wrong with one value, and the remedy."""
+class InvalidField(Exception):
+    """A field value is invalid; the message states the reason and the remedy."""
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise Wrong("not a text; write a word, in quotes if it looks like a number")
+        raise InvalidField("not a text; write a word, in quotes if it looks like a number")
     return value
 
 
 def _name(value: Any) -> str:
     name = _text(value)
     if not _NAME.fullmatch(name):
-        raise Wrong(f"{name[:80]!r} is not a name; use up to 63 letters, digits, and . _ - inside")
+        raise InvalidField(f"{name[:80]!r} is not a name; use up to 63 letters, digits, and . _ - inside")
     return name
 
 
 def _version(value: Any) -> str:
     version = _text(value)
     if not _WORD.fullmatch(version):
-        raise Wrong(f"{version[:80]!r} is not a version; use up to 128 letters, digits, and . _ + : @ / - inside")
+        raise InvalidField(
+            f"{version[:80]!r} is not a version; use up to 128 letters, digits, and . _ + : @ / - inside"
+        )
     return version
 
 
@@ -72,17 +77,17 @@ def _url(value: Any) -> Address:
     try:
         return Address.parse(_text(value))
     except ValueError:
-        raise Wrong(f"{value[:200]!r} is not an address; write http://host:port") from None
+        raise InvalidField(f"{value[:200]!r} is not an address; write http://host:port") from None
 
 
 def _models(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MODELS:
-        raise Wrong(f"not a list of 1-{MAX_MODELS} models; write [name, ...] as policy names them")
-    models = tuple(_text(one) for one in value)
+        raise InvalidField(f"not a list of 1-{MAX_MODELS} models; write [name, ...] with the names of the policy")
+    models = tuple(_text(model) for model in value)
     if max(map(len, models)) > MAX_MODEL:
-        raise Wrong(f"a name of more than {MAX_MODEL} characters; write them as policy does")
+        raise InvalidField(f"a name has more than {MAX_MODEL} characters; write the names as in the policy")
     if len(set(models)) < len(models):
-        raise Wrong("a model is named twice; remove one")
+        raise InvalidField("a model is named twice; remove one")
     return models
 
 
@@ -90,25 +95,30 @@ def _engine(value: Any) -> EngineKind:
     try:
         return EngineKind(_text(value))
     except ValueError:
-        raise Wrong(f"{value[:80]!r} is no kind of engine; there are {', '.join(EngineKind)}") from None
+        raise InvalidField(f"{value[:80]!r} is not a kind of engine; use one of {', '.join(EngineKind)}") from None
 
 
 def _path(value: Any) -> str:
     path = _text(value)
     if not _PATH.fullmatch(path):
-        raise Wrong(f"{path[:80]!r} is not a path; write one such as /health")
+        raise InvalidField(f"{path[:80]!r} is not a path; write one such as /health")
     return path
 
 
-def whole_number(least: int, most: int, of: str) -> Callable[[Any], int]:
-    """The check of a count of `of`."""
+def _whole_number(minimum: int, maximum: int, unit: str) -> Callable[[Any], int]:
 
     def check(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise Wrong(f"not a whole number from {least} to {most}; count {of}")
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise InvalidField(f"not a whole number from {minimum} to {maximum}; write the number of {unit}")
         return value
 
     return check
+
+
+def _port(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
+        raise InvalidField("not a port; write a whole number from 1 to 65535")
+    return value
 
 
 CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -117,11 +127,11 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "models": ("models", _models),
     "zone": ("zone", _name),
     "accelerator": ("accelerator", _name),
-    "slots": ("slots", whole_number(1, MAX_REQUESTS, "requests")),
-    "queue": ("queue", whole_number(0, MAX_REQUESTS, "requests")),
+    "slots": ("slots", _whole_number(1, MAX_REQUESTS, "requests")),
+    "queue": ("queue", _whole_number(0, MAX_REQUESTS, "requests")),
     "engine": ("engine", _engine),
     "version": ("version", _version),
     "health": ("health_path", _path),
-    "metrics_port": ("metrics_port", whole_number(1, 65535, "ports")),
+    "metrics_port": ("metrics_port", _port),
 }
-"""By the field's name as people write it: its name in EndpointSpec, and its check, which raises Wrong."""
+"""By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

@@ -1,4 +1,4 @@
-"""The region's endpoints as a YAML file, read strictly: a mistake names its line, its field and the remedy.
+"""Reads the endpoints file, which is YAML. Errors name the line, the field and the remedy.
 
 - name: gpu-1
   url: http://10.0.0.11:8000
@@ -13,8 +13,8 @@
   models: [llama-3-8b]
   slots: 16
 
-The second entry stands for as many endpoints as its name has addresses. Of an endpoint's `engine` (see penstock/
-engines.py), `version`, `health` (a path) and `metrics_port` none has to be said.
+The second entry is one endpoint for each address of its host name. The fields `engine` (see
+penstock/health/engine_kinds.py), `version`, `health` (a path) and `metrics_port` are optional.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Any
 import yaml
 
 from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
-from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, Wrong
+from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, InvalidField
 from regional_agent.upstream.address import Address
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_ENDPOINTS = 4096
-DEEPEST = 8
-"""Levels of nesting that are looked at; the format has three."""
+MAX_DEPTH = 8
+"""Maximum levels of nesting; the format has three."""
 MAX_PROBLEMS = 20
-"""Mistakes told at once."""
+"""Maximum number of errors reported at once."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -43,13 +43,13 @@ Entry = EndpointSpec | DnsEntry
 
 
 class BadEndpointFile(Exception):
-    """The file cannot be used; one line a mistake, each with file, line, field and remedy."""
+    """The file is invalid. The message has one line per error, with file, line, field and remedy."""
 
 
 def read_endpoint_file(path: Path) -> bytes:
-    """The bytes of the file, up to MAX_FILE_BYTES and one more; raises BadEndpointFile."""
+    """Read up to MAX_FILE_BYTES + 1 bytes of the file; raises BadEndpointFile."""
     try:
-        if not S_ISREG(path.stat().st_mode):  # to open a pipe, say, would wait for ever
+        if not S_ISREG(path.stat().st_mode):  # opening a pipe would block
             raise BadEndpointFile(f"{path}: cannot read the endpoints: not a plain file; put one there")
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
@@ -58,10 +58,10 @@ def read_endpoint_file(path: Path) -> bytes:
 
 
 def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
-    """The endpoints in a file's content; an empty list is a region without any.
+    """Parse the content of an endpoints file; an empty list is valid.
 
     Raises:
-        BadEndpointFile: anything in it is wrong; nothing of it may be used then.
+        BadEndpointFile: an entry is invalid; the file is rejected as a whole.
     """
     if len(content) > MAX_FILE_BYTES:
         raise BadEndpointFile(f"{path}: more than {MAX_FILE_BYTES} bytes; is this the endpoints file?")
@@ -71,7 +71,7 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
         raise BadEndpointFile(f"{path}: not UTF-8 text; save it as UTF-8") from None
     root = _compose(text, path)
     if not isinstance(root, yaml.SequenceNode):
-        raise BadEndpointFile(f"{path}:1: not a list; write one `- name: ...` entry an endpoint, or [] for none")
+        raise BadEndpointFile(f"{path}:1: not a list; write one `- name: ...` entry per endpoint, or [] for none")
     if len(root.value) > MAX_ENDPOINTS:
         raise BadEndpointFile(f"{path}: {len(root.value)} endpoints; at most {MAX_ENDPOINTS}: split the region")
     return _entries(root, path)
@@ -79,18 +79,18 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
 
 def _compose(text: str, path: Path) -> yaml.Node | None:
     try:
-        # libyaml's composer recurses in C and takes the process down on deep nesting; its parser does not.
+        # libyaml's composer recurses in C, and deep nesting would crash the process; its parser does not recurse.
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
+            if depth > MAX_DEPTH:
                 raise BadEndpointFile(f"{path}: nested too deeply; write a flat list of endpoints")
         return yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or "unreadable characters"
-        raise BadEndpointFile(f"{at}: not YAML: {problem}; mend the syntax there") from None
+        raise BadEndpointFile(f"{at}: not YAML: {problem}; correct the syntax there") from None
 
 
 def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
@@ -106,7 +106,7 @@ def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
             for field, value in (("name", spec.name), (source, spec.address)):
                 if value in taken:
                     found.append(
-                        f"{path}:{line}: {field}: {value} is that of {taken[value]} too; give each endpoint its own"
+                        f"{path}:{line}: {field}: {value} is also that of {taken[value]}; each endpoint needs its own"
                     )
                 taken[value] = f"{spec.name} (line {line})"
             entries.append(entry)
@@ -119,7 +119,7 @@ def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
 
 
 def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str]:
-    """An entry, what it says of its endpoints, and the field that says where they are."""
+    """Create an entry. Returns it, its endpoint or template, and the field that contains its address."""
     if "dns" not in fields:
         spec = EndpointSpec(**fields)
         return spec, spec, "url"
@@ -129,7 +129,7 @@ def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str]:
 
 
 def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
-    """The values of one entry by EndpointSpec's names; adds what is wrong to `problems`."""
+    """The values of one entry by attribute of EndpointSpec; appends errors to `problems`."""
     line = f"{path}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode):
         problems.append(f"{line}: not an endpoint; write {', '.join(f'`{field}:`' for field in _REQUIRED)}")
@@ -139,42 +139,42 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
         at = f"{path}:{key.start_mark.line + 1}"
         field = key.value if isinstance(key, yaml.ScalarNode) else "?"
         if field not in _CHECKS:
-            problems.append(f"{at}: {field}: no such field; there are {', '.join(_CHECKS)}")
+            problems.append(f"{at}: {field}: no such field; use one of {', '.join(_CHECKS)}")
             continue
         name, check = _CHECKS[field]
         if name in values:
             problems.append(f"{at}: {field}: given twice; remove one")
         try:
             values[name] = check(_plain(value))
-        except Wrong as wrong:
-            problems.append(f"{at}: {field}: {wrong}")
+        except InvalidField as error:
+            problems.append(f"{at}: {field}: {error}")
             values[name] = None
-    problems += [f"{line}: {wrong}" for wrong in _wrong_together(values)]
+    problems += [f"{line}: {problem}" for problem in _entry_problems(values)]
     return values
 
 
-def _wrong_together(values: dict[str, Any]) -> list[str]:
-    """What is missing, or does not go with the rest."""
-    wrong = [
+def _entry_problems(values: dict[str, Any]) -> list[str]:
+    """Missing fields, and fields that exclude each other."""
+    problems = [
         f"{field}: missing; add it"
         for field in _REQUIRED
         if _CHECKS[field][0] not in values and not (field == "url" and "dns" in values)
     ]
     if "address" in values and "dns" in values:
-        wrong.append("dns: the endpoint has a url already; remove one of them")
+        problems.append("dns: the endpoint also has a url; remove one of them")
     if "dns" in values and len(values.get("name") or "") > MAX_NAME:
-        wrong.append(f"name: more than {MAX_NAME} characters; addresses come after it: shorten it")
-    return wrong
+        problems.append(f"name: more than {MAX_NAME} characters, to which addresses are appended; shorten it")
+    return problems
 
 
 def _plain(node: yaml.Node) -> Any:
-    """A node's value as JSON would have it; None for what no field takes.
+    """Convert a node to a JSON value; None for types that no field accepts.
 
-    Of a list only so much as is needed to see that it is too long, and no lists in it: with aliases a small file can
-    stand for a list that fits no memory.
+    Lists are truncated just above the maximum length, and nested lists are not converted: with aliases, a small file
+    can expand to a list larger than memory.
     """
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one) if isinstance(one, yaml.ScalarNode) else None for one in node.value[: MAX_MODELS + 1]]
+        return [_plain(item) if isinstance(item, yaml.ScalarNode) else None for item in node.value[: MAX_MODELS + 1]]
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
         return node.value
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):
@@ -185,7 +185,7 @@ def _plain(node: yaml.Node) -> Any:
 def _dns(value: Any) -> Address:
     address = dns_address(value)
     if address is None:
-        raise Wrong("not a name with a port; write name:port, such as engines.default.svc:8000")
+        raise InvalidField("not a name with a port; write name:port, such as engines.default.svc:8000")
     return address
 
 

@@ -1,6 +1,6 @@
-"""Leases of endpoints that registered themselves: how long each stays, and what an agent that restarts goes on with.
+"""The leases of registered endpoints, and their storage across restarts of the agent.
 
-They are kept on the agent's disk with their ends by the wall clock, for the monotonic one begins anew with the machine.
+Stored leases contain their expiry as wall clock time, because the monotonic clock restarts with the machine.
 """
 
 from __future__ import annotations
@@ -14,49 +14,57 @@ from regional_agent.config.last_known_good import LastKnownGood
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
 FILE = "registered"
-"""In the agent's state directory."""
+"""Name of the file in the agent's state directory."""
 
 
 class Lease(msgspec.Struct):
-    """How long a registered endpoint stays without another word of it."""
+    """The lease of one registered endpoint."""
 
     spec: EndpointSpec
     ttl_s: float
-    until: float
-    """When it runs out, in seconds of the monotonic clock."""
+    expires_at: float
+    """Expiry by the monotonic clock, in seconds."""
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """One of them, as it is on disk."""
+class StoredLease(msgspec.Struct, frozen=True):
+    """A lease as stored on disk."""
 
     spec: EndpointSpec
     ttl_s: float
-    until_unix_s: float
+    expires_unix_s: float
 
 
-class KeptLeases(msgspec.Struct, frozen=True):
-    """All of them."""
+class StoredLeases(msgspec.Struct, frozen=True):
+    """The content of the file."""
 
-    leases: tuple[Kept, ...]
+    leases: tuple[StoredLease, ...]
 
 
-class LeaseMemory:
-    """The file."""
+class LeaseFile:
+    """Loads and saves the leases."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Nothing is read or written yet."""
-        self._file = LastKnownGood(state_dir / FILE, KeptLeases)
+        """Use the file in `state_dir`; neither reads nor writes it."""
+        self._file = LastKnownGood(state_dir / FILE, StoredLeases)
 
     def load(self, now: float, unix_s: float) -> dict[str, Lease]:
-        """Those that have not run out, by name; `now` and `unix_s` are the same moment by both clocks.
+        """Load the leases that have not expired, by endpoint name.
 
-        None lasts longer than it was given, whatever was done to the wall clock.
+        No lease lasts longer than its time to live, even if the wall clock was set back.
+
+        Args:
+            now: current time (s) by the monotonic clock.
+            unix_s: current Unix time, in seconds.
         """
-        kept = self._file.load()
-        left_s = {one: min(one.ttl_s, one.until_unix_s - unix_s) for one in kept.leases} if kept is not None else {}
-        return {one.spec.name: Lease(one.spec, one.ttl_s, now + left) for one, left in left_s.items() if left > 0.0}
+        stored = self._file.load()
+        leases = {}
+        for lease in stored.leases if stored is not None else ():
+            left_s = min(lease.ttl_s, lease.expires_unix_s - unix_s)
+            if left_s > 0.0:
+                leases[lease.spec.name] = Lease(lease.spec, lease.ttl_s, now + left_s)
+        return leases
 
     async def save(self, leases: Mapping[str, Lease], now: float, unix_s: float) -> None:
-        """Keep these instead."""
-        kept = [Kept(one.spec, one.ttl_s, unix_s + one.until - now) for one in leases.values()]
-        await self._file.save(KeptLeases(tuple(kept)))
+        """Replace the stored leases; for `now` and `unix_s` see `load`."""
+        stored = [StoredLease(lease.spec, lease.ttl_s, unix_s + lease.expires_at - now) for lease in leases.values()]
+        await self._file.save(StoredLeases(tuple(stored)))

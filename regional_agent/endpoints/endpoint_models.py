@@ -1,4 +1,4 @@
-"""Asks an engine which of its models are loaded: one that is well may still be without the model that is wanted."""
+"""Queries which models an engine has loaded: a healthy engine may not have loaded all configured models."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge
 
 TIMEOUT_S = 2.0
-"""An engine that does not answer for this long (s) is slow, as with its health."""
+"""Timeout (s) of a query; a timeout counts as a slow health probe."""
 
 MAX_LIST_BYTES = 1 << 20
 MAX_LISTED = 4096
-"""Models of one engine's list that are looked at."""
+"""Maximum number of models read from an engine's list."""
 
-NOT_THERE = frozenset({401, 403, 404, 405, 501})
-"""Statuses of an engine that has no list, or none for us."""
+UNSUPPORTED = frozenset({401, 403, 404, 405, 501})
+"""Statuses of an engine that has no list of models, or denies access to it."""
 
 
 class NotReady(Exception):
-    """The engine says that it has nothing to say yet."""
+    """The engine is not ready to list its models."""
 
 
 class _Listed(msgspec.Struct):
@@ -39,16 +39,18 @@ class _List(msgspec.Struct):
 _lists = msgspec.json.Decoder(_List)
 
 
-async def ask_loaded(spec: EndpointSpec, asked: ModelDiscovery, connections: UpstreamPool) -> frozenset[str] | None:
-    """Which of the endpoint's models its engine has; None where it does not say.
+async def fetch_loaded_models(
+    spec: EndpointSpec, discovery: ModelDiscovery, connections: UpstreamPool
+) -> frozenset[str] | None:
+    """Query which of the endpoint's models are loaded; None if the engine does not report them.
 
     Raises:
-        NotReady: it answered with a server error.
-        UpstreamError: it did not answer.
+        NotReady: the engine returned a server error.
+        UpstreamError: the engine did not respond.
     """
-    if asked is ModelDiscovery.LISTED:
+    if discovery is ModelDiscovery.LISTED:
         return await _listed(spec, connections)
-    if asked is ModelDiscovery.EACH:
+    if discovery is ModelDiscovery.EACH:
         return await _each(spec, connections)
     return None
 
@@ -58,7 +60,7 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
         status, body = await _get(spec.address, "/v1/models", connections)
     except TooLarge:
         return None
-    if status >= 500 and status not in NOT_THERE:
+    if status >= 500 and status not in UNSUPPORTED:
         raise NotReady
     if status != 200:
         return None
@@ -66,7 +68,7 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
         listed = _lists.decode(body).data[:MAX_LISTED]
     except (msgspec.DecodeError, RecursionError):
         return None
-    return frozenset(one.id for one in listed).intersection(spec.models)
+    return frozenset(model.id for model in listed).intersection(spec.models)
 
 
 async def _each(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[str]:

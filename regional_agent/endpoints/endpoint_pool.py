@@ -1,4 +1,4 @@
-"""A pool: the endpoints of a region that serve one model, and the sums of their numbers."""
+"""A pool: the endpoints of a region that serve one model, and their totals."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.update_speeds()
 
     def update_readiness(self) -> None:
-        """Decide which endpoints may take requests, and sum up this pool and every pool that shares one of them."""
-        left = ejected = 0
+        """Update which endpoints may receive requests, and the totals of this and all affected pools."""
+        available = ejected = 0
         for endpoint in self.endpoints:
             if endpoint.ejection.is_ejected:
                 ejected += 1
             elif endpoint.health.ready:
-                left += 1
+                available += 1
         self.ejected = ejected
-        self.panics = ejected > 0 and panicking(left, len(self.endpoints), self.rules)
+        self.panics = ejected > 0 and panicking(available, len(self.endpoints), self.rules)
         changed: set[PoolTotals] = {self}
         for endpoint in self.endpoints:
             was_ready = endpoint.view.ready

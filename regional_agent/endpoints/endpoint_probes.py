@@ -1,4 +1,4 @@
-"""Asks each endpoint whether it is well, about twice a second, over connections that are kept."""
+"""Probes the health of each endpoint about twice a second, over pooled connections."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engine_kinds import ENGINES
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_models import NotReady, ask_loaded
+from regional_agent.endpoints.endpoint_models import NotReady, fetch_loaded_models
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 INTERVAL_S = 0.5
-"""Time (s) between two probes of an endpoint whose state is settled."""
+"""Interval (s) between two probes of an endpoint whose state is settled."""
 
-HURRY_S = 0.1
-"""The same while one more probe may change the state."""
+FAST_INTERVAL_S = 0.1
+"""Interval (s) between two probes while the next one may change the state."""
 
 TIMEOUT_S = 2.0
-"""A probe without an answer for this long (s) was slow: a loaded engine may be."""
+"""Timeout (s) of a probe. A timeout does not mean that the engine is down: it may be overloaded."""
 
 MAX_PER_S = 200
-"""Probes a second of one agent; with more endpoints than that allows, each is asked less often."""
+"""Maximum probes per second of one agent; with many endpoints, each is probed less often."""
 
 MAX_ANSWER_BYTES = 64 * 1024
 
 
-async def watch(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
-    """Probe one endpoint until cancelled, telling it what comes out.
+async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
+    """Probe one endpoint until cancelled, and apply the outcomes.
 
     Args:
-        siblings: how many endpoints are watched in all.
-        rng: spreads probes over time, so that agents and endpoints do not fall into step.
+        siblings: the number of probed endpoints.
+        rng: adds jitter to the interval, so that agents do not probe in step.
     """
     while True:
-        endpoint.wake.clear()
+        endpoint.probe_now.clear()
         endpoint.probed(await probe(endpoint, connections))
         wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
-        await wait_for_event(endpoint.wake, at_least_s=min(wait_s, HURRY_S), at_most_s=wait_s)
+        await wait_for_event(endpoint.probe_now, at_least_s=min(wait_s, FAST_INTERVAL_S), at_most_s=wait_s)
 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
-    """Ask once whether it is well and, now and then or when it was not, which of its models are loaded."""
+    """Probe once. Also queries the loaded models if that is due."""
     engine = ENGINES[endpoint.kind]
     path = endpoint.spec.health_path or engine.health_path
     try:
         answer = await fetch(connections, endpoint.address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_ANSWER_BYTES)
         if answer.status == 200 and endpoint.models_due():
-            endpoint.heard_loaded(await ask_loaded(endpoint.spec, engine.models, connections))
+            endpoint.set_loaded_models(await fetch_loaded_models(endpoint.spec, engine.models, connections))
     except NotReady:
         return ProbeOutcome.UNREADY
     except TimedOut:
@@ -63,4 +63,4 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
 def _next_in_s(endpoint: Endpoint, siblings: int) -> float:
     health = endpoint.health
     settled = health.state is EndpointState.READY or (health.state is EndpointState.DOWN and health.hits == 0)
-    return max(INTERVAL_S if settled else HURRY_S, siblings / MAX_PER_S)
+    return max(INTERVAL_S if settled else FAST_INTERVAL_S, siblings / MAX_PER_S)

@@ -25,16 +25,15 @@ import structlog
 
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.config.settings import BadSettings
-from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, Wrong
-from regional_agent.endpoints.endpoint_leases import Lease, LeaseMemory
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, InvalidField
+from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_status import describe
 from regional_agent.proxy.error_responses import error_body
 
 PATH = b"/v1/endpoints"
 
 MIN_TTL_S, MAX_TTL_S = 5.0, 3600.0
-USUAL_TTL_S = 30.0
+DEFAULT_TTL_S = 30.0
 """Default time to live (s) of a lease."""
 
 MAX_REGISTERED = 1024
@@ -45,7 +44,7 @@ MIN_TOKEN_BYTES = 16
 EXPIRE_S = 0.5
 """Interval (s) between two checks for expired leases and changed tokens."""
 
-KEEP_S = 2.0
+SAVE_S = 2.0
 """Minimum interval (s) between two writes of leases that were only renewed."""
 
 log = structlog.get_logger()
@@ -79,7 +78,7 @@ def load_tokens(path: Path) -> tuple[bytes, ...]:
         raise BadRegistrationToken(f"{path}: cannot read the registration token: {error.strerror}; {remedy}") from None
     tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
     if len(content) > MAX_TOKEN_FILE_BYTES or not tokens:
-        raise BadRegistrationToken(f"{path}: not a token a line; {remedy}")
+        raise BadRegistrationToken(f"{path}: not one token per line; {remedy}")
     if min(map(len, tokens)) < MIN_TOKEN_BYTES:
         raise BadRegistrationToken(f"{path}: a token has fewer than {MIN_TOKEN_BYTES} bytes; {remedy}")
     return tokens
@@ -94,16 +93,16 @@ class Registrations:
         token_file: Path | None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        memory: LeaseMemory | None = None,
-        wall: Callable[[], float] = time.time,
+        lease_file: LeaseFile | None = None,
+        unix_clock: Callable[[], float] = time.time,
     ) -> None:
         """Read the token file and restore the stored leases.
 
         Args:
             token_file: None rejects all registrations.
             clock: seconds, monotonic.
-            memory: stores leases across restarts; None stores nothing.
-            wall: Unix time, in seconds.
+            lease_file: stores leases across restarts; None stores nothing.
+            unix_clock: Unix time, in seconds.
 
         Raises:
             BadRegistrationToken: the token file cannot be used.
@@ -114,24 +113,26 @@ class Registrations:
         self.problem = ""
         """The problem of the current token file; empty while its content is in force."""
         self._clock = clock
-        self._wall = wall
-        self._memory = memory
+        self._unix_clock = unix_clock
+        self._lease_file = lease_file
         self._leases: dict[str, Lease] = {}
         self._changed = self._renewed = False
         """Whether leases were added or removed, or were renewed, since the last write."""
-        self._kept_at = -inf
-        if self._tokens and memory is not None:
+        self._saved_at = -inf
+        if self._tokens and lease_file is not None:
             self._leases = {
                 name: lease
-                for name, lease in memory.load(clock(), wall()).items()
-                if endpoints.register(lease.spec) is None
+                for name, lease in lease_file.load(clock(), unix_clock()).items()
+                if endpoints.sources.register(lease.spec) is None
             }
 
     def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
         """Answer one request to PATH or below it."""
         if not self._tokens:
-            return _refused(403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to let engines in")
-        if not self._allows(authorization):
+            return _refused(
+                403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to enable registration"
+            )
+        if not self._is_authorized(authorization):
             return _refused(401, "unknown_token", "send `Authorization: Bearer <registration token>`")
         name = path[len(PATH) :].removeprefix(b"/").decode("latin-1")
         if not name:
@@ -145,34 +146,34 @@ class Registrations:
     def expire(self) -> None:
         """Unregister endpoints whose leases have expired."""
         now = self._clock()
-        for name in [name for name, lease in self._leases.items() if lease.until <= now]:
-            log.warning("lease ran out", endpoint=name, ttl_s=self._leases[name].ttl_s)
+        for name in [name for name, lease in self._leases.items() if lease.expires_at <= now]:
+            log.warning("endpoint lease expired", endpoint=name, ttl_s=self._leases[name].ttl_s)
             self._drain(name)
 
     async def keep_expiring(self) -> None:
         """Until cancelled, expire leases, write them to disk, and reload the token file."""
-        looked_at = self._clock()
+        checked_at = self._clock()
         while True:
             await sleep_until_tick(EXPIRE_S)
-            before, looked_at = looked_at, self._clock()
-            self._excuse(looked_at - before - 2 * EXPIRE_S)
+            before, checked_at = checked_at, self._clock()
+            self._extend_leases(checked_at - before - 2 * EXPIRE_S)
             self.expire()
-            await self._keep()
+            await self._save()
             if self._token_file is not None:
                 await self._read_tokens(self._token_file)
 
-    def _excuse(self, deaf_s: float) -> None:
+    def _extend_leases(self, suspended_s: float) -> None:
         """Extend all leases by the time that this process was suspended, since it could not receive renewals."""
-        if deaf_s > 0.0:
+        if suspended_s > 0.0:
             for lease in self._leases.values():
-                lease.until += deaf_s
+                lease.expires_at += suspended_s
 
-    async def _keep(self) -> None:
+    async def _save(self) -> None:
         now = self._clock()
-        if self._memory is not None and (self._changed or (self._renewed and now - self._kept_at >= KEEP_S)):
+        if self._lease_file is not None and (self._changed or (self._renewed and now - self._saved_at >= SAVE_S)):
             self._changed = self._renewed = False
-            self._kept_at = now
-            await self._memory.save(self._leases, now, self._wall())
+            self._saved_at = now
+            await self._lease_file.save(self._leases, now, self._unix_clock())
 
     async def _read_tokens(self, file: Path) -> None:
         """Reload the token file; an invalid file leaves the previous tokens in force."""
@@ -180,22 +181,22 @@ class Registrations:
             self._tokens, self.problem = await asyncio.to_thread(load_tokens, file), ""
         except BadRegistrationToken as error:
             if str(error) != self.problem:
-                log.error("registration tokens refused; the last good ones stay in force", problem=str(error))
+                log.error("registration tokens rejected; the last valid ones stay in force", problem=str(error))
             self.problem = str(error)
 
     def lease_left_s(self, name: str) -> float | None:
         """Remaining time (s) of an endpoint's lease; None if it has no lease."""
         lease = self._leases.get(name)
-        return None if lease is None else max(0.0, lease.until - self._clock())
+        return None if lease is None else max(0.0, lease.expires_at - self._clock())
 
-    def _allows(self, authorization: bytes | None) -> bool:
+    def _is_authorized(self, authorization: bytes | None) -> bool:
         """Check the token in constant time."""
         scheme, _, given = (authorization or b"").partition(b" ")
-        right = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
-        return any(right) and scheme.lower() == b"bearer"
+        matches = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        return any(matches) and scheme.lower() == b"bearer"
 
     def _list(self) -> Reply:
-        endpoints = [describe(one, self.lease_left_s(one.name)) for one in self._endpoints.every()]
+        endpoints = [endpoint.status(self.lease_left_s(endpoint.name)) for endpoint in self._endpoints.every()]
         return Reply(200, msgspec.json.encode({"endpoints": endpoints}))
 
     def _put(self, name: str, body: bytes) -> Reply:
@@ -207,7 +208,7 @@ class Registrations:
         except _BadField as bad:
             return _refused(400, "bad_endpoint", str(bad), bad.field)
         spec, now = EndpointSpec(**fields), self._clock()
-        conflict = self._endpoints.register(spec)
+        conflict = self._endpoints.sources.register(spec)
         if conflict is not None:
             return _refused(409, "conflict", conflict, conflict.partition(":")[0])
         self._changed |= new or self._leases[name].spec != spec
@@ -220,17 +221,17 @@ class Registrations:
         leased = name in self._leases
         if leased:
             self._drain(name)
-        if any(one.name == name and not one.view.draining for one in self._endpoints.every()):
+        if any(each.name == name and not each.view.draining for each in self._endpoints.every()):
             return _refused(409, "conflict", f"{name} comes from the endpoints file; remove it there", "name")
         if not leased:
             return _refused(404, "not_found", f"no endpoint is registered as {name[:80]!r}", "name")
-        on_it = sum(one.view.in_flight for one in self._endpoints.every() if one.name == name)
-        return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": on_it}))
+        in_flight = sum(each.view.in_flight for each in self._endpoints.every() if each.name == name)
+        return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": in_flight}))
 
     def _drain(self, name: str) -> None:
         del self._leases[name]
         self._changed = True
-        self._endpoints.unregister(name)
+        self._endpoints.sources.unregister(name)
 
 
 class _BadField(Exception):
@@ -245,28 +246,28 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
     """Parse a registration: its values by field of EndpointSpec, and its time to live (s)."""
     given = _object(body)
     if given.pop("name", name) != name:
-        raise _BadField("name", "another one than in the path; leave it out")
+        raise _BadField("name", "differs from the name in the path; leave it out")
     given["name"] = name
-    ttl_s = _ttl_s(given.pop("ttl_s", USUAL_TTL_S))
+    ttl_s = _ttl_s(given.pop("ttl_s", DEFAULT_TTL_S))
     values = {}
     for field, value in given.items():
         if field not in CHECKS:
-            raise _BadField(field[:80], f"no such field; there are {', '.join(CHECKS)}, ttl_s")
+            raise _BadField(field[:80], f"no such field; use one of {', '.join(CHECKS)}, ttl_s")
         attribute, check = CHECKS[field]
         try:
             values[attribute] = check(value)
-        except Wrong as wrong:
-            raise _BadField(field, str(wrong)) from None
+        except InvalidField as error:
+            raise _BadField(field, str(error)) from None
     for field in ("url", "models", "slots"):
         if field not in given:
             raise _BadField(field, "missing; add it")
-    if _is_nobodys(values["address"].host):
-        raise _BadField("url", "an address that no engine has: unspecified, multicast or link-local; use its own")
+    if _is_reserved(values["address"].host):
+        raise _BadField("url", "an unspecified, multicast or link-local address; use the engine's own address")
     return values, ttl_s
 
 
-def _is_nobodys(host: str) -> bool:
-    """Whether an address is unspecified, multicast or link-local: clouds serve credentials at link-local ones."""
+def _is_reserved(host: str) -> bool:
+    """Whether an address is unspecified, multicast or link-local. Cloud metadata services use link-local addresses."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -291,7 +292,7 @@ def _object(body: bytes) -> dict[str, Any]:
 def _ttl_s(value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not MIN_TTL_S <= value <= MAX_TTL_S:
-        raise _BadField("ttl_s", f"not a number from {MIN_TTL_S:g} to {MAX_TTL_S:g}; count seconds")
+        raise _BadField("ttl_s", f"not a number from {MIN_TTL_S:g} to {MAX_TTL_S:g}; write seconds")
     return float(value)
 
 

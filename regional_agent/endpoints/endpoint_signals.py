@@ -1,4 +1,4 @@
-"""Reads each engine's metrics page, about once a second, for how full it says it is. Nothing waits for it."""
+"""Reads the load signals on each engine's metrics page about once a second. Requests never wait for a read."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 INTERVAL_S = 1.0
-"""Time (s) between two looks at one engine's page."""
+"""Interval (s) between two reads of one engine's page."""
 
-SELDOM_S = 30.0
-"""The same while the page is of no use."""
+INVALID_INTERVAL_S = 30.0
+"""Interval (s) between two reads while the page is missing or invalid."""
 
 TIMEOUT_S = 2.0
+"""Timeout (s) of a read."""
 
 MAX_PER_S = 50
-"""Pages a second of one agent; with more endpoints than that allows, each is read less often."""
+"""Maximum reads per second of one agent; with many endpoints, each is read less often."""
 
 MAX_PAGE_BYTES = 2 << 20
-"""A larger page is not read to its end."""
+"""Maximum size of a page; a larger page is rejected."""
 
 
 async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
     """Read one endpoint's page until cancelled.
 
     Args:
-        siblings: how many endpoints are read in all.
-        rng: spreads the looks over time.
+        siblings: the number of probed endpoints.
+        rng: adds jitter to the interval.
     """
     while True:
         wait_s = max(await read(endpoint, connections), siblings() / MAX_PER_S)
@@ -41,8 +42,8 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 
 async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
-    """Look once, and tell the endpoint what its engine says, or why that is of no use; when (s) to look again."""
-    # The place of the engine as configured: with `auto` its kind was found out by what is there.
+    """Read the page once and apply its signals or its problem. Returns the time (s) until the next read."""
+    # The page's port and path follow the configured kind: with `auto`, the actual kind is detected from the page.
     engine = ENGINES[endpoint.spec.engine]
     port = endpoint.spec.metrics_port or engine.metrics_port
     address = endpoint.address if port is None else endpoint.address._replace(port=port)
@@ -51,15 +52,15 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
         answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES)
         if answer.status != 200:
             raise InvalidSignals(f"{path} answers {answer.status}")
-        kind, told = read_metrics(answer.body, endpoint.kind)
+        kind, values = read_metrics(answer.body, endpoint.kind)
     except (InvalidSignals, TooLarge) as problem:
         endpoint.signals_problem = str(problem)
-        return SELDOM_S
+        return INVALID_INTERVAL_S
     except UpstreamError as problem:
         endpoint.signals_problem = str(problem)
         return INTERVAL_S
     endpoint.signals_problem = ""
-    endpoint.heard_signals(told)
+    endpoint.update_signals(values)
     if kind is not endpoint.kind:
-        endpoint.is_of(kind)
+        endpoint.set_kind(kind)
     return INTERVAL_S

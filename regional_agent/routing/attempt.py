@@ -165,7 +165,7 @@ class LocalAttempt(Placement[Endpoint]):
         context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
         self.outcome = AttemptOutcome.UNREACHABLE
-        self._services.endpoints.failed(self.endpoint)
+        self.endpoint.connection_failed()
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """The target rejected the request without starting it. `now` in s."""

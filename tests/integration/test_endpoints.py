@@ -123,7 +123,7 @@ async def test_a_request_that_cannot_connect_takes_it_out_at_once_until_a_good_p
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
-    endpoints.failed(pool.endpoints[0])
+    pool.endpoints[0].connection_failed()
     assert (pool.ready, pool.views[0].ready) == (1, False)
     await until(lambda: pool.ready == 2)
 
@@ -152,7 +152,7 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (3, 2, 1)
     endpoints.set_remote_loads({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
     assert (pool.in_flight, first.view.in_flight) == (6, 5)
-    endpoints.failed(first)
+    first.connection_failed()
     assert pool.in_flight == 1
     first.give_back()
     await until(lambda: pool.ready == 2)
@@ -229,7 +229,7 @@ async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
     engines[0].metrics = b"vllm:num_requests_waiting 3\n"
     plain = both_lines(engines).replace("name: gpu-0", "name: gpu-0, engine: http")
     file.write_text(plain)
-    await endpoints.look()
+    await endpoints.sources.reload_file()
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
     one = named(endpoints, "gpu-0")
@@ -248,13 +248,13 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints:
     held = os.open(os.devnull, os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (held, most[1]))
     try:
-        await endpoints.look()
+        await endpoints.sources.reload_file()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, most)
         os.close(held)
-    assert "Too many open files" in (endpoints.problem or "")
-    await endpoints.look()
-    assert endpoints.problem is None
+    assert "Too many open files" in (endpoints.sources.problem or "")
+    await endpoints.sources.reload_file()
+    assert endpoints.sources.problem is None
     assert len(endpoints.pool("m").endpoints) == 3
 
 
@@ -267,17 +267,17 @@ async def test_a_bad_or_missing_file_changes_nothing_and_is_told(
     file = tmp_path / "endpoints.yaml"
     good = file.read_text()
     file.write_text(entry("gpu-0", engines[0].url, slots=0))
-    await until(lambda: endpoints.problem is not None)
-    assert endpoints.problem is not None
-    assert "slots" in endpoints.problem
+    await until(lambda: endpoints.sources.problem is not None)
+    assert endpoints.sources.problem is not None
+    assert "slots" in endpoints.sources.problem
     assert endpoints.pool("m") is pool
     assert pool.slots == 8
     aside = file.rename(tmp_path / "aside.yaml")
-    await until(lambda: "cannot read" in (endpoints.problem or ""))
+    await until(lambda: "cannot read" in (endpoints.sources.problem or ""))
     assert pool.slots == 8
     aside.write_text(good)
     aside.rename(file)
-    await until(lambda: endpoints.problem is None)
+    await until(lambda: endpoints.sources.problem is None)
     assert endpoints.pool("m").endpoints == pool.endpoints
 
 
@@ -296,7 +296,7 @@ async def test_a_server_that_moved_is_another_server(
 async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_EVERY_S", 0.1)
+    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 0.1)
     file = tmp_path / "endpoints.yaml"
     file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
     engines[0].models, engines[1].models = ["base", "m"], []
@@ -318,7 +318,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
 async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_has_none_again_and_again(
     endpoints: EndpointSet, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_EVERY_S", 3600.0)
+    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 3600.0)
     for engine in engines:
         engine.models = ["m"]
     endpoints.start()
@@ -371,7 +371,7 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
         engine.metrics = b"trtllm_num_requests_waiting 2\n"
     engines[0].metrics_path = b"/prometheus/metrics"
     (tmp_path / "endpoints.yaml").write_text(both_lines(engines).replace("name: gpu-0", "name: gpu-0, engine: trtllm"))
-    await endpoints.look()
+    await endpoints.sources.reload_file()
     endpoints.start()
     configured, found = named(endpoints, "gpu-0"), named(endpoints, "gpu-1")
     await until(lambda: Signal.QUEUED in configured.readings and found.kind is EngineKind.TRTLLM)
@@ -440,19 +440,19 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     )
     endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
     endpoints.start()
-    await until(lambda: endpoints.dns.status()["engines.test"]["problem"] == "no such host")
+    await until(lambda: endpoints.sources.dns.status()["engines.test"]["problem"] == "no such host")
     await until(lambda: endpoints.pool("m").ready == 1)
     answers[0] = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
     await until(lambda: endpoints.pool("m").ready == 2)
     assert [one.name for one in endpoints.pool("m").endpoints] == ["gpus-127.0.0.1", "gpus-127.0.0.2", "gpu-1"]
     staying = named(endpoints, "gpus-127.0.0.1")
     answers[0] = []
-    await until(lambda: endpoints.dns.status()["engines.test"]["problem"] == "it has no address")
+    await until(lambda: endpoints.sources.dns.status()["engines.test"]["problem"] == "the host has no address")
     assert len(endpoints.pool("m").endpoints) == 3
     answers[0] = ["127.0.0.1"]
     await until(lambda: len(endpoints.pool("m").endpoints) == 2)
     assert named(endpoints, "gpus-127.0.0.1") is staying
-    assert endpoints.dns.status()["engines.test"]["problem"] is None
+    assert endpoints.sources.dns.status()["engines.test"]["problem"] is None
     await endpoints.stop()
 
 
@@ -466,8 +466,8 @@ async def test_the_systems_resolver_is_asked_beside_serving(
     endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready >= 1)
-    await until(lambda: bool(endpoints.dns.status()["nobody.invalid"]["problem"]))
-    assert endpoints.dns.status()["nobody.invalid"]["addresses"] == ()
+    await until(lambda: bool(endpoints.sources.dns.status()["nobody.invalid"]["problem"]))
+    assert endpoints.sources.dns.status()["nobody.invalid"]["addresses"] == ()
     await endpoints.stop()
 
 
@@ -476,22 +476,24 @@ async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
 ) -> None:
     async with Engine() as third:
         spec = EndpointSpec("new", Address("127.0.0.1", third.port), ("m",), 4)
-        assert endpoints.register(spec) is None
+        assert endpoints.sources.register(spec) is None
         endpoints.start()
         await until(lambda: endpoints.pool("m").ready == 3)
         new = named(endpoints, "new")
-        assert endpoints.register(spec) is None
-        assert endpoints.register(msgspec.structs.replace(spec, slots=9)) is None
+        assert endpoints.sources.register(spec) is None
+        assert endpoints.sources.register(msgspec.structs.replace(spec, slots=9)) is None
         assert (named(endpoints, "new"), new.view.slots) == (new, 9)
-        assert "gpu-0" in (endpoints.register(msgspec.structs.replace(spec, name="gpu-0")) or "")
-        assert "gpu-0" in (endpoints.register(msgspec.structs.replace(spec, address=engines_address(engines[0]))) or "")
+        assert "gpu-0" in (endpoints.sources.register(msgspec.structs.replace(spec, name="gpu-0")) or "")
+        assert "gpu-0" in (
+            endpoints.sources.register(msgspec.structs.replace(spec, address=engines_address(engines[0]))) or ""
+        )
         new.take()
-        endpoints.unregister("new")
+        endpoints.sources.unregister("new")
         assert new.view.draining
         assert new in endpoints.every()
         new.give_back()
         await until(lambda: new not in endpoints.every())
-        assert endpoints.register(spec) is None
+        assert endpoints.sources.register(spec) is None
         (tmp_path / "endpoints.yaml").write_text(entry("new", engines[0].url))
         await until(lambda: [one.name for one in endpoints.pool("m").endpoints] == ["new"])
         assert named(endpoints, "new").address == engines_address(engines[0])

@@ -27,7 +27,7 @@ async def one_more(one: Agent, *headers: str) -> RawClient:
 def tell_dead(one: Agent) -> None:
     """The only endpoint is found out to be gone."""
     for endpoint in one.endpoints.every():
-        endpoint.broke()
+        endpoint.connection_failed()
 
 
 async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path: Path) -> None:

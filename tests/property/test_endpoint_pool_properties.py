@@ -46,7 +46,7 @@ def happen(
         for pool in pools:
             pool.update_readiness()
     else:
-        one.broke()
+        one.connection_failed()
 
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))

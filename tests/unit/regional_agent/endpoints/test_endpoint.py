@@ -159,7 +159,7 @@ def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock
 def test_short_outage_keeps_the_weight_and_a_long_one_resets_it(warming: EndpointPool, clock: Clock) -> None:
     later(warming, clock, 60.0)
     first = warming.endpoints[0]
-    first.broke()
+    first.connection_failed()
     clock.now += 0.1
     first.probed(ProbeOutcome.GOOD)
     assert first.view.weight == 1.0
@@ -185,11 +185,11 @@ def test_reports_only_changes_of_its_configured_models(clock: Clock) -> None:
     one = Endpoint(
         EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: told.append(True)
     )
-    one.heard_loaded(frozenset({"m", "n"}))
+    one.set_loaded_models(frozenset({"m", "n"}))
     assert told == []
-    one.heard_loaded(frozenset({"m"}))
+    one.set_loaded_models(frozenset({"m"}))
     assert (one.models, told) == (("m",), [True])
-    one.heard_loaded(None)
+    one.set_loaded_models(None)
     assert (one.models, told) == (("m", "n"), [True, True])
 
 

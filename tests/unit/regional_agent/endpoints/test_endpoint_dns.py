@@ -52,11 +52,11 @@ async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
 
     dns = DnsResolver(Random(1), lambda: None, resolve, lambda: now)
     assert dns.expanded([entry()]) == ()
-    assert not dns.has_asked()
-    assert await dns.ask(["engines.test", "forgotten.test"])
-    assert dns.has_asked()
+    assert not dns.has_resolved()
+    assert await dns.resolve(["engines.test", "forgotten.test"])
+    assert dns.has_resolved()
     now, hangs = 107.0, True
-    assert not await dns.ask(["engines.test"])
+    assert not await dns.resolve(["engines.test"])
     assert [one.name for one in dns.expanded([entry()])] == ["gpus-10.0.0.1"]
     assert dns.status() == {
         "engines.test": {"addresses": ("10.0.0.1",), "age_s": 7.0, "problem": "no answer within 0.02 s"}
@@ -78,5 +78,5 @@ async def test_prefers_ipv4_if_a_host_has_both_families(answer: list[str], taken
 
     dns = DnsResolver(Random(1), lambda: None, resolve)
     dns.expanded([entry()])
-    assert await dns.ask(["engines.test"])
+    assert await dns.resolve(["engines.test"])
     assert dns.status()["engines.test"]["addresses"] == taken

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regional_agent.endpoints.endpoint_leases import LeaseMemory
+from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import (
     MAX_BODY_BYTES,
     MAX_REGISTERED,
@@ -54,8 +54,8 @@ class Api:
             self.endpoints,
             token_file,
             lambda: self.now,
-            memory=LeaseMemory(directory) if keeps else None,
-            wall=lambda: wall_s + self.now,
+            lease_file=LeaseFile(directory) if keeps else None,
+            unix_clock=lambda: wall_s + self.now,
         )
 
     def ask(
@@ -160,12 +160,12 @@ async def test_reloads_tokens_and_keeps_them_if_the_file_is_invalid(
         ({"models": []}, "models", "list of 1-64"),
         ({"models": [["m"]]}, "models", "not a text"),
         ({"zone": "../x"}, "zone", "not a name"),
-        ({"engine": "x"}, "engine", "there are auto, vllm"),
+        ({"engine": "x"}, "engine", "use one of auto, vllm"),
         ({"ttl_s": 1}, "ttl_s", "from 5 to 3600"),
         ({"ttl_s": 1e9}, "ttl_s", "from 5 to 3600"),
-        ({"ttl_s": "10"}, "ttl_s", "count seconds"),
+        ({"ttl_s": "10"}, "ttl_s", "write seconds"),
         ({"name": "other"}, "name", "leave it out"),
-        ({"dns": "x:1"}, "dns", "no such field; there are name, url"),
+        ({"dns": "x:1"}, "dns", "no such field; use one of name, url"),
     ],
 )
 def test_names_an_invalid_field_and_changes_nothing(api: Api, change: dict[str, Any], param: str, says: str) -> None:
@@ -214,7 +214,7 @@ def test_file_takes_precedence_over_an_earlier_registration(api: Api) -> None:
     assert api.ask("PUT", "gpu-9", GOOD)[0] == 201
     with (api.directory / "endpoints.yaml").open("a") as file:
         file.write("- {name: gpu-9, url: 'http://127.0.0.1:9009', models: [m], slots: 4}\n")
-    asyncio.run(api.endpoints.look())
+    asyncio.run(api.endpoints.sources.reload_file())
     status, answer = api.ask("PUT", "gpu-9", GOOD)
     assert (status, answer["error"]["param"]) == (409, "name")
     status, answer = api.ask("DELETE", "gpu-9")

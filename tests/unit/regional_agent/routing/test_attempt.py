@@ -138,11 +138,11 @@ async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) 
     here.pool.prior_s = 0.1
     here.pool.recount()
     here.pool.update_speeds()
-    first.endpoint.heard_signals({Signal.KV_USED: 0.94})
+    first.endpoint.update_signals({Signal.KV_USED: 0.94})
     first.endpoint.tick()
     assert view.pressure == pytest.approx(0.4)
     assert here.choose(chat(prefix=[1, 2])).prefill_us == 0, "it keeps what it has"
-    first.endpoint.heard_signals({Signal.KV_USED: 0.96})
+    first.endpoint.update_signals({Signal.KV_USED: 0.96})
     first.endpoint.tick()
     later = [here.choose(chat(prefix=[1, 2])) for _ in range(3)]
     assert first.endpoint.name not in {one.endpoint.name for one in later}

@@ -41,16 +41,16 @@ def test_condition_of_each_endpoint_state() -> None:
     clock.now += 10.0
     one.tick()
     assert word() is EndpointCondition.READY
-    one.heard_loaded(frozenset())
+    one.set_loaded_models(frozenset())
     assert word() is EndpointCondition.UNLOADED
-    one.heard_loaded(None)
+    one.set_loaded_models(None)
     for trust in (EjectionState.EJECTED, EjectionState.TRIAL, EjectionState.TRIAL_RUNNING):
         one.ejection = Ejection(trust)
         assert word() is EndpointCondition.EJECTED
     for _ in range(2):
         one.probed(ProbeOutcome.UNREACHABLE)
     assert word() is EndpointCondition.DOWN
-    one.retire()
+    one.drain()
     assert word() is EndpointCondition.DRAINING
 
 
