@@ -1,12 +1,12 @@
 """One model's admission queue at one agent, and its turn among the agents of the region that share the endpoints.
 
-The agent that frees a slot sees it first. If it always took the slot, an agent without running requests would never get
-one; so each agent leaves room to the agent whose first request has waited longest, as far as agents report their queues
-to each other. In simulation, eight agents in front of full engines, that lowers the 99th percentile of time to first
-token by 40 % (`make bench-choosing`).
+The agent that frees a slot can use it first. If it always did, an agent without running requests would never get a
+slot. Each agent therefore leaves free slots to the agent whose first request has waited longest, by the queues that
+agents report to each other. In a simulation of eight agents with full engines this reduces the 99th percentile of the
+time to first token by 40 % (`make bench-choosing`).
 
-The turn is bounded in time and no lock: an agent that does not take room in its turn is passed over for a while, so a
-dead agent, or one whose first request cannot use the room, delays no other.
+The turn is bounded in time and is not a lock: an agent that does not use its turn is skipped for a while, so an agent
+that is down, or whose first request cannot use the slot, does not delay others.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from penstock.admission.queueing import Item, Queue, QueuedRequest
 Answer = TypeVar("Answer")
 
 YIELD_S = 0.06
-"""How long (s) an agent leaves room to another agent whose turn it is: the other sees it within about 20 ms, and as
-long again passes until all agents have seen that it was taken."""
+"""Time (s) for which an agent leaves a free slot to another agent: the other detects it within about 20 ms, and all
+agents see that it is used after about as long again."""
 
 PASSED_OVER_S = 1.0
-"""How long (s) an agent that did not take its turn is passed over: half as long as a dead agent's report counts."""
+"""Time (s) for which an agent that did not use its turn is skipped: half of the lifetime of an agent's report."""
 
 MAX_WITHOUT_PLACE = 8
-"""In one pass, no more requests than this are asked for without result."""
+"""Maximum number of requests without a target in one pass."""
 
 MAX_AT_ONCE = 256
-"""Requests that one pass serves; the others follow in the next one."""
+"""Maximum number of requests that one pass serves; the next pass serves the others."""
 
 
 class QueueHead(NamedTuple):
-    """The first request of one agent's queue. Of several agents' heads the least goes first."""
+    """The first request of one agent's queue. The smallest of several agents' heads goes first."""
 
     behind: int
     """Minus its priority."""
     since: float
-    """When it began to wait, by the reader's clock (s)."""
+    """Time (s) at which it began to wait, by the reader's clock."""
     which: int
     """Unique among the waiting requests of the region."""
 
 
 class TurnOrder:
-    """What one agent remembers of the turns of the other agents that wait for one model."""
+    """The agents that one agent skips for one model."""
 
     __slots__ = ("_passed_over",)
 
     def __init__(self) -> None:
-        """Create a record that passes over no agent."""
+        """Create a record that skips no agent."""
         self._passed_over: dict[int, float] = {}
-        """Until when (s), by `QueueHead.which`."""
+        """By `QueueHead.which`, the time (s) until which it is skipped."""
 
     def next_other(self, own: QueueHead, others: Iterable[QueueHead], now: float) -> QueueHead | None:
-        """The head of another agent whose turn it is; None where it is the turn of `own`."""
+        """The head of the other agent whose turn it is; None if it is the turn of `own`."""
         passed_over = self._passed_over
         if passed_over:
             passed_over = self._passed_over = {which: until for which, until in passed_over.items() if until > now}
@@ -62,12 +62,12 @@ class TurnOrder:
         return first if first < own else None
 
     def pass_over(self, head: QueueHead, now: float) -> None:
-        """Pass over a head that left room unused in its turn."""
+        """Skip a head that did not use its turn."""
         self._passed_over[head.which] = now + PASSED_OVER_S
 
 
 class Dispatcher(Protocol[Item, Answer]):
-    """What a pass over the queue asks of its agent."""
+    """The agent's functions that a pass over the queue calls."""
 
     def has_room(self) -> bool:
         """Whether some endpoint of the region may take one more request."""
@@ -76,23 +76,23 @@ class Dispatcher(Protocol[Item, Answer]):
         """The heads that the region's other agents report for the same model."""
 
     def group(self, item: Item, now: float) -> str | None:
-        """The group of a request, whose members all find a place or none does; None while it may not be offered one."""
+        """The group of a request, whose members all have a target or none has; None to skip the request for now."""
 
     def represents_group(self, item: Item) -> bool:
-        """Whether no place for this request means that there is none for its group."""
+        """Whether no target for this request means that its group has none."""
 
     def ask(self, item: Item, now: float) -> Answer | None:
-        """Where a request goes now; None where it has to wait on."""
+        """The target of a request; None if it continues to wait."""
 
     def deliver(self, entry: QueuedRequest[Item], answer: Answer, now: float) -> None:
-        """Send a request, which has left the queue, on its way."""
+        """Send a request, which has left the queue, to its target."""
 
 
 class PassResult(NamedTuple):
-    """How a pass over the queue ended."""
+    """Result of a pass over the queue."""
 
     left_to: QueueHead | None = None
-    """The other agent's request to which the room that is left belongs."""
+    """The other agent's request that the free slots are left to."""
     unfinished: bool = False
     """MAX_AT_ONCE was reached; the rest needs another pass."""
 
@@ -107,15 +107,15 @@ class FairQueue(Queue[Item]):
         self._turns = TurnOrder()
 
     def own_head(self) -> QueueHead | None:
-        """The first request, as other agents see it; None while none waits."""
+        """The first request, as other agents see it; None for an empty queue."""
         first = self.head()
         return None if first is None else self._head_of(first)
 
     def must_queue(self, priority: int, give_up_at: float, other_heads: Iterable[QueueHead]) -> bool:
-        """Whether requests wait, here or at another agent, that come before a new one.
+        """Whether requests wait, here or at another agent, that precede a new one.
 
         Args:
-            give_up_at: when (s) the new request would give up.
+            give_up_at: deadline (s) of the new request.
             other_heads: of the region's other agents.
         """
         if any(head.behind <= -priority for head in other_heads):
@@ -123,10 +123,10 @@ class FairQueue(Queue[Item]):
         return len(self) > 0 and self.ahead_of(priority, give_up_at) > 0
 
     def serve(self, dispatcher: Dispatcher[Item, Any], now: float, *, elsewhere: bool = False) -> PassResult:
-        """Serve requests in order, while there is room in this agent's turn, or there may be a place elsewhere.
+        """Serve requests in order, in this agent's turn while slots are free, or other regions may have capacity.
 
         Args:
-            elsewhere: requests may leave the region, so they are asked for although the region has no room.
+            elsewhere: requests may leave the region, so the pass continues although the region has no free slot.
         """
         without_place: set[str] = set()
         without_result = served = 0
@@ -156,7 +156,7 @@ class FairQueue(Queue[Item]):
         return PassResult()
 
     def end_turn(self, left_to: QueueHead, now: float, *, has_room: bool) -> None:
-        """End the turn of another agent's request, YIELD_S after `serve` left room to it."""
+        """End the turn of another agent's request, YIELD_S after `serve` left free slots to it."""
         if has_room:
             self._turns.pass_over(left_to, now)
 

@@ -1,9 +1,9 @@
-"""Late binding: a request that finds no room waits in the agent, bound to no engine, and goes wherever room appears
-first.
+"""Late binding: a request without a free slot waits in the agent, bound to no engine, and goes to the first slot that
+becomes free.
 
 Higher priority goes first; within a priority, the request that gives up soonest (earliest deadline first, Liu &
 Layland, JACM 1973). The queue is bounded in requests and bytes. A full queue displaces a request of the tenant with the
-most requests in it, so that one tenant's burst does not lock out the others. A request that would give up before its
+most requests in it, so that one tenant's burst does not lock out the others. A request that would time out before its
 turn is refused at once.
 """
 
@@ -19,20 +19,20 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 MAX_WAIT_S = 20.0
-"""No request waits longer than this (s): by then its client, or the client's load balancer, has a better choice."""
+"""Maximum wait (s) of a request: after that its client, or the client's load balancer, has a better choice."""
 
 CREDIT_WAIT_S = 1.0
-"""A request for which the wait at home is too long waits this long (s) for a credit of an idle region: a few rounds of
-probes, in which such a region sees that it is wanted."""
+"""Maximum wait (s) for a credit of an idle region if the wait at home is too long: a few rounds of the probes that
+request the credit."""
 
 MAX_WAITING = 4096
-"""Requests for one model that wait for room, in the order in which they get it."""
+"""Maximum number of requests that wait for one model."""
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
-"""Bytes of bodies that wait for one model at most."""
+"""Maximum size (bytes) of the bodies that wait for one model."""
 
 MIN_RETRY_S = 1.0
-"""No client is asked to retry sooner (s); also used where the time to retry is unknown."""
+"""Minimum Retry-After (s); also used if the time to retry is unknown."""
 
 MIN_SPREAD_S = 2
 """Clients that may retry at the same time are spread over at least this long (s)."""
@@ -59,7 +59,7 @@ class QueuedRequest(Generic[Item]):
     def __init__(
         self, item: Item, tenant: str, priority: int, size_bytes: int, since: float, give_up_at: float, number: int
     ) -> None:
-        """Made by `Queue.join`."""
+        """Created by `Queue.join`."""
         self.item = item
         self.tenant = tenant
         self.priority = priority
@@ -100,12 +100,12 @@ class Queue(Generic[Item]):
         give_up_at: float,
         leave_at: float = inf,
     ) -> tuple[QueuedRequest[Item] | None, list[QueuedRequest[Item]]]:
-        """Add a request, or not; the list has the requests that were displaced for it.
+        """Add a request if the queue's bounds permit it; the list contains the requests that were displaced for it.
 
         Args:
             size_bytes: memory that its body holds.
-            give_up_at: when (s, the clock of `now`) waiting makes no sense any more; the order follows from it.
-            leave_at: when it gives up before that, without being more urgent.
+            give_up_at: deadline (s, the clock of `now`), which determines the order.
+            leave_at: an earlier time (s) at which it leaves, which does not affect the order.
         """
         if size_bytes > self._max_bytes:
             return None, []
@@ -125,7 +125,7 @@ class Queue(Generic[Item]):
         return waiting, displaced
 
     def leave(self, waiting: QueuedRequest[Item]) -> None:
-        """Remove a request that got room, was cancelled, or gave up. A second call does nothing."""
+        """Remove a request that was dispatched, cancelled, or timed out. A second call does nothing."""
         if not waiting.waits:
             return
         waiting.waits = False
@@ -139,15 +139,15 @@ class Queue(Generic[Item]):
             self._compact_deadlines()
 
     def in_order(self) -> list[QueuedRequest[Item]]:
-        """All requests, the next to get room first; a copy that later changes do not affect."""
+        """All requests in order, as a copy that later changes do not affect."""
         return self._order[:]
 
     def head(self) -> QueuedRequest[Item] | None:
-        """The next request to get room; None while none waits."""
+        """The first request; None for an empty queue."""
         return self._order[0] if self._order else None
 
     def ahead_of(self, priority: int, give_up_at: float) -> int:
-        """How many requests would get room before one that joins now."""
+        """Number of requests that precede one that joins now."""
         return bisect_left(self._order, (-priority, give_up_at, self._number + 1), key=_key)
 
     def give_up(self, now: float) -> list[QueuedRequest[Item]]:
@@ -176,7 +176,7 @@ class Queue(Generic[Item]):
         heapify(self._by_deadline)
 
     def _victim(self, tenant: str, priority: int) -> QueuedRequest[Item] | None:
-        """The last request of the tenant with the most of the lowest priority; None where the new request comes behind
+        """The last request of the tenant with the most of the lowest priority; None if the new request would be behind
         it.
         """
         if not self._order or self._order[-1].priority > priority:
@@ -189,12 +189,12 @@ class Queue(Generic[Item]):
 
 
 def give_up_at(now: float, deadline_at: float) -> float:
-    """Until when (s, the clock of `now`) a request with this deadline may wait for room."""
+    """The time (s, the clock of `now`) until which a request with this deadline may wait."""
     return min(deadline_at, now + MAX_WAIT_S)
 
 
 def retry_after_s(wait_s: float) -> float:
-    """When (s from now) a refused client should retry: when half of the excess has drained.
+    """Time (s) after which a refused client should retry: when half of the excess wait has passed.
 
     Args:
         wait_s: how long one more request would wait now.
@@ -203,13 +203,13 @@ def retry_after_s(wait_s: float) -> float:
 
 
 def spread_retry_after_s(wait_s: float, rng: Random) -> int:
-    """The Retry-After of a refused client, in whole seconds: no sooner than is of use, and spread.
+    """The Retry-After of a refused client, in whole seconds, spread at random.
 
     Clients that are refused together would return together and be refused again, so they are spread evenly over half as
     long again.
 
     Args:
-        wait_s: when to retry at the earliest, in seconds from now.
+        wait_s: minimum time until the retry, in seconds.
     """
     earliest_s = ceil(max(MIN_RETRY_S, wait_s))
     return earliest_s + rng.randrange(max(MIN_SPREAD_S, ceil(earliest_s / 2)) + 1)

@@ -12,12 +12,12 @@ from penstock.policy.policy import Quota
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):
-    """What a tenant uses of its quota at one agent."""
+    """A tenant's usage of its quota at one agent."""
 
     tokens: float
     """Requests that may start now without waiting."""
     at: float
-    """When that was so, by the agent's clock (s)."""
+    """Time (s) of that number, by the agent's clock."""
     running: int = 0
     """Requests that have started and not ended."""
 
@@ -26,9 +26,9 @@ class QuotaExceeded(msgspec.Struct, frozen=True):
     """The refusal of a request that its tenant's quota does not allow now."""
 
     what: str
-    """The limit, for people."""
+    """The limit, in words."""
     retry_after_s: float | None
-    """When the rate allows the next request; None where a running request has to end first."""
+    """When the rate allows the next request; None if a running request must end first."""
 
 
 def unused(quota: Quota, agents: int, now: float) -> QuotaUsage:

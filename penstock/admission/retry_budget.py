@@ -47,7 +47,7 @@ class RetryBudget:
         return True
 
     def more_in_s(self, now: float) -> float:
-        """Time (s) until retries of before are forgotten, and so more are allowed."""
+        """Time (s) until the window moves on, and more retries are allowed."""
         return max(0.0, self._began_at + WINDOW_S / 2 - now)
 
     def _roll(self, now: float) -> None:

@@ -46,14 +46,14 @@ def inherited_health(slices: Mapping[str, RegionPlan], now: float, failover: Fai
     return found
 
 
-def _as_of_now(health: RegionHealth, told_at: float, now: float, failover: Failover) -> RegionHealth | None:
-    """Returns the health handed over at `told_at`, if it still applies. Old health counts as if the region had been
+def _as_of_now(health: RegionHealth, made_at: float, now: float, failover: Failover) -> RegionHealth | None:
+    """Returns the health handed over at `made_at`, if it still applies. Old health counts as if the region had been
     healthy ever since."""
     health = msgspec.structs.replace(health, since=min(health.since, now))
-    if now - told_at <= FADED_S:
+    if now - made_at <= FADED_S:
         return health
     if health.state is RegionState.FAILED:
-        risen_at = max(told_at, health.since + failover.hold_down_s)
+        risen_at = max(made_at, health.since + failover.hold_down_s)
         if risen_at > now:
             return health
         health = RegionHealth(RegionState.RECOVERING, risen_at)

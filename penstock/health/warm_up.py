@@ -14,7 +14,7 @@ STEPS = 10
 """Weights that a ramp passes through; the lowest is 1 / STEPS."""
 
 STILL_WARM_S = 3.0
-"""An endpoint that was out for less time (s) is as warm as before: caches and compiled graphs outlive a lost
+"""After an absence shorter than this (s), no new warm-up begins: caches and compiled graphs outlive a lost
 connection."""
 
 
@@ -22,8 +22,8 @@ def warm_up_weight(since_s: float, warm_up_s: float) -> float:
     """The weight (0-1] of an endpoint that may take requests since `since_s` seconds.
 
     Args:
-        since_s: how long it has been in; never negative.
-        warm_up_s: how long the ramp takes; 0 for none.
+        since_s: time in service; never negative.
+        warm_up_s: length of the ramp; 0 for none.
     """
     if since_s >= warm_up_s:
         return 1.0
@@ -31,11 +31,11 @@ def warm_up_weight(since_s: float, warm_up_s: float) -> float:
 
 
 def warm_since(was_warm_since: float, out_since: float, now: float) -> float:
-    """Since when an endpoint that returns at `now` has been warming up: after a short absence no new ramp begins.
+    """Start (s) of the warm-up of an endpoint that returns at `now`: after a short absence, the previous one.
 
     Args:
         was_warm_since: the previous start of its warm-up (s); infinite if there was none.
-        out_since: when it went out, in seconds.
+        out_since: start of the absence, in seconds.
         now: the same clock.
     """
     return was_warm_since if now - out_since < STILL_WARM_S and was_warm_since <= out_since else now

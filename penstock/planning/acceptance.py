@@ -1,4 +1,4 @@
-"""Whether an agent accepts a published policy or plan; what it refuses changes nothing, and the reason is logged."""
+"""Whether an agent accepts a published policy or plan. A rejected one changes nothing, and the reason is logged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 
 SHARE_SUM_SLACK = 0.01
-"""The greatest difference between 1 and the sum of a class's shares; agents draw in proportion to the shares."""
+"""Maximum difference between 1 and the sum of a class's shares; agents draw in proportion to the shares."""
 
 
 def refuse_policy(policy: Policy, named: str, region: str) -> str | None:
-    """Why an agent of `region` refuses the policy published under the digest `named`; None if it accepts it."""
+    """The reason for an agent of `region` to reject the policy published under the digest `named`; None to accept."""
     digest = policy.digest()
     if digest != named:
         return f"policy {named[:12]} has the content of {digest[:12]}"
@@ -22,7 +22,7 @@ def refuse_policy(policy: Policy, named: str, region: str) -> str | None:
 
 
 def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionPlan | None) -> str | None:
-    """Why an agent of `region` refuses a plan made under `policy`; None if it accepts it.
+    """The reason to reject a plan made under `policy`, at an agent of `region`; None to accept it.
 
     Args:
         plan: the published plan.

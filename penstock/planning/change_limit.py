@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 DEADBAND = 0.02
-"""Moves below this distance (0-1) are noise in the demand estimate and are not made."""
+"""Moves below this distance (0-1) are noise of the demand estimate and are not made."""
 
 MIN_SHARE = 1e-6
 """Shares below this (0-1) are rounding errors and are dropped."""
@@ -24,12 +24,12 @@ def step_towards(
 ) -> dict[str, float]:
     """Move from one share table towards another by at most `max_step` of the traffic.
 
-    Where a region that has a share can no longer serve, the whole target is taken at once. A move within the deadband
-    is not made, unless it removes the last share of a region: spillover that has ended must not leave a remainder.
+    If a region that has a share can no longer serve, the whole target is applied at once. A move within the deadband is
+    not made, unless it removes a region: spillover that has ended must not leave a remainder.
 
     Args:
-        before: shares in force, which sum to 1; empty where there are none, and then the whole target is taken.
-        target: shares wanted, which sum to 1.
+        before: shares in force, which sum to 1; if empty, the whole target is applied.
+        target: target shares, which sum to 1.
         max_step: the part (0-1) of the traffic that may change its region now.
         alive: regions that can take traffic.
     """
@@ -54,8 +54,8 @@ def ramped(shares: Mapping[str, float], limits: Mapping[str, float], candidates:
     Args:
         shares: a share table that sums to 1.
         limits: the maximum share (0-1) of each region on a ramp; other regions have no limit.
-        candidates: regions that may take the rest where every region in `shares` is limited, best first. If all of them
-            are limited, the table is returned unchanged: a region on its ramp is better than none.
+        candidates: regions that may take the rest if every region in `shares` is limited, best first. If all of them
+            are limited, the table is returned unchanged, since a region on its ramp is better than none.
     """
     granted = {server: min(share, limits.get(server, 1.0)) for server, share in shares.items()}
     held_back = sum(shares.values()) - sum(granted.values())

@@ -13,11 +13,11 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 
 
 def egress_cost(model: Model, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
-    """The egress cost of a request read in one region and served in another: its body one way, the response back.
+    """The egress cost of a request that enters in one region and is served in another: its body and its response.
 
     Args:
         model: gives the mean size of bodies and responses.
-        entry_per_gb: price of a GB leaving the region that reads the request, in the currency of the bundle.
-        server_per_gb: the same for the region that serves the request.
+        entry_per_gb: price of a GB leaving the entry region, in the currency of the bundle.
+        server_per_gb: the same for the serving region.
     """
     return (entry_per_gb * model.request_bytes + server_per_gb * model.response_bytes) / BYTES_PER_GB

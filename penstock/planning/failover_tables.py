@@ -1,8 +1,8 @@
-"""Failover tables: where each origin sends a lost region's share, computed before the loss.
+"""Failover tables: the regions that take over a lost region's share, for each origin, computed before the loss.
 
 The tables of all origins for one loss are computed together. Demand with the fewest other regions is placed first, so
-that together they fit into the room that the plan kept. With nested or disjoint residency classes all demand that has
-a place gets one; with other overlaps a table may send some demand to a region that is full.
+that all tables together fit into the capacity that the plan reserved. With nested or disjoint residency classes all
+demand that fits is placed; with other overlaps a table may send some demand to a full region.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ INTERVAL_S = 10.0
 """Time (s) between two computations of the tables."""
 
 MISSING_INTERVAL_S = 2.0
-"""The same where a region serves a class that has no table for its loss."""
+"""The same if a region serves a class that has no table for its loss."""
 
 MAX_ARCS = 4
-"""A lost share goes to at most this many regions."""
+"""Maximum number of regions that take over a lost share."""
 
 NEAR = 32
-"""Number of regions, the cheapest to reach, that are tried first; they nearly always suffice."""
+"""Number of cheapest regions that are tried first; they nearly always suffice."""
 
 PARTS = 20
 """Shares in published tables are multiples of one part in this many."""
@@ -38,11 +38,11 @@ PARTS = 20
 def compute_tables(
     problems: Iterable[Problem], plans: Mapping[str, RegionPlan]
 ) -> dict[Key, tuple[FailoverTable, ...]]:
-    """By key, a table for every region that serves a share of it, except where no other permitted region can serve.
+    """By key, a table for every region that serves a share of it, except if no other permitted region can serve.
 
     Args:
         problems: the problem of each model.
-        plans: the slices that come into force.
+        plans: the slices to be published.
     """
     shares = {
         Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
@@ -107,15 +107,17 @@ def _rounded(table: FailoverTable) -> FailoverTable:
 
 
 class FailoverTableSchedule:
-    """Adds failover tables to plans; keeps those in force for a while, so that noise does not change every plan."""
+    """Adds failover tables to plans; recomputes them only at intervals, so that noise does not change every plan."""
 
     def __init__(self) -> None:
         self._computed_at = float("-inf")
         self._missing = False
         """Whether a region serves a class of the last plan that has no table for its loss."""
 
-    def added(self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float) -> dict[str, RegionPlan]:
-        """The slices with tables: new ones when they are due, else those of the plan in force.
+    def with_tables(
+        self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float
+    ) -> dict[str, RegionPlan]:
+        """The slices with tables: new ones if they are due, else those of the plan in force.
 
         Args:
             plans: slices whose entries have the tables in force.

@@ -2,7 +2,7 @@
 
 Additive Holt-Winters (Winters, Management Science 6, 1960) with exponential weights by elapsed time, since measurements
 come at irregular times (Wright, Management Science 32, 1986), and a damped trend (Gardner and McKenzie,
-Management Science 31, 1985), since a step mistaken for a trend would overshoot.
+Management Science 31, 1985), since an undamped trend would overshoot after a step.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Forecaster:
         self._series = np.zeros(0, _SERIES)
         self._profile = np.zeros((0, SEASONS), np.float32)
         """Mean rate by series and part of a day; NaN without a measurement."""
-        self._tidied_in = 0
+        self._pruned_in = 0
 
     def observe(self, rates: Mapping[Key, float], now: float) -> None:
         """Update every series with its measured rate.
@@ -76,7 +76,7 @@ class Forecaster:
             rates: requests per second by key; a missing key has no measurement.
             now: Unix time, in seconds; not before that of the last call.
         """
-        self._tidy(now)
+        self._prune(now)
         self._add([key for key in rates if key not in self._row])
         rows = np.array([self._row[key] for key in rates], dtype=np.intp)
         seen = np.fromiter(rates.values(), dtype=np.float64, count=len(rates))
@@ -92,7 +92,7 @@ class Forecaster:
         age_s = now - series["at"]
         every = np.arange(len(series))
         season = self._season(every, now + horizon_s) - series["season"]
-        # From the newest rate and not from the level, which lags behind a step.
+        # Based on the newest rate, since the level lags behind a step.
         rest = series["newest"] + series["trend"] * _effective_s(age_s + horizon_s)
         expected = np.clip(rest + season, 0.0, MAX_GROWTH * series["newest"]).tolist()
         recent = (age_s <= SILENT_S).tolist()
@@ -152,12 +152,12 @@ class Forecaster:
         self._series = np.concatenate([self._series, fresh])
         self._profile = np.concatenate([self._profile, np.full((len(keys), SEASONS), np.nan, np.float32)])
 
-    def _tidy(self, now: float) -> None:
+    def _prune(self, now: float) -> None:
         """Remove series without recent measurements, once in every part of a day."""
         part = int(now // _PART_S)
-        if part == self._tidied_in:
+        if part == self._pruned_in:
             return
-        self._tidied_in = part
+        self._pruned_in = part
         kept = np.flatnonzero(now - self._series["at"] <= FORGET_S)
         names = list(self._row)
         self._row = {names[row]: at for at, row in enumerate(kept.tolist())}

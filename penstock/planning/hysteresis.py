@@ -1,12 +1,11 @@
-"""Shares that moved one way do not move back at the first opportunity.
+"""Hysteresis: delays the reversal of share moves, so that plans do not oscillate.
 
-A step of demand reaches the planner as a curve, since rates are moving means, and the cheapest plans along that curve
-need not lie on a line: one class moves away, another takes its place, the first comes back. So a share that moved
-turns round only when a turn has been wanted, without a break, for long enough. This is a cumulative sum test (Page,
-"Continuous inspection schemes", Biometrika 41, 1954): the larger the turn, the sooner it is made. Once the moving means
-have settled, the wanted shares are no longer a point on such a curve, so every turn is made by then. Otherwise small
-turns would keep the plan moving long after the demand is steady. When regions come, go or are on a ramp nothing is held
-back.
+Measured rates are moving means, so a step of demand reaches the planner as a curve, and the optimal plans along that
+curve may reverse: one class moves away, another takes its place, the first returns. A share that has moved therefore
+reverses only after the target has asked for the reversal without interruption for long enough. This is a cumulative sum
+test (Page, "Continuous inspection schemes", Biometrika 41, 1954): the larger the reversal, the sooner it is made. Every
+reversal is made once the moving means have settled; otherwise small reversals would keep the plan moving long after the
+demand is steady. Nothing is delayed when regions are added, lost, or on a ramp.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from collections.abc import Mapping
 from penstock.fleet.demand import TIME_CONSTANT_S
 from penstock.planning.share_moves import Key
 
-TURN_AWAY = 2.0
-"""A share turns away from home once the wanted turn, summed over the time (s) it was wanted, has come to this: half of
-the traffic after 4 s, when a moving mean of 3 s shows most of a step. Until then overflow leaves on spill credits."""
+REVERSAL_AWAY = 2.0
+"""Integral (share times seconds) at which a reversal away from home is made: half of the traffic after 4 s, when a
+moving mean of 3 s shows most of a step. Until then overflow uses spill credits."""
 
-TURN_HOME = 0.3
-"""The same for turns that bring demand home: hardly any delay."""
+REVERSAL_HOME = 0.3
+"""The same for reversals that return demand to its home: hardly any delay."""
 
-MAX_TURN_DELAY_S = 4.0 * TIME_CONSTANT_S
-"""A turn wanted for this long (s) is made, however small: the rates show 98 % of a step by then."""
+MAX_REVERSAL_DELAY_S = 4.0 * TIME_CONSTANT_S
+"""Maximum delay (s) of a reversal of any size: by then the rates show 98 % of a step."""
 
-PASSING = 0.8
-"""A turn that is wanted less than this part of what it was is about to end, and its time starts anew: when a surge
-ends, nothing moves away any more for the demand that a moving mean still shows."""
+SHRINKING = 0.8
+"""A reversal that shrinks below this part (0-1) of its maximum starts its delay again: it is caused by a surge that has
+ended and that the moving mean still shows."""
 
 SETTLED_S = 30.0
-"""A share that has not moved for this long (s) is at rest: its next move away from home counts as a turn."""
+"""A share that has not moved for this long (s) is at rest: its next move away from home counts as a reversal."""
 
-NOTICED = 0.005
-"""A share has moved when it differs by this much from where it was last seen to move to."""
+MIN_MOVE = 0.005
+"""Minimum change (0-1) of a share that counts as a move."""
 
 
 class _Heading:
-    """The direction in which one share last moved: 1 up, -1 down, 0 not known."""
+    """The direction in which one share last moved: 1 up, -1 down, 0 unknown."""
 
     __slots__ = ("_at", "_direction", "_largest", "_moved_at", "_summed", "_wanted_at", "_wanted_since")
 
@@ -47,26 +46,26 @@ class _Heading:
         self._direction = 0
         self._moved_at = moved_at
         self._wanted_at: float | None = None
-        """When a turn was last wanted; None if the last change was no turn."""
+        """Time (s) of the last target with a reversal; None if the last target had none."""
         self._wanted_since = 0.0
         self._summed = 0.0
         self._largest = 0.0
-        """The largest turn since `_wanted_since`."""
+        """The largest reversal since `_wanted_since`."""
 
     def reset(self, now: float) -> None:
-        """Forget the direction: the next move is no turn."""
+        """Reset the direction: the next move is not a reversal."""
         self._direction, self._moved_at, self._wanted_at = 0, now, None
 
     def follow(self, share: float, homeward: int, now: float) -> None:
-        """Take in the share in force."""
-        if abs(share - self._at) > NOTICED:
+        """Update the direction with the share in force."""
+        if abs(share - self._at) > MIN_MOVE:
             self._direction = 1 if share > self._at else -1
             self._at, self._moved_at = share, now
         elif now - self._moved_at > SETTLED_S:
             self._direction = homeward
 
-    def holds(self, change: float, enough: float, now: float) -> bool:
-        """Whether a wanted change is a turn that has to wait, because less than `enough` of it was wanted so far."""
+    def delays(self, change: float, enough: float, now: float) -> bool:
+        """Whether a change is a reversal to delay, because its integral is below `enough`."""
         if change * self._direction >= 0.0:
             self._wanted_at = None
             return False
@@ -76,22 +75,22 @@ class _Heading:
             self._summed += abs(change) * (now - self._wanted_at)
         self._wanted_at = now
         self._largest = max(self._largest, abs(change))
-        if self._summed >= enough or now - self._wanted_since >= MAX_TURN_DELAY_S:
+        if self._summed >= enough or now - self._wanted_since >= MAX_REVERSAL_DELAY_S:
             return False
-        if abs(change) < PASSING * self._largest:
+        if abs(change) < SHRINKING * self._largest:
             self._wanted_since, self._summed, self._largest = now, 0.0, abs(change)
         return True
 
 
 class Hysteresis:
-    """Remembers the direction of every share; two instances given the same ticks return the same shares."""
+    """Keeps the direction of every share; two instances with the same ticks return the same shares."""
 
     def __init__(self) -> None:
         self._headings: dict[Key, dict[str, _Heading]] = {}
         self._surroundings: dict[str, object] = {}
 
     def set_surroundings(self, model: str, surroundings: object, now: float) -> None:
-        """Note what a model's shares depend on besides demand; when that changes, nothing is held back.
+        """Set what a model's shares depend on besides demand; a change resets all directions.
 
         Args:
             model: the model.
@@ -107,27 +106,27 @@ class Hysteresis:
                     heading.reset(now)
 
     def keep(self, keys: Mapping[Key, object]) -> None:
-        """Forget the shares of all other keys."""
+        """Remove the state of all other keys."""
         if self._headings.keys() - keys.keys():
             self._headings = {key: headings for key, headings in self._headings.items() if key in keys}
 
     def damped(
         self, key: Key, home: str, current: Mapping[str, float], target: Mapping[str, float], now: float
     ) -> Mapping[str, float]:
-        """The target shares without the turns that have to wait.
+        """The target shares without the reversals to delay.
 
         Args:
-            key: whose shares they are.
-            home: the region where the demand belongs.
-            current: shares in force, of regions that serve; empty where the key is new.
-            target: shares wanted.
+            key: of the shares.
+            home: the home region of the demand.
+            current: shares in force, of regions that serve; empty for a new key.
+            target: target shares.
             now: the planner's clock, in seconds.
         """
         if not current:
             return target
         headings = self._headings.setdefault(key, {})
         changes = {name: target.get(name, 0.0) - current.get(name, 0.0) for name in current.keys() | target.keys()}
-        enough = TURN_HOME if changes.get(home, 0.0) > 0.0 else TURN_AWAY
+        enough = REVERSAL_HOME if changes.get(home, 0.0) > 0.0 else REVERSAL_AWAY
         held = set()
         for name, change in changes.items():
             share = current.get(name, 0.0)
@@ -135,7 +134,7 @@ class Hysteresis:
             if heading is None:
                 heading = headings[name] = _Heading(share, now)
             heading.follow(share, 1 if name == home else -1, now)
-            if heading.holds(change, enough, now):
+            if heading.delays(change, enough, now):
                 held.add(name)
         if not held:
             return target
@@ -143,7 +142,7 @@ class Hysteresis:
 
 
 def _moved(current: Mapping[str, float], changes: Mapping[str, float]) -> dict[str, float]:
-    """The shares after these changes, scaled so that what some regions give is what others take."""
+    """The shares after these changes, scaled so that decreases and increases are equal."""
     given = -sum(change for change in changes.values() if change < 0.0)
     taken = sum(change for change in changes.values() if change > 0.0)
     both = min(given, taken)

@@ -36,11 +36,11 @@ class Arc(msgspec.Struct, frozen=True, gc=False):
     """0-1; the shares of a class sum to 1."""
     why: ArcReason
     detail: str = ""
-    """More about the reason, in a text that does not change while the reason stays the same."""
+    """Details of the reason; the text does not change while the reason is the same."""
 
 
 class FailoverTable(msgspec.Struct, frozen=True, gc=False):
-    """Where an origin sends a lost region's share of a class; the tables of all origins are computed together."""
+    """The regions that take over a lost region's share of a class; the tables of all origins are computed together."""
 
     lost: str
     arcs: tuple[Arc, ...]
@@ -55,9 +55,9 @@ class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     """Name of the residency class."""
     arcs: tuple[Arc, ...]
     fallbacks: tuple[str, ...]
-    """Other permitted regions that serve the model, best first; they take the demand when no arc can."""
+    """Other permitted regions that serve the model, best first; used if no region of an arc can serve."""
     failover_tables: tuple[FailoverTable, ...] = ()
-    """By region of the arcs, the regions that take its share at once when it is lost. Without a table the share goes
+    """By region of the arcs, the regions that take its share at once if it is lost. Without a table, the share goes
     to the other arcs and the nearest region."""
 
 

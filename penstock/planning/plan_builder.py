@@ -1,4 +1,4 @@
-"""From target shares to a plan: what every planner does around its own decision."""
+"""Builds a plan from target shares: the steps that all planners have in common."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PlanBuilder:
         self._tables = FailoverTableSchedule()
 
     def problems(self, policy: Policy) -> ProblemBuilder:
-        """The problem builder of a policy: the same one until the policy changes."""
+        """The problem builder of a policy, which is kept until the policy changes."""
         if self._problems is None or self._problems.policy is not policy:
             self._problems = ProblemBuilder(policy)
             # The kept tables may name regions that the new policy does not have.
@@ -47,14 +47,14 @@ class PlanBuilder:
             tick: the planner's input.
             work: its demand and supply.
             targets: shares by key.
-            answers: the flows that they follow from, by model.
+            answers: the flows that the target shares were computed from, by model.
             fallbacks: as in `PlanResult`.
             detail: returns the detail of an arc.
         """
         nearest_first = self.problems(tick.policy).distances.nearest_first
         plans = slices(tick, work, targets, nearest_first, detail)
         return PlanResult(
-            self._tables.added(plans, [flows.problem for flows in answers], tick.now),
+            self._tables.with_tables(plans, [flows.problem for flows in answers], tick.now),
             fallbacks or {},
             sum((evaluate(flows) for flows in answers), Cost()),
             tuple(shortfall for flows in answers for shortfall in shortfalls(flows)),

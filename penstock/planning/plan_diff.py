@@ -87,7 +87,7 @@ def revert_changes(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) ->
 
 
 def compose_changes(steps: Iterable[Sequence[ArcChange]]) -> tuple[ArcChange, ...]:
-    """One difference equal to several in a row."""
+    """Merge consecutive differences into one."""
     whole: dict[ArcKey, ArcChange] = {}
     for changes in steps:
         for change in changes:

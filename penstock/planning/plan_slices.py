@@ -1,4 +1,4 @@
-"""From target shares to the slices that are published: one bounded step closer, with reasons and fallbacks.
+"""Builds the slices to publish: one bounded step towards the target shares, with reasons and fallbacks.
 
 An entry never names a region that its class does not permit, and an origin without a recent report keeps its entries.
 """
@@ -21,7 +21,7 @@ from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
 MAX_FALLBACKS = 16
-"""Maximum number of fallbacks of an entry: an origin probes each of them all the time."""
+"""Maximum number of fallbacks of an entry: an origin probes each of them continuously."""
 
 
 Detail = Callable[[Key, str, str], str]
@@ -29,7 +29,7 @@ Detail = Callable[[Key, str, str], str]
 
 
 def no_detail(key: Key, home: str, server: str) -> str:
-    """For planners whose arcs need no detail besides their `ArcReason`."""
+    """The empty detail, for planners whose arcs need only their `ArcReason`."""
     return ""
 
 
@@ -110,7 +110,7 @@ class _Step(NamedTuple):
     detail: Detail
 
     def entry(self, move: Move) -> ClassPlan:
-        """The entry of a class after the step: the same object as before where nothing changes."""
+        """The entry of a class after the step: the same object as before if nothing changes."""
         demand, constraints, home = move.demand, move.constraints, move.home
         open_regions = [name for name in move.nearest if name in move.serving and name not in constraints.closed]
         shares = self._shares(move, open_regions)
@@ -144,7 +144,7 @@ class _Step(NamedTuple):
 def _not_reduced(
     ramps: Mapping[str, float], current: Mapping[str, float], returning: frozenset[str]
 ) -> Mapping[str, float]:
-    """Ramps that reduce no share of a region whose drain ended before it was empty: the region was never away."""
+    """The ramps, raised to the share in force for regions whose drain ended before they were empty."""
     if not returning:
         return ramps
     return {
@@ -153,7 +153,7 @@ def _not_reduced(
 
 
 def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> float:
-    """The part (0-1) of its demand that a region may serve, by its health; 1 where its health is not known."""
+    """The part (0-1) of its demand that a region may serve, by its health; 1 if its health is unknown."""
     health = snapshot.health.get(region)
     if health is None or health.state is RegionState.UNKNOWN:
         return 1.0

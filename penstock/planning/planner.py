@@ -19,20 +19,20 @@ class PlanResult(msgspec.Struct, frozen=True):
     plans: dict[str, RegionPlan]
     """One slice for every region of the policy."""
     fallbacks: dict[str, str]
-    """Models planned by the waterfall although the policy names another logic, with the reason."""
+    """Models planned by the waterfall although the policy selects another planner, with the reason."""
     cost: Cost
-    """Of the target shares; the plan may be some steps away from them."""
+    """Cost of the target shares, which the plan may reach only after some steps."""
     shortfalls: tuple[Shortfall, ...]
     """The capacity that is missing, and where."""
     answers: tuple[Flows, ...]
-    """The flows that the target shares follow from, by model."""
+    """The flows that the target shares were computed from, by model."""
 
 
 class Planner(Protocol):
-    """One planning logic. It may keep state between ticks; two planners given the same ticks return the same plans."""
+    """A planner. It may keep state between ticks; two planners with the same ticks return the same plans."""
 
     def plan(self, tick: TickInput) -> PlanResult:
-        """One plan for the fleet.
+        """Plan the fleet.
 
         An origin without a recent report keeps the shares it had, since its demand is unknown.
         """

@@ -1,4 +1,4 @@
-"""Every planning logic by the name that a policy gives it."""
+"""The planners by their name in a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import PlanLogic
 
 OFFLINE_LIMIT_S = 10.0
-"""Time limit (s) of the solver where no tick waits for the plan."""
+"""Time limit (s) of the solver for plans outside the planning loop."""
 
 PLANNERS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
     {
@@ -19,12 +19,12 @@ PLANNERS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
         PlanLogic.WATERFALL: lambda time_limit_s: WaterfallPlanner(),
     }
 )
-"""Each takes the time limit (s) of the solver for one tick. A change to what a logic returns gets a new name and row
-beside the old one: an upgrade must not change plans, and a change of policy goes through the stages of a rollout."""
+"""Factories, which take the time limit (s) of the solver for one tick. A planner that would return other plans gets a
+new name and entry: an upgrade must not change plans, while a change of policy goes through a rollout."""
 
 
 def planner(logic: PlanLogic, time_limit_s: float) -> Planner:
-    """A new planner without any state.
+    """A new planner without state.
 
     Args:
         logic: the name in the policy.

@@ -1,4 +1,4 @@
-"""How the shares of each class move towards their target, and how fast demand returns home."""
+"""The moves of each class's shares towards their target, and the rate at which demand returns home."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NearestFirst = Callable[[str, frozenset[str]], tuple[str, ...]]
 
 
 class ReportedModels(NamedTuple):
-    """Which regions report, and which models they have endpoints of, unavailable endpoints included."""
+    """The regions that report, and the models that they have endpoints of, unavailable endpoints included."""
 
     reporting: set[str]
     having: set[tuple[str, str]]
@@ -33,7 +33,7 @@ class ReportedModels(NamedTuple):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ReportedModels:
-        """From the last report of every agent."""
+        """Build from the last report of every agent."""
         having = {
             (region, pool.model)
             for (region, _), held in snapshot.agents.items()
@@ -67,7 +67,7 @@ class Move(NamedTuple):
     """Shares in force."""
     target: Mapping[str, float]
     distance: float
-    """The part (0-1) of the class's traffic that is to change its region; 0 where an override holds the shares."""
+    """The part (0-1) of the class's traffic that is to change its region; 0 if an override holds the shares."""
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class Move(NamedTuple):
         Args:
             key: the class and its origin.
             demand: its demand.
-            target: the shares wanted.
+            target: the target shares.
             entry: its entry in force, if any.
             alive: regions that can take traffic for its model.
             nearest_first: sorts regions by distance from an origin.
@@ -108,7 +108,7 @@ class Move(NamedTuple):
 
     @property
     def comes_home(self) -> bool:
-        """Whether more of it is to be served at home; demand that returns after a drain returns at the normal rate."""
+        """Whether its share at home grows, except after a drain, when demand returns at the normal rate."""
         more = self.target.get(self.home, 0.0) > self.current.get(self.home, 0.0)
         return more and self.home not in self.constraints.returning
 
@@ -119,11 +119,11 @@ def homeward(
     targets: Mapping[Key, Mapping[str, float]],
     max_step: float,
 ) -> dict[tuple[str, str], float]:
-    """By (origin, model): the part (0-1) of their way home that its classes go now.
+    """By (origin, model): the part (0-1) of the distance home that its classes move in this tick.
 
-    Moves home are bounded for an origin's demand for a model together, not class by class. The cheapest plans move
-    one class away completely before they touch the next; bounded by itself, that class would return as slowly as if
-    all classes had left. Moves away need no such allowance: overflow leaves on spill credits meanwhile.
+    Moves home are limited for the sum of an origin's classes of one model, not for each class. The cheapest plans move
+    one class away completely before the next; with a limit of its own, that class would return as slowly as if all
+    classes had left. Moves away need no such allowance, since overflow uses spill credits meanwhile.
     """
     returning: dict[tuple[str, str], float] = {}
     for move in moves:

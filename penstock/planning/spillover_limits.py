@@ -1,7 +1,7 @@
-"""The policy's spillover limits: which regions an origin's overflow may not use, and how much of its demand may leave.
+"""The policy's spillover limits: the regions closed to an origin's overflow, and the share of demand that may leave.
 
-The limits apply to spillover, not to failover. A region that is over the price cap still serves demand that no other
-permitted region can serve because those are lost or absent, but not demand that they are too full for.
+The limits apply to spillover, not to failover. A region over the price cap still serves demand if the other permitted
+regions are lost or absent, but not if they are full.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class Bounds(msgspec.Struct, frozen=True):
     """The spillover limits of one origin's demand for one model."""
 
     over_price_cap: frozenset[str] = frozenset()
-    """Regions that cost more than a limit allows; they take none of it while another region can."""
+    """Regions that cost more than a limit allows; they serve it only if no other region can."""
     max_away: float = 1.0
     """Maximum share (0-1) of a class's demand that may be served elsewhere while the origin serves."""
     closed: Mapping[str, str] = MappingProxyType({})
     """By region that receives no traffic beyond the plan's shares (not as the nearest region, nor on a spill credit),
-    the limit that says so. Only the planner can enforce a maximum share."""
+    the limit that closes it. Only the planner can enforce a maximum share."""
 
 
 UNBOUNDED = Bounds()
 
 
 def bounds(policy: Policy, origin: str, model: str) -> Bounds:
-    """The limits on an origin's demand for a model; kept by policy, since agents look them up for every request."""
+    """The limits on an origin's demand for a model; cached in the policy, as agents look them up for every request."""
     if not policy.spillover_limits:
         return UNBOUNDED
     known: dict[tuple[str, str], Bounds] = policy.kept_bounds

@@ -1,4 +1,4 @@
-"""What a plan follows from, and the demand and supply of one tick that every planner starts with."""
+"""The input of a planner, and the demand and supply of one tick that every planner starts with."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.planning.share_moves import Key
 from penstock.policy.policy import Policy
 
 FORECAST_WEIGHT = 0.9
-"""The part of a forecast that is planned for. A step of demand looks like a trend for a while; shares must not move
-back and forth because the forecast overshoots it."""
+"""Weight (0-1) of a forecast. A step of demand resembles a trend at first; at full weight the forecast would overshoot
+and move shares back and forth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickInput:
-    """Everything that one plan follows from, besides what the planner remembers of earlier ticks."""
+    """The complete input of one plan, except for the state that a planner keeps between ticks."""
 
     policy: Policy
     snapshot: Snapshot
@@ -35,9 +35,9 @@ class TickInput:
     generation: int
     """The number of the plan to be made."""
     elapsed_s: float
-    """Time since the plan in force was made, in seconds: how far shares may move."""
+    """Time since the plan in force was made, in seconds; bounds how far shares may move."""
     forecast_per_s: Mapping[Key, float] = field(default_factory=dict)
-    """Expected demand by key, in requests per second; planned for where it exceeds the measured demand."""
+    """Expected demand by key, in requests per second; used if it exceeds the measured demand."""
     interventions: Interventions = NO_INTERVENTIONS
     """The operators' overrides in force."""
 
@@ -48,14 +48,14 @@ class TickInput:
 
 
 class Workload(NamedTuple):
-    """One tick's demand, supply and plan in force; fields named `open_` as far as overrides leave them open."""
+    """One tick's demand, supply and plan in force; the `open_` fields exclude what overrides close."""
 
     supply: Mapping[tuple[str, str], Supply]
     """Capacity by (region, model), of every region that can serve."""
     demands: Mapping[Key, Demand]
-    """What is planned for, each with all regions that it permits."""
+    """The demand to plan for, each with all regions that it permits."""
     in_force: Mapping[Key, ClassPlan]
-    """The entries that shares move from."""
+    """The entries in force, from which shares move."""
     limits: Interventions
     open_demands: Mapping[Key, Demand]
     open_supply: Mapping[tuple[str, str], Supply]
@@ -84,7 +84,7 @@ def workload(tick: TickInput) -> Workload:
 
 
 def planned_for(policy: Policy, demands: list[Demand]) -> dict[Key, Demand]:
-    """The demand that the policy has an origin and a model for, each with the permitted regions that the policy has."""
+    """The demand whose origin and model the policy has, with the permitted regions that the policy has."""
     known = frozenset(policy.regions)
     permitted = {demand.residency: demand.regions for demand in demands}
     parts = {name: regions if regions <= known else regions & known for name, regions in permitted.items()}
@@ -98,7 +98,7 @@ def planned_for(policy: Policy, demands: list[Demand]) -> dict[Key, Demand]:
 
 
 def in_force(previous: Mapping[str, RegionPlan], demands: Mapping[Key, Demand]) -> dict[Key, ClassPlan]:
-    """The entries to move from: those of a planned class whose arcs are all within the regions that it permits."""
+    """The entries in force of planned classes whose arcs are all within the permitted regions."""
     found = {}
     for origin, plan in previous.items():
         for entry in plan.classes:

@@ -47,7 +47,7 @@ def waterfall_shares(
 ) -> dict[Key, dict[str, float]]:
     """Target shares: first what spillover limits keep at the origin, then every demand at its home, then overflow.
 
-    Demand that fits nowhere stays at home, or at the nearest region that is not on a failback ramp where home is.
+    Demand that fits nowhere stays at home or, if home is on a failback ramp, at the nearest region that is not.
     """
     free = {pool: capacity.slots * policy.spillover.target_utilisation for pool, capacity in supply.items()}
     placements = []
@@ -78,7 +78,7 @@ class _Placement:
         self.choices = choices
         self.left = requests_per_s * supply[choices[0], key.model].service_s
         uncapped = [name for name in choices if supply[name, key.model].max_share >= 1.0]
-        # Where every region is on a ramp, the nearest takes what fits nowhere.
+        # If every region is on a ramp, the nearest takes the demand that fits nowhere.
         self._rest = uncapped[0] if uncapped else choices[0]
         self._limit = {
             name: self.left * supply[name, key.model].max_share if uncapped else self.left for name in choices
@@ -86,13 +86,13 @@ class _Placement:
         self._taken: dict[str, float] = {}
 
     def keep(self, part: float, free: dict[tuple[str, str], float]) -> None:
-        """Place this part (0-1) of the demand at its origin if that can serve it, whether there is room or not."""
+        """Place this part (0-1) of the demand at its origin if the origin can serve it, even beyond its capacity."""
         origin = self.key.origin
         if part > 0.0 and origin in self._limit:
             self._take(origin, min(part * self.left, self._limit[origin]), free)
 
     def fill(self, region: str, free: dict[tuple[str, str], float]) -> None:
-        """Place as much in a region as it has room for."""
+        """Place as much in a region as its free capacity permits."""
         self._take(region, min(self.left, self._limit[region], free[region, self.key.model]), free)
 
     def _take(self, region: str, amount: float, free: dict[tuple[str, str], float]) -> None:
@@ -103,6 +103,6 @@ class _Placement:
             self._taken[region] = self._taken.get(region, 0.0) + amount
 
     def shares(self) -> dict[str, float]:
-        """The amounts as shares. Agents queue, spill on credits or refuse what fits nowhere."""
+        """The amounts as shares. Agents queue, spill on credits, or refuse demand that fits nowhere."""
         taken = {**self._taken, self._rest: self._taken.get(self._rest, 0.0) + self.left}
         return normalised(taken) if sum(taken.values()) > 0.0 else {self._rest: 1.0}

@@ -11,7 +11,7 @@ NOT_MAPPED: tuple[str, ...] = ()
 
 
 def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
-    """Regions of the entry map that matches a location, best first; empty where none matches.
+    """Regions of the entry map that matches a location, best first; empty if none matches.
 
     A map of the client's subdivision precedes one of its country; of several, the first by name counts. A map is a
     preference: a client whose location is unknown matches none and is not refused.

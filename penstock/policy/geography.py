@@ -16,8 +16,8 @@ PATH_STRETCH = 1.6
 """Cable paths are longer than great circles; 1.5-2 is usual for inter-continental routes (Bozkurt et al., PAM 2017)."""
 
 ORDER_STEP_MS = 1_000.0
-"""How much further than the one before it each region of an order counts: more than prices, queues and the whole Earth
-between two regions make up for."""
+"""Distance (ms) added per position in a spillover order: more than the effect of prices, queues and any distance on
+Earth."""
 
 
 _OFFICIALLY_ASSIGNED = """
@@ -30,7 +30,7 @@ _OFFICIALLY_ASSIGNED = """
     TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW
 """
 
-# XK is user-assigned, not ISO's, and what GeoIP databases answer for Kosovo.
+# XK is user-assigned, not part of ISO 3166-1; GeoIP databases return it for Kosovo.
 COUNTRIES = frozenset(_OFFICIALLY_ASSIGNED.split()) | {"XK"}
 """Accepted country codes: ISO 3166-1 alpha-2 as officially assigned, and XK."""
 
@@ -57,12 +57,12 @@ def great_circle_km(a_lat_deg: float, a_lon_deg: float, b_lat_deg: float, b_lon_
 
 
 def estimated_rtt_ms(distance_km: float) -> float:
-    """The round trip to expect over `distance_km` of geography: stretched fibre, there and back, plus 1 ms of gear."""
+    """The expected round trip (ms) over `distance_km`: fibre of stretched length both ways, plus 1 ms of equipment."""
     return 1.0 + 2 * distance_km * PATH_STRETCH / FIBRE_KM_PER_MS
 
 
 def lifted_ms(plain_ms: dict[str, float], origin: str, order: tuple[str, ...]) -> dict[str, float]:
-    """Distances (ms) from an origin such that those of `order` are its nearest, in that order, and then the others."""
+    """Distances (ms) from an origin, changed so that the regions of `order` are its nearest, in that order."""
     lifted = {origin: plain_ms[origin]}
     last_ms = plain_ms[origin]
     for server in order:

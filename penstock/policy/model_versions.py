@@ -1,7 +1,7 @@
-"""Which version of a model serves a request: shares by draw, and by session, so that a conversation keeps its version.
+"""The version of a model that serves a request: by shares, and constant within a session.
 
-Versions are models of their own, with endpoints, demand and plans of their own; clients ask by the name that stands for
-all of them. A canary is a small share, blue-green is a change of 100 and 0.
+Versions are models of their own, with endpoints, demand and plans of their own; clients use a name that
+stands for all of them. A canary is a small share; blue-green is a change between 100 and 0.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from penstock.policy.policy import ModelVersions, Policy
 WHOLE_PERCENT = 100.0
 
 
-def versions_of(policy: Policy, asked: str) -> ModelVersions | None:
-    """The versions that a name stands for; None where it is a model's own."""
-    return policy.versions.get(asked)
+def versions_of(policy: Policy, name: str) -> ModelVersions | None:
+    """The versions that a name stands for; None for the name of a model."""
+    return policy.versions.get(name)
 
 
-def models_for(policy: Policy, asked: str) -> tuple[str, ...]:
-    """The models that serve what is asked for by a name: its versions that have a share, or itself; none if unknown."""
-    versions = policy.versions.get(asked)
+def models_for(policy: Policy, name: str) -> tuple[str, ...]:
+    """The models that serve requests for a name: its versions that have a share, or itself; none if unknown."""
+    versions = policy.versions.get(name)
     if versions is not None:
         return tuple(version.model for version in versions.versions if version.percent > 0.0)
-    return (asked,) if asked in policy.models else ()
+    return (name,) if name in policy.models else ()
 
 
-def version_at(versions: ModelVersions, place: float) -> str:
-    """The model that serves what falls at a place of the scale.
+def version_at(versions: ModelVersions, position: float) -> str:
+    """The model at a position of the scale.
 
-    Versions take their shares of the scale in the order they are written in. A share that grows takes places from its
-    neighbours and gives up none of its own, so that of two versions only the growth changes sides.
+    Versions occupy their shares of the scale in the order of the policy. A version whose share grows keeps its range
+    and takes from its neighbours, so that with two versions only the growth moves to another version.
 
     Args:
-        place: 0 up to 100: drawn, or of a session.
+        position: 0 up to 100; random, or of a session.
     """
     up_to = 0.0
     for version in versions.versions:
         up_to += version.percent
-        if place < up_to:
+        if position < up_to:
             return version.model
-    # Shares sum to 100 but for rounding.
+    # Shares sum to 100 except for rounding errors.
     return next(version.model for version in reversed(versions.versions) if version.percent > 0.0)
 
 
-def place_of(tenant: str, asked: str, session: bytes) -> float:
-    """Where a tenant's session falls on the scale (0 up to 100): the same for every agent, today and tomorrow."""
-    digest = blake2b(session, digest_size=8, key=blake2b(f"{tenant}/{asked}".encode()).digest())
+def session_position(tenant: str, name: str, session: bytes) -> float:
+    """The position of a tenant's session on the scale (0 up to 100), the same at every agent and at any time."""
+    digest = blake2b(session, digest_size=8, key=blake2b(f"{tenant}/{name}".encode()).digest())
     return int.from_bytes(digest.digest()) / 2**64 * WHOLE_PERCENT

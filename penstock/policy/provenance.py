@@ -9,7 +9,7 @@ class Provenance(msgspec.Struct, frozen=True):
     """The commit whose content a policy is."""
 
     repository: str
-    """Its address, without whatever in it is secret."""
+    """Its address, without credentials."""
     ref: str
     """The branch or tag that pointed at it."""
     commit: str

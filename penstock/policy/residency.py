@@ -45,16 +45,16 @@ class Mask(msgspec.Struct, frozen=True):
 
 
 def matches_tenant(rule: ResidencyRule, facts: RequestFacts) -> bool:
-    """Whether a rule is about requests of this tenant and data class, wherever their clients are."""
+    """Whether a rule applies to requests of this tenant and data class, at any client location."""
     return (not rule.tenants or facts.tenant in rule.tenants) and (
         not rule.data_classes or facts.data_class in rule.data_classes
     )
 
 
 def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
-    """Whether a rule is about a request; None where that depends on what is not known of the client's location.
+    """Whether a rule applies to a request; None if that depends on an unknown part of the client's location.
 
-    All that `mask` knows of a request is what this answers for each rule, so requests with equal answers have one mask.
+    `mask` depends on a request only through these results, so requests with equal results have equal masks.
     """
     if not matches_tenant(rule, facts):
         return False
@@ -73,8 +73,8 @@ def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
 def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
     """Intersects the regions that matching rules allow, then removes those that they deny.
 
-    A rule that names places of clients and would match but for an unknown location refuses the request: governed
-    traffic fails closed.
+    If a rule with client locations depends on an unknown location, the request is refused: governed traffic fails
+    closed.
     """
     permitted = frozenset(policy.regions)
     denied: frozenset[str] = frozenset()
@@ -103,5 +103,5 @@ def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
 
 
 def cite(rule: ResidencyRule) -> str:
-    """Name of a rule in refusals, with file and line where known."""
+    """Name of a rule in refusals, with file and line if known."""
     return f"{rule.name} ({rule.source})" if rule.source else rule.name

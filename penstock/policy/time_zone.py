@@ -1,8 +1,8 @@
-"""A time zone's clocks as far as policy needs them: by how much they differ from UTC, and when that changes.
+"""A time zone's offsets from UTC, and the times at which they change.
 
 The rules are compiled into the policy, so that every process computes the same times, whatever time zone data it has. A
-time is taken as iCalendar has it (RFC 5545, section 3.3.5): one that comes twice is the first of the two, and one that
-is left out is as far after the change as it would have been without it.
+local time is interpreted as in iCalendar (RFC 5545, section 3.3.5): an ambiguous time is the first of the two, and a
+skipped time is interpreted with the offset before the change.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ import msgspec
 
 
 class ClockChange(NamedTuple):
-    """A moment from which on the clocks of a zone show another time."""
+    """The time of a change, and the offset after it."""
 
     at: int
     """Unix time (s)."""
     offset_s: int
-    """How far (s) they are ahead of UTC from then on."""
+    """Offset (s) from UTC from then on."""
 
 
 class TimeZone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the clocks of one zone show."""
+    """The clock changes of one zone."""
 
     changes: tuple[ClockChange, ...]
-    """In order, at least one; before the first its offset holds too."""
+    """In order, at least one; the offset of the first also applies before it."""
 
 
 def local_s(zone: TimeZone, at: float) -> float:
-    """What the zone's clocks show at a moment (Unix time, s), in the seconds since 1970 that they would count."""
+    """The zone's local time at a Unix time (s), in seconds since 1970-01-01 00:00 local time."""
     return at + _of(zone.changes, bisect_right(zone.changes, at, key=_at))
 
 
 def moment(zone: TimeZone, shown_s: float) -> float:
-    """The moment (Unix time, s) at which the zone's clocks show a time, given as `local_s` gives it."""
+    """The Unix time (s) of a local time, which is given as by `local_s`."""
     changes = zone.changes
 
     def past_s(number: int) -> int:
-        """The first time on the clock past what a change leaves out or brings twice."""
+        """The first local time after the skipped or repeated interval of a change."""
         return changes[number].at + max(changes[number - 1].offset_s, changes[number].offset_s)
 
     return shown_s - _of(changes, 1 + bisect_right(range(1, len(changes)), shown_s, key=past_s))
 
 
 def _of(changes: Sequence[ClockChange], passed: int) -> int:
-    """The offset (s) once so many changes have been."""
+    """The offset (s) after this number of changes."""
     return changes[max(passed - 1, 0)].offset_s
 
 

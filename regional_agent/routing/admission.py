@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S
-from penstock.policy.model_versions import WHOLE_PERCENT, place_of, version_at, versions_of
+from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
 from penstock.routing.cost_estimate import CostEstimator
@@ -309,7 +309,7 @@ class Admission:
             names = ", ".join(version.model for version in versions.versions)
             return Refusal(Reason.BAD_REQUEST, f"{fields.model} has several versions; request one of them: {names}")
         session = session_of(request, fields)
-        place = place_of(tenant, fields.model, session) if session else self._rng.random() * WHOLE_PERCENT
+        place = session_position(tenant, fields.model, session) if session else self._rng.random() * WHOLE_PERCENT
         version = version_at(versions, place)
         if version == fields.model:
             return fields

@@ -1,4 +1,4 @@
-"""The detail of each arc of a plan: why this part of the demand is served away from its home."""
+"""The detail of each arc of a plan: the reason why this part of the demand is served away from its home."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.planning.share_moves import Key
 
 HOME_IS_FULL = "home is filled to its target"
 COSTS_LESS = "round trip, queueing, egress and GPU time together cost less here"
-KEEPS_RESERVE = "keeps room where others must go if a region is lost"
-LEAVING = "on its way elsewhere, step by step"
+KEEPS_RESERVE = "keeps capacity free for traffic that moves if a region is lost"
+LEAVING = "moves to another region, step by step"
 
 FULL = 1.0 - 1e-6
 """A pool with this part of its target load is full."""
@@ -26,7 +26,7 @@ class ArcDetails:
     """Returns the detail of an arc; the `Detail` of `penstock.planning.plan_slices`.
 
     Args:
-        answers: the flows that the plan follows from, by model.
+        answers: the flows that the plan was computed from, by model.
         targets: the shares that the plan moves towards, by key.
         distances: those of the policy.
     """
@@ -41,7 +41,7 @@ class ArcDetails:
             problem, load = flows.problem, flows.load_per_s()
             full = load >= FULL * problem.target_utilisation * problem.capacity_per_s
             edges = np.cumsum(problem.piece_per_s[:, : PIECES - 2], axis=1)
-            # At the edge of a piece one request fewer saves less than one request more costs.
+            # At the edge of a piece, one request less saves less than one request more costs.
             fewer = _price_at(problem, (load[:, None] > edges / FULL).sum(axis=1))
             more = _price_at(problem, (load[:, None] >= edges * FULL).sum(axis=1))
             place = {name: at for at, name in enumerate(problem.shape.pools)}

@@ -1,4 +1,4 @@
-"""Array types of the linear program, and two ways of looking numbers up in arrays."""
+"""Array types of the linear program, and two lookup functions."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Flags = NDArray[np.bool_]
 
 
 def summed(at: Ints, amount: Floats, size: int) -> Floats:
-    """Sums of amounts by place.
+    """Sums of amounts by index.
 
     Args:
-        at: by amount, its place: 0 to `size` - 1.
-        amount: what is added up.
-        size: number of places.
+        at: by amount, its index: 0 to `size` - 1.
+        amount: the amounts.
+        size: length of the result.
     """
     return np.bincount(at, weights=amount, minlength=size).astype(np.float64, copy=False)
 
 
 def located(known: Ints, wanted: Ints) -> tuple[Ints, Flags]:
-    """The place of each wanted number in a sorted array.
+    """The index of each wanted number in a sorted array.
 
     Args:
         known: distinct numbers in ascending order.
         wanted: the numbers to look up.
 
     Returns:
-        By wanted number, its place, and whether it is in `known` at all; the place means nothing where it is not.
+        By wanted number, its index, and whether `known` contains it; the index is undefined if not.
     """
     if not len(known):
         return np.zeros(len(wanted), np.intp), np.zeros(len(wanted), np.bool_)

@@ -41,7 +41,7 @@ class Distances:
 
 
 def _distances_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
-    """The haversine of `penstock.policy.geography` over arrays, and what was measured where it was."""
+    """The haversine of `penstock.policy.geography` over arrays, with measured round trips where they exist."""
     latitude = np.radians([policy.regions[name].latitude_deg for name in names])
     longitude = np.radians([policy.regions[name].longitude_deg for name in names])
     half_chord_sq = (

@@ -1,6 +1,6 @@
 """The linear program's planner: the cheapest shares for all demand at once, within residency, capacity and reserve.
 
-Where a model has no optimum within the time limit, the waterfall plans that model for the tick, and the result says so.
+If a model has no optimum within the time limit, the waterfall plans it for the tick; the result contains the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FlowPlanner:
     """Plans by a min-cost flow; each solve starts from the last one's basis.
 
     Args:
-        time_limit_s: how long the solver may take for one tick, all models together, in seconds.
+        time_limit_s: time limit of the solver for one tick and all models, in seconds.
     """
 
     def __init__(self, time_limit_s: float = 0.25) -> None:
@@ -72,7 +72,7 @@ class FlowPlanner:
     def _damped(
         self, wanted: Mapping[Key, Mapping[str, float]], work: Workload, nearest_first: NearestFirst, now: float
     ) -> dict[Key, Mapping[str, float]]:
-        """The wanted shares without premature reversals; where capacity or overrides change, nothing is held back."""
+        """The wanted shares without premature reversals; a change of capacity or overrides delays nothing."""
         for model in {key.model for key in wanted}:
             serving = {(region, pool.max_share) for (region, of), pool in work.supply.items() if of == model}
             self._hysteresis.set_surroundings(model, (serving, work.limits.overrides), now)

@@ -1,4 +1,4 @@
-"""One model's demand as flows: which pool serves how much of which key."""
+"""One model's demand as flows from keys to pools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Flows:
 
     @classmethod
     def of_shares(cls, problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Flows:
-        """The flows of share tables; keys without a table and regions that are no pool are left out."""
+        """The flows of share tables; keys without a table and regions without a pool are omitted."""
         place = {name: at for at, name in enumerate(problem.shape.pools)}
         rows = [
             (at, place[server], problem.demand[at] * share)
@@ -49,7 +49,7 @@ class Flows:
         return summed(at, self.per_s, groups * pools).reshape(groups, pools)
 
     def shares(self) -> dict[Key, dict[str, float]]:
-        """Share tables by key, each summing to 1; keys that no region can serve are left out."""
+        """Share tables by key, each summing to 1; keys that no region can serve are omitted."""
         shape = self.problem.shape
         tables: dict[Key, dict[str, float]] = {}
         for key, pool, per_s in zip(self.key.tolist(), self.pool.tolist(), self.per_s.tolist(), strict=True):

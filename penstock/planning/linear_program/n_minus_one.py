@@ -1,7 +1,7 @@
 """The capacity that must stay free so that the loss of any one region can be absorbed (N-1), within residency.
 
 When a region is lost, the flow that it served must go to other regions that its residency class permits, while all
-other flow stays. By Gale's theorem (A theorem on flows in networks, Pacific J. Math. 7, 1957) there is room for it
+other flow stays. By Gale's theorem (A theorem on flows in networks, Pacific J. Math. 7, 1957) it fits
 unless, for some set U of regions, the lost region's classes that may only be in U, together with the flow that the
 other regions of U already serve, exceed the capacity of those other regions: the *excess* of U at the loss. Only unions
 of permitted sets that contain the lost region can have the largest excess: with nested residency classes, as many sets
@@ -23,7 +23,7 @@ number the excess found is a lower bound."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confinements:
-    """The sets of pools that some of a model's demand may not leave, and the groups inside each."""
+    """The sets of pools that some of a model's demand may not leave, and the groups confined to each."""
 
     pools: Flags
     """By (set, pool)."""
@@ -57,7 +57,7 @@ def confinements(permitted: Flags) -> Confinements:
 
 
 def excesses(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_per_s: Floats) -> Floats:
-    """Requests per second without a place, by (set, lost pool); -inf where the pool is not in the set or has failed.
+    """Requests per second that do not fit, by (set, lost pool); -inf if the pool is not in the set or has failed.
 
     Args:
         sets: the model's confinements.
@@ -71,7 +71,7 @@ def excesses(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_
 
 
 def worst(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_per_s: Floats) -> Floats:
-    """Requests per second without a place, by lost pool; 0 where all of them have one. Arguments as for `excesses`."""
+    """Requests per second that do not fit, by lost pool. Arguments as for `excesses`."""
     lacking: Floats = excesses(sets, by_group, load_per_s, capacity_per_s).max(axis=0, initial=0.0)
     return lacking
 

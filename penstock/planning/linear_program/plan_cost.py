@@ -1,4 +1,4 @@
-"""What a share table costs, by the objective that the linear program minimises; every planner is measured by it."""
+"""The cost of share tables by the objective of the linear program, which all planners are compared by."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Cost(msgspec.Struct, frozen=True):
     gpu: float = 0.0
     change: float = 0.0
     reserve: float = 0.0
-    """Priced flow that would have no place after the loss of one region."""
+    """Cost of flow that would not fit after the loss of one region."""
     past_target: float = 0.0
     no_room: float = 0.0
 
     @property
     def total(self) -> float:
-        """What the planner minimises."""
+        """The objective of the planner."""
         return float(sum(msgspec.structs.astuple(self)))
 
     def __add__(self, other: Cost) -> Cost:
-        """The cost of two models together."""
+        """The sum of two costs."""
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Cost(*(mine + theirs for mine, theirs in pairs))
+        return Cost(*(first + second for first, second in pairs))
 
 
 def evaluate(flows: Flows) -> Cost:

@@ -1,4 +1,4 @@
-"""The capacity that is missing, and where, by a planner's own flows."""
+"""Missing capacity by region, computed from a planner's flows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTICEABLE_SLOTS = 0.01
 
 
 def shortfalls(flows: Flows) -> list[Shortfall]:
-    """What one model lacks, the largest first: now, then at the loss of each region if the policy asks for reserve."""
+    """Shortfalls of one model, the largest first: now, then at each region's loss if the policy requires reserve."""
     problem, load, groups = flows.problem, flows.load_per_s(), flows.by_group()
     found = _past_target(problem, groups, load)
     if problem.survive_one_loss:

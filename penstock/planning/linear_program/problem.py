@@ -1,4 +1,4 @@
-"""One tick's planning problem of one model, as arrays. Models are planned apart: their pools share nothing."""
+"""One tick's planning problem of one model, as arrays. Models are planned separately."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.planning.linear_program.n_minus_one import Confinements
 from penstock.planning.share_moves import Key
 
 RETURN_COST = 0.1
-"""Moving demand to its home costs this part of what other changes cost: so little that demand returns, and enough that
-of two equal plans the one with fewer changes is chosen."""
+"""Cost of moving demand to its home, as a part of the cost of other changes: low enough that demand returns, and high
+enough that of two equal plans the one with fewer changes is chosen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What stays the same while the same classes have demand and the same regions have the model."""
+    """The part of a problem that is constant while the same classes have demand and the same regions have the model."""
 
     model: str
     keys: tuple[Key, ...]
@@ -30,9 +30,9 @@ class Shape:
     group_of: Ints
     """By key."""
     origin_of: Ints
-    """By key: the place of its origin in `Distances.names`."""
+    """By key: the index of its origin in `Distances.names`."""
     pool_at: Ints
-    """By pool: its place in `Distances.names`."""
+    """By pool: its index in `Distances.names`."""
     confinements: Confinements
 
 
@@ -47,14 +47,14 @@ class Held:
     """By key."""
 
     def stays_per_s(self, demand: Floats) -> Floats:
-        """The part of each flow that is no change: the share in force of the demand now, in requests/s."""
+        """The unchanged part of each flow: the share in force times the current demand, in requests/s."""
         stays: Floats = demand[self.key] * self.share
         return stays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """What each kind of scarcity costs (s per request): all ordinary costs < reserve < past target < no room.
+    """The price of each kind of scarcity (s per request): all ordinary costs < reserve < past target < no room.
 
     The prices follow from the problem, so that no weight in a policy can change their order.
     """
@@ -80,7 +80,7 @@ class Problem:
     """By key: some permitted pool may have all of it, so the pools on a ramp are held to `max_share`."""
     target_utilisation: float
     reach_s: Floats
-    """By (place of an origin, pool): round trip, egress cost, and a tiny amount that breaks ties by name."""
+    """By (index of the origin, pool): round trip, egress cost, and a tiny amount that breaks ties by name."""
     egress_s: Floats
     """The egress part of `reach_s`."""
     gpu_s: Floats
@@ -114,7 +114,7 @@ class Problem:
         )
         largest = 2.0 ** np.ceil(np.log2(max(ordinary, 1.0)))
         reserve = 4.0 * largest
-        # One more request in a pool can add to the shortfalls of several losses.
+        # One more request in a pool can increase the shortfalls of several losses.
         past_target = 2.0 * largest + self.shape.confinements.max_affected * reserve
         return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
 

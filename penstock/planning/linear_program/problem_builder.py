@@ -1,4 +1,4 @@
-"""From demand, supply and the plan in force to one problem per model."""
+"""Builds one problem per model from demand, supply and the plan in force."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.planning.share_moves import Key
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Model, Policy
 
 MIN_DEMAND_PER_S = 1e-3
-"""The demand (requests/s) that a class without demand is planned for, so that it has shares."""
+"""Demand (requests/s) assumed for a class without demand, so that it has shares."""
 
 MIN_SLOTS = 1e-3
-"""The fewest slots of a pool that can serve, however old its last report is."""
+"""Minimum slots of a pool that can serve, whatever the age of its last report."""
 
 TIE_S = 1e-6
-"""The cost (s) of one place in the order of region names, which decides between regions that are otherwise equal."""
+"""Cost (s) per position in the order of region names, which breaks ties between regions."""
 
 
 class ProblemBuilder:
@@ -151,14 +151,14 @@ class ProblemBuilder:
         return rtt_s + egress_s + TIE_S * np.arange(len(shape.pools)), egress_s
 
     def _origin(self, shape: Shape) -> Ints:
-        """By key: the pool of its origin; -1 where the origin has no permitted pool."""
+        """By key: the pool of its origin; -1 if the origin has no permitted pool."""
         pool_at = np.full(len(self.distances.names), -1, dtype=np.intp)
         pool_at[shape.pool_at] = np.arange(len(shape.pools))
         origin = pool_at[shape.origin_of]
         return np.where((origin >= 0) & shape.permitted[shape.group_of, origin], origin, -1)
 
     def _home(self, shape: Shape, alive: Flags) -> Ints:
-        """By key: the nearest permitted pool that can serve, the first by name among equals; -1 where there is none."""
+        """By key: the nearest permitted pool that can serve, the first by name among equals; -1 if there is none."""
         usable = (shape.permitted & alive[None, :])[shape.group_of]
         rtt_ms = np.where(usable, self.distances.apart_ms[:, shape.pool_at][shape.origin_of], np.inf)
         return np.where(usable.any(axis=1), rtt_ms.argmin(axis=1), -1)

@@ -73,11 +73,11 @@ class Program:
 
     @property
     def rows(self) -> int:
-        """How many rows there are now."""
+        """Number of rows."""
         return self.n_minus_one_at + len(self.row_set)
 
     def matrix(self) -> Matrix:
-        """The coefficients of the rows that are always there, by column."""
+        """The coefficients of all rows except N-1 rows, by column."""
         arcs = np.arange(len(self.arc_key))
         pieces = np.arange(self.shortfalls_at)
         arc_rows = [self.arc_key, self.keys + self.arc_pool]

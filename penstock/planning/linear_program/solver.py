@@ -9,7 +9,7 @@ What HiGHS 1.15 does, and what follows from it:
 - the parallel simplex ignores a given basis (issue 2913) and interior point has none, so the solver is the serial dual
   simplex;
 - a warm start may report an answer as optimal that is not (issues 3194, 3294), so the duality gap of each answer is
-  checked here, and the program is solved again without the basis where it does not close.
+  checked here, and the program is solved again without the basis if it does not close.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.program import Bounds, Matrix, Program
 
 MAX_GAP = 1e-6
-"""The part of its cost by which an answer may exceed the bound that its own prices prove."""
+"""Maximum relative gap between the cost of a solution and the bound that its dual prices prove."""
 
 NEGLIGIBLE_S = 1e-5
-"""A reduced cost (s) this far on the wrong side is rounding."""
+"""Reduced costs (s) below this are rounding errors."""
 
 NOTICEABLE_PER_S = 1e-6
-"""A shortfall must grow by this much (requests/s), and by this part of the pool's capacity, to be worth an N-1 row."""
+"""Minimum growth of a shortfall, in requests/s and as a part of the pool's capacity, that adds an N-1 row."""
 
 
 class Unsolved(Exception):
@@ -59,7 +59,7 @@ class ModelSolver:
 
     @property
     def ran_s(self) -> float:
-        """How long HiGHS has run on this program altogether, in seconds."""
+        """Total run time of HiGHS on this program, in seconds."""
         return float(self._highs.getRunTime())
 
     def solve(self, problem: Problem, limit_s: float) -> Flows:
@@ -67,7 +67,7 @@ class ModelSolver:
 
         Args:
             problem: of this shape.
-            limit_s: how long HiGHS may run, in seconds.
+            limit_s: time limit of HiGHS, in seconds.
 
         Raises:
             OutOfTime: no optimum within the limit.
@@ -134,7 +134,7 @@ class ModelSolver:
         raise Unsolved("the solver's optimum does not close its duality gap")
 
     def _is_optimal(self, values: Floats, row_prices: Floats, reduced_costs: Floats) -> bool:
-        """Whether the answer's own prices prove, by weak duality, that no other answer is cheaper."""
+        """Whether the solution's dual prices prove, by weak duality, that no other solution is cheaper."""
         bounds = self._bounds
         bound = _least(row_prices, bounds.row_lower, bounds.row_upper) + _least(
             reduced_costs, bounds.lower, bounds.upper
@@ -144,7 +144,7 @@ class ModelSolver:
 
 
 def _changed(*pairs: tuple[Floats, Floats]) -> NDArray[np.int32]:
-    """The places at which any of these arrays differ; those that are new in the second array differ."""
+    """The indexes at which any of these arrays differ; new elements of the second array differ."""
     differs = np.ones(len(pairs[0][1]), np.bool_)
     known = len(pairs[0][0])
     differs[:known] = np.logical_or.reduce([before != after[:known] for before, after in pairs])
@@ -152,7 +152,7 @@ def _changed(*pairs: tuple[Floats, Floats]) -> NDArray[np.int32]:
 
 
 def _least(prices: Floats, lower: Floats, upper: Floats) -> float:
-    """The least sum of priced amounts within their bounds; negligible prices count as none."""
+    """The minimum sum of priced amounts within their bounds; negligible prices count as zero."""
     priced = np.abs(prices) > NEGLIGIBLE_S
     return float((prices[priced] * np.where(prices > 0.0, lower, upper)[priced]).sum())
 

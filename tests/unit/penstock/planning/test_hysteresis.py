@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.planning.hysteresis import MAX_TURN_DELAY_S, PASSING, SETTLED_S, TURN_AWAY, TURN_HOME, Hysteresis
+from penstock.planning.hysteresis import (
+    MAX_REVERSAL_DELAY_S,
+    REVERSAL_AWAY,
+    REVERSAL_HOME,
+    SETTLED_S,
+    SHRINKING,
+    Hysteresis,
+)
 from penstock.planning.share_moves import Key
 
 KEY = Key("a", "m", "r")
@@ -37,10 +44,10 @@ def away(hysteresis: Hysteresis) -> Shares:
 def test_demand_leaves_home_late_and_comes_back_soon() -> None:
     hysteresis = resting()
     leaves = waited_s(hysteresis, {"a": 1.0}, {"a": 0.6, "b": 0.4}, 0.0)
-    assert TURN_AWAY / 0.4 - 1.0 <= leaves <= TURN_AWAY / 0.4 + 1.0
+    assert REVERSAL_AWAY / 0.4 - 1.0 <= leaves <= REVERSAL_AWAY / 0.4 + 1.0
     standing = away(hysteresis)
     returns = waited_s(hysteresis, standing, {"a": 0.9, "b": 0.1}, 21.0)
-    assert returns <= TURN_HOME / 0.3 + 1.0 < leaves
+    assert returns <= REVERSAL_HOME / 0.3 + 1.0 < leaves
 
 
 def test_a_small_turn_waits_longer_than_a_large_one() -> None:
@@ -49,7 +56,7 @@ def test_a_small_turn_waits_longer_than_a_large_one() -> None:
 
 
 def test_a_turn_wanted_without_a_break_is_made_however_small_it_is() -> None:
-    assert waited_s(resting(), {"a": 1.0}, {"a": 0.97, "b": 0.03}, 0.0) == MAX_TURN_DELAY_S
+    assert waited_s(resting(), {"a": 1.0}, {"a": 0.97, "b": 0.03}, 0.0) == MAX_REVERSAL_DELAY_S
 
 
 def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:
@@ -69,9 +76,9 @@ def moves(wishes: list[float]) -> bool:
 
 def test_a_turn_that_is_wanted_less_and_less_is_over_before_it_is_made() -> None:
     passing = [0.6] * 4 + [0.6 * 0.88**tick for tick in range(40)]
-    assert sum(passing[1:]) / 2 > TURN_AWAY, "for as long, and as much, as a lasting one takes"
+    assert sum(passing[1:]) / 2 > REVERSAL_AWAY, "for as long, and as much, as a lasting one takes"
     assert not moves(passing)
-    assert moves([0.6] * 4 + [0.6 * (0.6 + 0.4 * PASSING)] * 10), "what falls a little and lasts is made"
+    assert moves([0.6] * 4 + [0.6 * (0.6 + 0.4 * SHRINKING)] * 10), "what falls a little and lasts is made"
     assert moves([0.9] * 3 + [0.4] * 20), "and so is what falls far and lasts"
 
 

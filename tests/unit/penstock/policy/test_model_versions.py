@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.model_versions import place_of, version_at
+from penstock.policy.model_versions import session_position, version_at
 from penstock.policy.policy import ModelVersions, Version
 
 SESSIONS = [f"session-{n}".encode() for n in range(4000)]
@@ -17,7 +17,7 @@ def split(*percents: float) -> ModelVersions:
 
 
 def served(versions: ModelVersions) -> list[str]:
-    return [version_at(versions, place_of("t", "m", session)) for session in SESSIONS]
+    return [version_at(versions, session_position("t", "m", session)) for session in SESSIONS]
 
 
 def test_sessions_fall_into_versions_by_their_shares() -> None:
@@ -37,8 +37,10 @@ def test_blue_and_green() -> None:
 
 
 def test_a_session_is_one_of_its_tenant_and_model() -> None:
-    assert place_of("t", "m", b"s") == place_of("t", "m", b"s")
-    assert len({place_of("t", "m", b"s"), place_of("u", "m", b"s"), place_of("t", "n", b"s")}) == 3
+    assert session_position("t", "m", b"s") == session_position("t", "m", b"s")
+    assert (
+        len({session_position("t", "m", b"s"), session_position("u", "m", b"s"), session_position("t", "n", b"s")}) == 3
+    )
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6), st.floats(0.0, 100.0, exclude_max=True))
