@@ -1,4 +1,4 @@
-"""Reads secrets from files. Errors name the file and the remedy, never the content."""
+"""Reads secrets from files. Error messages name the file and the remedy, never the content."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import os
 import stat
 from pathlib import Path
 
-MAX_FILE_BYTES = 64 * 1024
-"""A few lines hold a secret; anything larger is another file."""
+from penstock.wire.signing import MIN_KEY_BYTES, FleetKey
 
-REMEDY = "make one with `openssl rand -hex 32`"
+MAX_FILE_BYTES = 64 * 1024
+"""Maximum size of a file of secrets."""
+
+REMEDY = "create one with `openssl rand -hex 32`"
+
+_FLEET_KEY_REMEDY = f"{REMEDY} and give the same file to every agent and control plane"
 
 
 class BadSecret(Exception):
-    """The file cannot be used; the message names it and the remedy, and shows nothing of what it holds."""
+    """The file is unusable; the message names the file and the remedy, and contains nothing of the secret."""
 
 
 def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY) -> list[bytes]:
-    """The secrets of a file, one a line; blank lines and the space around a secret do not count.
+    """Return the secrets of a file: one per line; blank lines and surrounding white space are ignored.
 
     Args:
-        path: the file, which others than its owner and group must not be able to read or write.
-        what: what it holds, for the message, such as "fleet key".
-        min_bytes: a shorter secret is refused: it may be guessed.
-        remedy: where another one is to be had.
+        path: the file; users other than its owner and group must not have access.
+        what: name of the secret for messages, such as "fleet key".
+        min_bytes: minimum length of a secret; a shorter one could be guessed.
+        remedy: how to obtain a secret, for messages.
 
     Raises:
-        BadSecret: the file is missing, unreadable, open to others, too large or empty, or a secret is too short.
+        BadSecret: the file is missing, unreadable, accessible to all users, too large or empty, or a secret is too
+            short.
     """
     content = read_file(path, what, remedy)
     secrets = [line.strip() for line in content.splitlines() if line.strip()]
@@ -40,28 +45,37 @@ def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY)
 
 
 def read_secret(path: Path, what: str, *, min_bytes: int) -> bytes:
-    """The one secret of a file; like `read_secrets`.
+    """Return the only secret of a file; see `read_secrets`.
 
     Raises:
-        BadSecret: as there, or the file has several lines.
+        BadSecret: as for `read_secrets`, or the file has several lines.
     """
     secrets = read_secrets(path, what, min_bytes=min_bytes)
     if len(secrets) > 1:
-        raise BadSecret(f"{path}: holds no {what}, which is one line; {REMEDY}")
+        raise BadSecret(f"{path}: the {what} must be one line; {REMEDY}")
     return secrets[0]
 
 
+def load_fleet_key(path: Path) -> FleetKey:
+    """Read the fleet key, which agents and control planes share: one key per line, newest first.
+
+    Raises:
+        BadSecret: the file is unusable.
+    """
+    return FleetKey(*read_secrets(path, "fleet key", min_bytes=MIN_KEY_BYTES, remedy=_FLEET_KEY_REMEDY))
+
+
 def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> bytes:
-    """The content of a file of limited size.
+    """Return the content of a file of limited size.
 
     Args:
         path: the file.
-        what: what it holds, for the message.
-        remedy: where another one is to be had.
-        public: the file is no secret; every user may read it.
+        what: name of the content, for messages.
+        remedy: how to obtain the content, for messages.
+        public: whether the content is not secret, so that every user may have access.
 
     Raises:
-        BadSecret: the file is missing, unreadable or too large, or a secret that others may read.
+        BadSecret: the file is missing, unreadable or too large, or is a secret that is accessible to all users.
     """
     try:
         with path.open("rb") as file:
@@ -70,7 +84,7 @@ def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> by
     except OSError as error:
         raise BadSecret(f"{path}: cannot read the {what}: {error.strerror}; {remedy}") from None
     if not public and stat.S_ISREG(mode) and mode & stat.S_IRWXO:
-        raise BadSecret(f"{path}: the {what} is open to every user of this machine; chmod o-rwx {path}")
+        raise BadSecret(f"{path}: the {what} is accessible to every user of this machine; run chmod o-rwx {path}")
     if len(content) > MAX_FILE_BYTES:
-        raise BadSecret(f"{path}: holds no {what}, for it has more than {MAX_FILE_BYTES} bytes; {remedy}")
+        raise BadSecret(f"{path}: the file of the {what} is larger than {MAX_FILE_BYTES} bytes; {remedy}")
     return content

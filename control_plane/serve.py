@@ -17,12 +17,12 @@ from fastapi import FastAPI
 
 from adapters.etcd.etcd_connection import Tls
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.fleet_key import load_fleet_key
 from adapters.geoip_lookup import GeoIpLookup
+from adapters.secret_file import load_fleet_key
 from adapters.store.members import Member
 from control_plane.api.client_connections import BoundedConnection
 from control_plane.api.forwarded_for import behind_proxies
-from control_plane.api.tls_certificate import Certificate, authorities
+from control_plane.api.tls_certificate import Certificate, trust_context
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.auth.api_keys import ApiKeys
 from control_plane.auth.authentication import Access
@@ -78,7 +78,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         policy_reader=_reader(settings),
         rng=Random(),
         webhook_secret=webhook_secret,
-        trust=authorities(ca_file) if ca_file is not None else None,
+        trust=trust_context(ca_file) if ca_file is not None else None,
     )
     app = control_plane.create_api(access, geoip)
     # Takes 0.3 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
@@ -91,9 +91,9 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     campaign = await control_plane.start()
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
-    besides = [asyncio.create_task(geoip.keep_reloading(), name="geoip")]
+    background = [asyncio.create_task(geoip.keep_reloading(), name="geoip")]
     if certificate is not None and config.ssl is not None:
-        besides.append(asyncio.create_task(certificate.keep_fresh(config.ssl), name="certificate"))
+        background.append(asyncio.create_task(certificate.keep_reloading(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)
     try:
         done, _ = await asyncio.wait({campaign, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +101,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         await control_plane.stop()
         server.should_exit = True
         await asyncio.wait({serving})
-        for task in (stopping, *besides):
+        for task in (stopping, *background):
             task.cancel()
         await http.aclose()
         await store.close()
@@ -189,5 +189,6 @@ def _listen(address: HostPort) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=512)
     except OSError as error:
-        said = str(error.strerror).partition(" (while")[0]  # Python adds what it was given, type and all
-        raise CannotListen(f"cannot listen on {address}: {said}; choose another address or port") from None
+        # Python appends the address that it was given, with its type.
+        reason = str(error.strerror).partition(" (while")[0]
+        raise CannotListen(f"cannot listen on {address}: {reason}; choose another address or port") from None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from adapters.fleet_key import load_fleet_key
+from adapters.secret_file import load_fleet_key
 from regional_agent.config.file_descriptors import raise_limit, shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.http.limits import Limits

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from random import Random
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
 import structlog
 
@@ -101,15 +100,6 @@ class Informer:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def _run(self) -> None:
         failures = 0

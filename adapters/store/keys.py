@@ -34,7 +34,7 @@ AUDIT_HEAD = ROOT + "audit-head"
 JOURNAL = ROOT + "journal/"
 """Recent events, written by the leaders."""
 
-ANSWERS = ROOT + "answers/"
+IDEMPOTENCY_RECORDS = ROOT + "idempotency/"
 """Requests with an Idempotency-Key, by a digest of the caller and the key; each has a lease."""
 
 AUDIT_BLOCK = 100
@@ -84,9 +84,9 @@ def journal_entry(number: int) -> str:
     return f"{JOURNAL}{number:012d}"
 
 
-def answer(name: str) -> str:
+def idempotency_record(name: str) -> str:
     """The stored claim and response of one request; lives as long as its lease."""
-    return ANSWERS + name
+    return IDEMPOTENCY_RECORDS + name
 
 
 def audit_entry(seq: int) -> str:

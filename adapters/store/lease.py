@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from types import TracebackType
-from typing import Self
 
 import structlog
 
@@ -63,15 +61,6 @@ class Registration:
             except StoreError as error:
                 _log.warning("registration left to expire", key=self._key, reason=str(error))
             self._lease_id = 0
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def _run(self) -> None:
         failures = 0

@@ -1,4 +1,4 @@
-"""Who the client is where proxies are in between, by X-Forwarded-For, of which trusted proxies alone are believed."""
+"""The client's address from X-Forwarded-For, which is used only if it comes from a trusted proxy."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ HEADER = b"x-forwarded-for"
 
 
 def behind_proxies(app: ASGIApp, trusted: Sequence[str]) -> ASGIApp:
-    """The app with the client's address in each request's scope; without trusted proxies, nobody's word is taken.
+    """Return `app` with the client's address in the scope of each request; the header is ignored without proxies.
 
     Args:
-        app: what answers.
-        trusted: addresses and networks of the proxies.
+        app: the application.
+        trusted: addresses and networks of the trusted proxies.
     """
     if not trusted:
         return app
-    return _OneLine(ProxyHeadersMiddleware(app, list(trusted)))  # type: ignore[arg-type]
+    return _JoinedHeader(ProxyHeadersMiddleware(app, list(trusted)))  # type: ignore[arg-type]
 
 
-class _OneLine:
-    """ASGI middleware: lines of the header become one (RFC 9110, 5.3).
+class _JoinedHeader:
+    """ASGI middleware that joins repeated X-Forwarded-For headers into one (RFC 9110, 5.3).
 
-    Some proxies add a line of their own instead of lengthening the one that is there. uvicorn reads the last line
-    alone: behind two such proxies it would take the first of them for the client, and everybody for one.
+    Some proxies add another header instead of appending to the existing one. uvicorn reads only the last header: behind
+    two such proxies it would take the first proxy for the client, so that all clients would share one address.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -34,8 +34,8 @@ class _OneLine:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            lines = [value for name, value in scope["headers"] if name == HEADER]
-            if len(lines) > 1:
+            values = [value for name, value in scope["headers"] if name == HEADER]
+            if len(values) > 1:
                 others = [(name, value) for name, value in scope["headers"] if name != HEADER]
-                scope = {**scope, "headers": [*others, (HEADER, b", ".join(lines))]}
+                scope = {**scope, "headers": [*others, (HEADER, b", ".join(values))]}
         await self._app(scope, receive, send)

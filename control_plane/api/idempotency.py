@@ -14,11 +14,11 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapters.store.claim import Claim, Kept, Phase, current
 from adapters.store.config_store import StoreError
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency_store import MAX_RESPONSE_BYTES, IdempotencyStore
 from control_plane.api.responses import STORE_RETRY_S, problem_response
+from control_plane.audit.idempotency_claim import Claim, IdempotencyRecord, Phase, current
 from control_plane.auth.authentication import Access
 from control_plane.auth.callers import Caller
 
@@ -130,29 +130,29 @@ class _BufferedResponse:
         return start["status"], headers, b"".join(message.get("body", b"") for message in rest)
 
 
-def _repeated_response(kept: Kept, fingerprint: str) -> ASGIApp:
+def _repeated_response(record: IdempotencyRecord, fingerprint: str) -> ASGIApp:
     """Return the response to a request whose key was used before."""
-    if kept.fingerprint != fingerprint:
+    if record.fingerprint != fingerprint:
         return problem_response(422, "this Idempotency-Key was used for another request: use a new one")
-    if kept.phase is Phase.CLAIMED:
-        detail = f"the first request with this Idempotency-Key is in progress at {kept.by}, or was cut off: try again"
+    if record.phase is Phase.CLAIMED:
+        detail = f"the first request with this Idempotency-Key is in progress at {record.by}, or was cut off: try again"
         return problem_response(409, detail, {"retry-after": "1"})
-    if kept.phase is Phase.MADE:
-        detail = f"the change was made (audit entry {kept.audit}), and its response was lost: read the current state"
-        return problem_response(409, detail, made=True, audit=kept.audit)
-    return _Replay(kept)
+    if record.phase is Phase.MADE:
+        detail = f"the change was made (audit entry {record.audit}), and its response was lost: read the current state"
+        return problem_response(409, detail, made=True, audit=record.audit)
+    return _Replay(record)
 
 
 class _Replay:
     """Sends a stored response."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, record: IdempotencyRecord) -> None:
+        self._record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._kept.headers]
-        await send({"type": "http.response.start", "status": self._kept.status, "headers": [*headers, REPLAYED]})
-        await send({"type": "http.response.body", "body": self._kept.body, "more_body": False})
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._record.headers]
+        await send({"type": "http.response.start", "status": self._record.status, "headers": [*headers, REPLAYED]})
+        await send({"type": "http.response.body", "body": self._record.body, "more_body": False})
 
 
 def _request_name(caller: Caller, scope: Scope, key: str) -> str:

@@ -14,9 +14,9 @@ import msgspec
 import structlog
 
 from adapters.store import keys
-from adapters.store.claim import Claim, Kept, Phase
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, StoreError, Unchanged
+from control_plane.audit.idempotency_claim import Claim, IdempotencyRecord, Phase
 
 RETENTION_S = 3600
 """Time (s) for which a response is stored."""
@@ -50,7 +50,7 @@ class IdempotencyStore:
         self._name = name
         self._clock = clock
 
-    async def claim(self, name: str, fingerprint: str) -> Claim | Kept:
+    async def claim(self, name: str, fingerprint: str) -> Claim | IdempotencyRecord:
         """Return a claim to handle a request, or its stored state if it was handled or is being handled.
 
         Args:
@@ -60,7 +60,7 @@ class IdempotencyStore:
         Raises:
             StoreError: the store does not answer, or the stored state cannot be decoded; do not handle the request.
         """
-        key = keys.answer(name)
+        key = keys.idempotency_record(name)
         item = await self._store.get(key)
         if item is None:
             await self._make_room()
@@ -68,7 +68,7 @@ class IdempotencyStore:
             stored = _decode(item.value)
             if stored.phase is not Phase.CLAIMED or self._clock() - stored.at < CLAIM_TIMEOUT_S:
                 return stored
-        own = Kept(fingerprint, self._name, self._clock())
+        own = IdempotencyRecord(fingerprint, self._name, self._clock())
         lease_id = await self._store.grant_lease(RETENTION_S)
         expected = Unchanged(key, item.mod_revision if item is not None else 0)
         result = await self._store.commit([expected], [Put(key, encode(own), lease_id)])
@@ -81,14 +81,14 @@ class IdempotencyStore:
 
     async def answered(self, claim: Claim, status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> None:
         """Store the response of a successful request; if the store does not answer, only the change stays marked."""
-        kept = msgspec.structs.replace(claim.kept, phase=Phase.ANSWERED, status=status, headers=headers, body=body)
+        record = msgspec.structs.replace(claim.record, phase=Phase.ANSWERED, status=status, headers=headers, body=body)
         try:
-            result = await self._store.commit([claim.unchanged], [claim.put(kept)])
+            result = await self._store.commit([claim.unchanged], [claim.put(record)])
         except StoreError as error:
             _log.warning("idempotent response not stored", reason=str(error))
             return
         if result.succeeded:
-            claim.wrote(kept, result.revision)
+            claim.written(record, result.revision)
 
     async def release(self, claim: Claim) -> None:
         """Remove a claim under which nothing was changed, so that the request can be repeated.
@@ -96,14 +96,14 @@ class IdempotencyStore:
         If the outcome of a change is unknown, either the change is marked by now, and this method does nothing, or the
         removed claim prevents it.
         """
-        if claim.kept.phase is not Phase.CLAIMED:
+        if claim.record.phase is not Phase.CLAIMED:
             return
         with suppress(StoreError):
             if (await self._store.commit([claim.unchanged], [Delete(claim.key)])).succeeded:
                 await self._revoke(claim.lease_id)
 
     async def _make_room(self) -> None:
-        items = (await self._store.list(keys.ANSWERS, values=False)).items
+        items = (await self._store.list(keys.IDEMPOTENCY_RECORDS, values=False)).items
         excess = len(items) - MAX_STORED + 1
         if excess > 0:
             oldest = sorted(items, key=lambda item: item.create_revision)[: min(excess, MAX_REMOVED)]
@@ -114,8 +114,8 @@ class IdempotencyStore:
             await self._store.revoke_lease(lease_id)
 
 
-def _decode(value: bytes) -> Kept:
+def _decode(value: bytes) -> IdempotencyRecord:
     try:
-        return decode(value, Kept)
+        return decode(value, IdempotencyRecord)
     except CodecError as error:
         raise StoreError(f"the stored state of a request cannot be decoded: {error}") from error

@@ -96,7 +96,7 @@ class LeaderForwarding:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        hop = self._link.opened(headers.get(HOP_HEADER))
+        hop = self._link.verify_hop(headers.get(HOP_HEADER))
         if hop is not None:
             await self._answer_forwarded(hop.client, scope, receive, send)
             return
@@ -130,14 +130,14 @@ class LeaderForwarding:
         query = scope["query_string"].decode("latin-1")
         target = quote(scope["path"]) + (f"?{query}" if query else "")
         try:
-            reply = await self._link.ask(
+            reply = await self._link.forward(
                 leader, scope["method"], target, forwarded, body, client=_client(scope), within_s=rule.timeout_s
             )
-        except LeaderUnavailable as away:
+        except LeaderUnavailable as error:
             if rule.local_fallback:
                 await self._app(scope, replay_body(body, receive), send)
             else:
-                await _leader_unavailable(leader, str(away))(scope, receive, send)
+                await _leader_unavailable(leader, str(error))(scope, receive, send)
             return
         if reply.status == 401:
             reason = "it rejects your credential, which is valid here: configure the same callers everywhere"

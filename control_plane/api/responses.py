@@ -11,9 +11,9 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from adapters.store.claim import ClaimLost
 from adapters.store.config_store import StoreError
 from control_plane.audit.audit_log import ChangeRefused
+from control_plane.audit.idempotency_claim import ClaimLost
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"

@@ -1,4 +1,4 @@
-"""The API's certificate: taken up anew when its files change, without a connection lost."""
+"""The certificate of the HTTP API: reloaded when its files change, without closing connections."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ import structlog
 
 from adapters.file_stamp import Stamp, file_stamp
 
-LOOK_S = 5.0
-"""Time (s) between two looks at the files."""
+POLL_S = 5.0
+"""Time (s) between two checks for changed files."""
 
 _log = structlog.get_logger(__name__)
 
 
 class BadCertificate(Exception):
-    """The certificate and key cannot be used; the message names the files and why."""
+    """The certificate or key is unusable; the message names the files and the error."""
 
 
 class Certificate:
-    """A certificate with its key.
+    """A certificate and its private key.
 
     Args:
-        certificate: PEM, with the chain.
-        key: PEM.
+        certificate: PEM file with the certificate chain.
+        key: PEM file with the private key.
 
     Raises:
-        BadCertificate: they cannot be used now. Once they could, a bad state of them is logged and changes nothing.
+        BadCertificate: the files are unusable at startup. Later errors are only logged.
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = (certificate, key)
-        self._stamps = self._seen()
-        self._try()
+        self._stamps = self._current_stamps()
+        self._validate()
 
-    async def keep_fresh(self, context: ssl.SSLContext) -> None:
-        """Put the files into `context` whenever they change: connections made from then on have them."""
+    async def keep_reloading(self, context: ssl.SSLContext) -> None:
+        """Load the files into `context` whenever they change; new connections use them. Runs until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.refresh(context)
+            await asyncio.sleep(POLL_S)
+            self.reload_if_changed(context)
 
-    def refresh(self, context: ssl.SSLContext) -> bool:
-        """Put the files into `context` if they changed since the last look; whether they did and are good."""
-        stamps = self._seen()
+    def reload_if_changed(self, context: ssl.SSLContext) -> bool:
+        """Load changed files into `context`; return whether changed and valid files were loaded."""
+        stamps = self._current_stamps()
         if stamps == self._stamps:
             return False
         try:
-            # First where it does no harm: files that are half replaced do not fit together.
-            self._try()
+            # In a separate context first: half-replaced files do not match and would leave `context` unusable.
+            self._validate()
             context.load_cert_chain(*self._files)
         except (BadCertificate, OSError) as error:
-            _log.error("certificate not taken up; the one before stays", reason=str(error))
+            _log.error("certificate not reloaded; the previous one stays in use", reason=str(error))
             return False
         self._stamps = stamps
-        _log.info("certificate taken up", file=str(self._files[0]))
+        _log.info("certificate reloaded", file=str(self._files[0]))
         return True
 
-    def _try(self) -> None:
+    def _validate(self) -> None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
         except OSError as error:
             certificate, key = self._files
-            raise BadCertificate(f"{certificate}, {key}: cannot be used as certificate and key: {error}") from None
+            raise BadCertificate(f"{certificate}, {key}: not a usable certificate and key: {error}") from None
 
-    def _seen(self) -> tuple[Stamp | None, ...]:
+    def _current_stamps(self) -> tuple[Stamp | None, ...]:
         return tuple(file_stamp(path) for path in self._files)
 
 
-def authorities(path: Path) -> ssl.SSLContext:
-    """What believes in certificates that the authorities of a PEM file signed.
+def trust_context(ca_file: Path) -> ssl.SSLContext:
+    """Return a client context that trusts the authorities of a PEM file.
 
     Raises:
-        BadCertificate: it cannot be used.
+        BadCertificate: the file is unusable.
     """
     try:
-        return ssl.create_default_context(cafile=path)
+        return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise BadCertificate(f"{path}: cannot be used as certificates of authorities: {error}") from None
+        raise BadCertificate(f"{ca_file}: not a usable file of CA certificates: {error}") from None

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from adapters.store import claim as claims
 from adapters.store import keys
-from adapters.store.claim import Claim, ClaimLost
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError, Unchanged
+from control_plane.audit import idempotency_claim as claims
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
+from control_plane.audit.idempotency_claim import Claim, ClaimLost
 from control_plane.auth.callers import Caller
 
 MAX_TRIES = 20
@@ -67,7 +67,7 @@ class AuditLog:
             caller: the author of the change.
             action: `noun.verb`.
             target: the object of the change.
-            reason: the caller's reason; at most MAX_REASON characters are kept.
+            reason: the caller's reason; at most MAX_REASON characters are record.
             before: the target before the change: any JSON value, at most MAX_SIDE_BYTES.
             after: the target after the change, likewise.
             expect: preconditions in the store: at least the revision of each key that `do` writes.
@@ -128,10 +128,10 @@ class AuditLog:
         """Write the change, and the mark on the claim, if all preconditions hold; whether it was written."""
         if claim is None:
             return (await self._store.commit(expect, do)).succeeded
-        kept, mark = claim.made(entry.seq)
+        record, mark = claim.mark_made(entry.seq)
         committed = await self._store.commit([*expect, claim.unchanged], [*do, mark])
         if committed.succeeded:
-            claim.wrote(kept, committed.revision)
+            claim.written(record, committed.revision)
             return True
         there = await self._store.get(claim.key)
         if there is None or there.mod_revision != claim.revision:

@@ -41,3 +41,8 @@ def load_admin_token(path: Path) -> AdminToken:
     if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
         raise BadSecret(f"{path}: not a token, which is one line of letters and digits; {REMEDY}")
     return AdminToken(token.decode("ascii"))
+
+
+def may_resend_credential(from_url: str, to_url: str) -> bool:
+    """Whether a credential sent to one URL may be sent to another one: never from TLS to plain HTTP."""
+    return to_url.startswith("https://") or not from_url.startswith("https://")

@@ -19,7 +19,7 @@ from control_plane.auth.callers import Caller, Role
 MAX_FILE_BYTES = 256 * 1024
 """Maximum size of the file: about a thousand keys."""
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """Minimum interval (s) between two checks for a changed file."""
 
 _REMEDY = 'see docs/api.md, API keys; create a digest with `printf %s "$KEY" | sha256sum`'
@@ -74,7 +74,7 @@ class ApiKeys:
     def _reload_if_changed(self) -> None:
         """Reload the file if it has changed."""
         now = self._clock()
-        if now - self._checked_at < LOOK_S:
+        if now - self._checked_at < POLL_S:
             return
         self._checked_at = now
         stamp = file_stamp(self._path)

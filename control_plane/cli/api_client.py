@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.status.status import Status
 
 TIMEOUT_S = 5.0
@@ -184,7 +184,7 @@ class ApiClient:
                 failures.append(message if message.startswith(url) else f"{url}: {message}")
                 continue
             leader = status.leader
-            if status.leading or leader is None or leader.url == url or not may_follow(url, leader.url):
+            if status.leading or leader is None or leader.url == url or not may_resend_credential(url, leader.url):
                 return url, status
             try:
                 return leader.url, self._status_of(leader.url)
@@ -216,11 +216,6 @@ class ApiClient:
         if response.status_code >= 300:
             raise _refusal(url, response)
         return ApiResponse(url, response.status_code, dict(response.headers), response.content)
-
-
-def may_follow(from_url: str, to_url: str) -> bool:
-    """Whether a token sent to one URL may be sent to another URL that it named: never from TLS to plain HTTP."""
-    return to_url.startswith("https://") or not from_url.startswith("https://")
 
 
 def _describe_failure(error: Exception) -> str:

@@ -16,22 +16,22 @@ import msgspec
 import structlog
 
 from adapters.store.members import Member
-from control_plane.cli.api_client import may_follow
+from control_plane.auth.admin_token import may_resend_credential
 from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 HOP_HEADER = "x-penstock-hop"
 
-CONNECT_S = 1.0
-"""Timeout (s) for the leader to accept a connection, and for a free connection while `MAX_AT_ONCE` are in use."""
+CONNECT_TIMEOUT_S = 1.0
+"""Timeout (s) to connect to the leader, and to wait for a free connection while all are in use."""
 
-MAX_AT_ONCE = 64
+MAX_CONNECTIONS = 64
 """Concurrent requests to the leader."""
 
-MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""The status of a thousand regions has some MiB; a larger response is treated as a failure."""
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
+"""Maximum size of a response; the status of a thousand regions has a few MiB."""
 
-HOP_LIVES_S = 60.0
-"""A hop older than this (s) is rejected; the bound allows for clock skew between control planes."""
+MAX_HOP_AGE_S = 60.0
+"""Maximum age (s) of a hop; allows for clock skew between control planes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -80,20 +80,20 @@ class LeaderClient:
         self._member = member
         self._key = key
         self._clock = clock
-        self._heard = True
+        self._reachable = True
         self._http = httpx.AsyncClient(
             verify=trust if trust is not None else ssl.create_default_context(),
             # Control planes connect to one another directly; proxy variables of the environment do not apply.
             trust_env=False,
-            timeout=httpx.Timeout(None, connect=CONNECT_S, pool=CONNECT_S),
-            limits=httpx.Limits(max_connections=MAX_AT_ONCE, max_keepalive_connections=MAX_AT_ONCE),
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
         )
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
 
-    async def ask(
+    async def forward(
         self,
         leader: Member,
         method: str,
@@ -110,48 +110,49 @@ class LeaderClient:
             target: path and query.
             headers: as the client sent them, its credential included.
             client: address of the client.
-            within_s: timeout of the whole exchange, in seconds.
+            within_s: timeout (s) of the whole exchange.
 
         Raises:
             LeaderUnavailable: there is no response.
         """
-        if not may_follow(self._member.url, leader.url):
-            raise LeaderUnavailable("its address is plain http, where a credential that came over TLS is not sent")
+        if not may_resend_credential(self._member.url, leader.url):
+            raise LeaderUnavailable("its URL is plain http, and a credential received over TLS is not sent without TLS")
         hop = Hop(self._member.name, client, self._clock())
         sent = {**headers, HOP_HEADER: self._key.seal(Purpose.HOP, msgspec.json.encode(hop))}
         try:
             async with asyncio.timeout(within_s):
                 reply = await self._exchange(method, leader.url + target, sent, body)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            why = str(error) or type(error).__name__
-            raise self._away(leader, f"it cannot be reached ({why}), so nothing was done") from None
+            reason = str(error) or type(error).__name__
+            raise self._unavailable(leader, f"it cannot be reached ({reason}); the request was not executed") from None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            undone = "" if method == "GET" else "; whether it did what was asked is unknown: look before you try again"
-            raise self._away(leader, f"it did not answer in time or in full ({type(error).__name__}){undone}") from None
-        self._heard = True
+            unknown = "" if method == "GET" else "; the change may have been made: read the state before you try again"
+            reason = f"it did not respond completely in time ({type(error).__name__}){unknown}"
+            raise self._unavailable(leader, reason) from None
+        self._reachable = True
         return reply
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LeaderResponse:
-        answer = bytearray()
+        received = bytearray()
         async with self._http.stream(method, url, headers=dict(headers), content=body) as response:
             async for chunk in response.aiter_bytes():
-                answer += chunk
-                if len(answer) > MAX_ANSWER_BYTES:
-                    raise httpx.ReadError(f"more than {MAX_ANSWER_BYTES} bytes")
-            return LeaderResponse(response.status_code, dict(response.headers), bytes(answer))
+                received += chunk
+                if len(received) > MAX_RESPONSE_BYTES:
+                    raise httpx.ReadError(f"more than {MAX_RESPONSE_BYTES} bytes")
+            return LeaderResponse(response.status_code, dict(response.headers), bytes(received))
 
-    def opened(self, sealed: str | None) -> Hop | None:
-        """The hop of a forwarded request; None where there is none, or it is expired or not signed by the fleet."""
+    def verify_hop(self, sealed: str | None) -> Hop | None:
+        """Return the hop of a forwarded request; None if it is missing, expired or not signed with the fleet key."""
         if sealed is None:
             return None
         try:
             hop = msgspec.json.decode(self._key.open(Purpose.HOP, sealed), type=Hop)
         except (BadSignature, msgspec.DecodeError):
             return None
-        return hop if abs(self._clock() - hop.at) <= HOP_LIVES_S else None
+        return hop if abs(self._clock() - hop.at) <= MAX_HOP_AGE_S else None
 
-    def _away(self, leader: Member, why: str) -> LeaderUnavailable:
-        if self._heard:
-            _log.warning("the leader does not answer", leader=leader.name, url=leader.url, reason=why)
-        self._heard = False
-        return LeaderUnavailable(why)
+    def _unavailable(self, leader: Member, reason: str) -> LeaderUnavailable:
+        if self._reachable:
+            _log.warning("leader unavailable", leader=leader.name, url=leader.url, reason=reason)
+        self._reachable = False
+        return LeaderUnavailable(reason)

@@ -1,6 +1,6 @@
 """Leadership of one control plane as a table of state transitions; a transition that the table lacks is an error.
 
-Safety does not rest on this state. Every write of a leader is fenced by the revision at which its leader key was made
+Safety does not depend on this state. Every write of a leader is fenced by the create revision of its leader key
 (Kleppmann, "How to do distributed locking", 2016), so a late write has no effect. The state avoids futile writes: a
 leader steps down by its own clock before the store lets another control plane take over.
 """
@@ -12,14 +12,13 @@ from enum import StrEnum
 import msgspec
 
 LEASE_TTL_S = 2
-"""How long (s) after a leader's last sign of life another may take over; etcd's default election timeout allows no
-less."""
+"""Time to live (s) of the leader's lease; etcd's default election timeout does not permit less."""
 
 RENEW_S = LEASE_TTL_S / 3
-"""Time (s) between two renewals: two may fail."""
+"""Interval (s) between two renewals: two may fail."""
 
 PROOF_MARGIN_S = 0.25
-"""How much (s) before the lease could expire at the store a leader that cannot renew it stops leading."""
+"""Time (s) before the earliest expiry of its lease at which a leader that cannot renew the lease steps down."""
 
 
 class Role(StrEnum):
@@ -74,7 +73,7 @@ WHY = {
     _E.UNKNOWN: "the store did not answer the campaign",
     _E.RENEWED: "the lease is renewed",
     _E.UNPROVEN: "the lease could not be renewed in time",
-    _E.EXPIRED: "the store says that the lease is gone",
+    _E.EXPIRED: "the lease has expired",
     _E.FENCED: "a fenced write failed: another control plane leads",
     _E.RESIGNED: "resigned",
 }
@@ -94,30 +93,30 @@ class Leadership(msgspec.Struct, frozen=True):
     """Reason of the last transition, for operators."""
 
     def epoch_at(self, now: float) -> int | None:
-        """Returns the epoch to write with now; None if this control plane must not write."""
+        """Return the epoch to write with now; None if this control plane must not write."""
         return self.epoch if self.role is Role.LEADER and now < self.proven_until else None
 
 
 def transition(
-    belief: Leadership, event: ElectionEvent, now: float, *, epoch: int = 0, sent_at: float = 0.0
+    state: Leadership, event: ElectionEvent, now: float, *, epoch: int = 0, sent_at: float = 0.0
 ) -> Leadership:
-    """Returns the state after an event.
+    """Return the state after an event.
 
     Args:
-        now: local clock, in seconds.
-        epoch: with WON, the revision at which the leader key was made.
-        sent_at: with WON and RENEWED, our clock before the lease was asked for, in seconds: it lives at least
-            LEASE_TTL_S from then, however long the answer took.
+        now: local clock (s).
+        epoch: with WON, the revision at which the leader key was created.
+        sent_at: with WON and RENEWED, local clock (s) before the lease was requested: the lease is valid for at least
+            LEASE_TTL_S from then, however long the response took.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in the caller.
     """
-    role = TRANSITIONS[belief.role, event]
+    role = TRANSITIONS[state.role, event]
     leads = role is Role.LEADER
     return Leadership(
         role=role,
-        epoch=(epoch or belief.epoch) if leads else 0,
+        epoch=(epoch or state.epoch) if leads else 0,
         proven_until=sent_at + LEASE_TTL_S - PROOF_MARGIN_S if leads else 0.0,
-        since=belief.since if role is belief.role else now,
-        why=WHY[event] if event is not _E.RENEWED else belief.why,
+        since=state.since if role is state.role else now,
+        why=WHY[event] if event is not _E.RENEWED else state.why,
     )

@@ -21,20 +21,20 @@ from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
 from control_plane.leadership.leader_election import LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
 
-LOOK_S = 1.0
-"""A follower looks at the leader key this often (s) even without a notification of a change."""
+POLL_S = 1.0
+"""Interval (s) at which a follower checks the leader key even without a change notification."""
 
 STAGGER_S = 0.2
-"""Candidates start apart by up to this (s), so that most need not campaign at all."""
+"""Maximum random delay (s) before a campaign, so that control planes do not campaign at the same time."""
 
 RETRY_S = 0.2
-"""Time (s) between two tries to renew a lease that the store did not answer for."""
+"""Time (s) before a failed renewal is retried."""
 
 BACKOFF_CAP_S = 1.0
-"""Longest wait (s) before standing again after the store did not answer."""
+"""Maximum delay (s) before the next campaign after a failed one."""
 
 RESIGN_S = 1.0
-"""How long (s) a resignation may take; after that the lease is left to expire."""
+"""Maximum duration (s) of a resignation; after it, the lease expires by itself."""
 
 _log = structlog.get_logger(__name__)
 
@@ -43,11 +43,11 @@ class LeaderElector:
     """Acquires leadership when there is no leader, and gives it up when the lease can no longer be proven.
 
     Args:
-        store: where the leader key is.
-        member: the value of the leader key: this control plane.
+        store: the store with the leader key.
+        member: this control plane; the value of the leader key.
         eligible: whether this control plane can lead now; it campaigns only then.
         rng: source of the jitter.
-        clock: seconds, monotonic.
+        clock: monotonic time (s).
         on_change: called after every change of role; must not block.
     """
 
@@ -67,19 +67,19 @@ class LeaderElector:
         self._rng = rng
         self._clock = clock
         self._on_change = on_change
-        self._stirred = asyncio.Event()
+        self._key_changed = asyncio.Event()
         self._deposed = asyncio.Event()
         self._lease_id = 0
         self._won_epoch = 0
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
-        self.mirror = Mirror(store, keys.LEADER, Member, rng=rng, on_change=self._stirred.set)
-        self.belief = Leadership(since=clock())
+        self.mirror = Mirror(store, keys.LEADER, Member, rng=rng, on_change=self._key_changed.set)
+        self.leadership = Leadership(since=clock())
 
     @property
     def epoch(self) -> int | None:
         """The fencing epoch to write with at this moment; None: do not write."""
-        return self.belief.epoch_at(self._clock())
+        return self.leadership.epoch_at(self._clock())
 
     @property
     def leader(self) -> Seen[Member] | None:
@@ -88,7 +88,7 @@ class LeaderElector:
 
     @property
     def was_leader_last(self) -> bool:
-        """Whether the leader key, as last seen, was made by this process: it may be gone, and no other is known."""
+        """Whether this process created the leader key as last read; the key may have expired since."""
         leader = self.leader
         return leader is not None and leader.create_revision == self._won_epoch
 
@@ -105,55 +105,55 @@ class LeaderElector:
         return leader.value if leader is not None and leader.value.url != self.member.url else None
 
     def start(self) -> asyncio.Task[None]:
-        """Begin, in the task returned, which ends before `stop` only by a defect."""
+        """Start campaigning. The returned task runs until `stop`; if it ends before, that is a defect."""
         self.mirror.informer.start()
         self._task = asyncio.create_task(self._run(), name="campaign")
         return self._task
 
     async def stop(self) -> None:
-        """End; resign where leading, so that another need not wait for the lease to expire."""
+        """Stop. A leader resigns, so that another control plane need not wait for the lease to expire."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
         await self.mirror.informer.stop()
         self._enter(ElectionEvent.RESIGNED)
-        await self._let_go()
+        await self._revoke_lease()
 
     def fenced(self, epoch: int) -> None:
-        """A write under `epoch` found the leader key to be another's: step down, if that is still our epoch."""
-        if self.belief.epoch == epoch:
+        """Step down after a fenced write under `epoch`, if that is still the current epoch."""
+        if self.leadership.epoch == epoch:
             self._enter(ElectionEvent.FENCED)
             self._deposed.set()
 
     async def _run(self) -> None:
         await self.mirror.informer.wait_synced()
         while True:
-            await self._vacancy()
-            if await self._stand():
+            await self._wait_for_vacancy()
+            if await self._campaign():
                 self._failures = 0
-                await self._hold()
-                await self._let_go()
+                await self._keep_lease()
+                await self._revoke_lease()
                 continue
-            await self._let_go()
+            await self._revoke_lease()
             wait_s = full_jitter_s(self._failures, base_s=STAGGER_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
             self._failures += 1
             await asyncio.sleep(wait_s)
 
-    async def _vacancy(self) -> None:
-        """Returns when there is no leader and this control plane is eligible."""
+    async def _wait_for_vacancy(self) -> None:
+        """Return when there is no leader and this control plane is eligible."""
         while True:
-            self._stirred.clear()
+            self._key_changed.clear()
             if not self.mirror.has_key and self._eligible():
                 await asyncio.sleep(self._rng.uniform(0.0, STAGGER_S))
                 if not self.mirror.has_key:
                     return
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._stirred.wait()
+                async with asyncio.timeout(POLL_S):
+                    await self._key_changed.wait()
 
-    async def _stand(self) -> bool:
-        """Try to make the leader key; whether it is ours now."""
+    async def _campaign(self) -> bool:
+        """Try to create the leader key; return whether this control plane created it."""
         self._enter(ElectionEvent.VACANT)
         sent_at = self._clock()
         try:
@@ -174,43 +174,43 @@ class LeaderElector:
         self._enter(ElectionEvent.WON, epoch=made.revision, sent_at=sent_at)
         return True
 
-    async def _hold(self) -> None:
-        """Renew the lease until it cannot be, or a write was fenced."""
+    async def _keep_lease(self) -> None:
+        """Renew the lease until a renewal fails or a write is fenced."""
         wait_s = RENEW_S
-        while self.belief.role is Role.LEADER:
+        while self.leadership.role is Role.LEADER:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(wait_s, max(0.0, self.belief.proven_until - self._clock()))):
+                async with asyncio.timeout(min(wait_s, max(0.0, self.leadership.proven_until - self._clock()))):
                     await self._deposed.wait()
                 return
             wait_s = await self._renew()
 
     async def _renew(self) -> float:
-        """Renew once, within what is proven; returns when (s) to try again."""
+        """Renew once, before the lease could expire; return the time (s) until the next renewal."""
         sent_at = self._clock()
-        if sent_at >= self.belief.proven_until:
+        if sent_at >= self.leadership.proven_until:
             self._enter(ElectionEvent.UNPROVEN)
             return 0.0
         try:
-            async with asyncio.timeout(self.belief.proven_until - sent_at):
+            async with asyncio.timeout(self.leadership.proven_until - sent_at):
                 await self._store.keep_alive(self._lease_id)
         except LeaseLost:
-            self._unless_deposed(ElectionEvent.EXPIRED)
+            self._apply_renewal(ElectionEvent.EXPIRED)
         except (StoreError, TimeoutError) as error:
-            _log.warning("lease not renewed", reason=str(error) or "no answer in time")
+            _log.warning("lease not renewed", reason=str(error) or "timeout")
             return RETRY_S
         else:
-            # An answer that came too late proves nothing: a pause of this process may lie between.
-            late = self._clock() >= self.belief.proven_until
-            self._unless_deposed(ElectionEvent.UNPROVEN if late else ElectionEvent.RENEWED, sent_at=sent_at)
+            # The lease may have expired before a late response is processed, such as after a pause of this process.
+            late = self._clock() >= self.leadership.proven_until
+            self._apply_renewal(ElectionEvent.UNPROVEN if late else ElectionEvent.RENEWED, sent_at=sent_at)
         return RENEW_S
 
-    def _unless_deposed(self, event: ElectionEvent, sent_at: float = 0.0) -> None:
-        """Follow an answer to a renewal, unless a fenced write has ended the leadership meanwhile."""
-        if self.belief.role is Role.LEADER:
+    def _apply_renewal(self, event: ElectionEvent, sent_at: float = 0.0) -> None:
+        """Apply the result of a renewal, unless a fenced write has ended the leadership meanwhile."""
+        if self.leadership.role is Role.LEADER:
             self._enter(event, sent_at=sent_at)
 
-    async def _let_go(self) -> None:
-        """End our lease, and with it a leader key of ours, as far as the store can be reached."""
+    async def _revoke_lease(self) -> None:
+        """Revoke the lease, which deletes this control plane's leader key; give up if the store does not respond."""
         lease_id, self._lease_id = self._lease_id, 0
         if lease_id:
             with suppress(StoreError, TimeoutError):
@@ -218,8 +218,9 @@ class LeaderElector:
                     await self._store.revoke_lease(lease_id)
 
     def _enter(self, event: ElectionEvent, *, epoch: int = 0, sent_at: float = 0.0) -> None:
-        before, self.belief = self.belief, transition(self.belief, event, self._clock(), epoch=epoch, sent_at=sent_at)
-        if self.belief.role is not before.role:
-            self._on_change(self.belief)
-            if Role.LEADER in (before.role, self.belief.role):
-                _log.info("leadership", role=self.belief.role.value, epoch=self.belief.epoch, why=self.belief.why)
+        before = self.leadership
+        self.leadership = after = transition(before, event, self._clock(), epoch=epoch, sent_at=sent_at)
+        if after.role is not before.role:
+            self._on_change(after)
+            if Role.LEADER in (before.role, after.role):
+                _log.info("leadership", role=after.role.value, epoch=after.epoch, why=after.why)

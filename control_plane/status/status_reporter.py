@@ -70,7 +70,7 @@ class StatusReporter:
     def status(self) -> Status:
         """Return the status for operators."""
         now = self._view.now()
-        member, belief = self._campaign.member, self._campaign.belief
+        member, leadership = self._campaign.member, self._campaign.leadership
         rollout = self._mirrors.rollout.seen("")
         policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
         leader, epoch = self._campaign.leader, self._campaign.epoch
@@ -79,9 +79,9 @@ class StatusReporter:
             name=member.name,
             url=member.url,
             leading=epoch is not None,
-            role=belief.role.value,
-            role_age_s=now - belief.since,
-            why=belief.why,
+            role=leadership.role.value,
+            role_age_s=now - leadership.since,
+            why=leadership.why,
             epoch=epoch or 0,
             leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
             store=StoreStatus(up=self._campaign.mirror.store_is_up),
@@ -105,7 +105,7 @@ class StatusReporter:
             at=now,
             epoch=self._campaign.epoch,
             member=self._campaign.member,
-            why=self._campaign.belief.why,
+            why=self._campaign.leadership.why,
             policy=policy_status(self._policies),
             in_force=policy.digest() if policy is not None else None,
             rollout=rollout.value if rollout is not None else None,

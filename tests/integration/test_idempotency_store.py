@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from adapters.store import claim as claims
 from adapters.store import keys
-from adapters.store.claim import Claim, ClaimLost, Kept, Phase
 from adapters.store.config_store import ConfigStore, Put, StoreUnavailable
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.idempotency_store import CLAIM_TIMEOUT_S, RETENTION_S, IdempotencyStore
+from control_plane.audit import idempotency_claim as claims
 from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.idempotency_claim import Claim, ClaimLost, IdempotencyRecord, Phase
 from control_plane.auth.callers import Caller, Role
 from lab.servers.etcd import EtcdServer
 from tests.support.control_planes import ControlPlaneServer, Operator, control_planes
@@ -27,7 +27,7 @@ THING = keys.ROOT + "thing"
 
 
 @contextmanager
-def under(claim: Claim | Kept) -> Iterator[Claim]:
+def under(claim: Claim | IdempotencyRecord) -> Iterator[Claim]:
     """As the request that has this claim."""
     assert isinstance(claim, Claim), claim
     token = claims.current.set(claim)
@@ -54,11 +54,11 @@ async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
         await change(either_store, b"1")
     await one.answered(claim, 201, (("etag", '"1"'),), b"\xff")
     found = await other.claim("name", "print")
-    assert isinstance(found, Kept)
+    assert isinstance(found, IdempotencyRecord)
     assert (found.phase, found.status, found.headers, found.body) == (Phase.ANSWERED, 201, (("etag", '"1"'),), b"\xff")
     assert isinstance(await other.claim("another name", "print"), Claim)
     # A restart forgets nothing, an hour does: the key has a lease.
-    item = await either_store.get(keys.answer("name"))
+    item = await either_store.get(keys.idempotency_record("name"))
     assert item is not None
     assert item.lease_id != 0
 
@@ -67,7 +67,7 @@ async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> N
     planes = [IdempotencyStore(either_store, name, SetClock()) for name in "abcd"]
     found = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
     assert sum(isinstance(one, Claim) for one in found) == 1
-    assert {one.phase for one in found if isinstance(one, Kept)} == {Phase.CLAIMED}
+    assert {one.phase for one in found if isinstance(one, IdempotencyRecord)} == {Phase.CLAIMED}
 
 
 async def test_a_death_between_the_change_and_its_answer(either_store: ConfigStore) -> None:
@@ -76,7 +76,7 @@ async def test_a_death_between_the_change_and_its_answer(either_store: ConfigSto
         await change(either_store, b"1")
     clock.now += RETENTION_S / 2
     found = await IdempotencyStore(either_store, "other", clock).claim("name", "print")
-    assert isinstance(found, Kept)
+    assert isinstance(found, IdempotencyRecord)
     assert (found.phase, found.audit) == (Phase.MADE, 1)
 
 
@@ -84,7 +84,7 @@ async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: 
     clock = SetClock()
     one, other = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
     slow = await one.claim("name", "print")
-    assert isinstance(await other.claim("name", "print"), Kept), "it may be under way"
+    assert isinstance(await other.claim("name", "print"), IdempotencyRecord), "it may be under way"
     clock.now += CLAIM_TIMEOUT_S
     with under(await other.claim("name", "print")) as taken_over:
         # The first wakes up after all.
@@ -100,7 +100,7 @@ async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: 
         await change(either_store, b"slow")
     assert await written(either_store) == (b"1", 1)
     found = await one.claim("name", "print")
-    assert isinstance(found, Kept)
+    assert isinstance(found, IdempotencyRecord)
     assert found.body == b""
 
 
@@ -111,7 +111,7 @@ async def test_several_changes_of_one_request(either_store: ConfigStore) -> None
         await change(either_store, b"2")
     await answers.release(claim)
     found = await answers.claim("name", "print")
-    assert isinstance(found, Kept)
+    assert isinstance(found, IdempotencyRecord)
     assert (found.phase, found.audit) == (Phase.MADE, 2)
 
 
@@ -140,7 +140,7 @@ async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
             await change(faulty, b"late")
     found = await answers.claim("name", "print")
     if done:
-        assert isinstance(found, Kept)
+        assert isinstance(found, IdempotencyRecord)
         assert (found.phase, found.audit) == (Phase.MADE, 1)
     else:
         assert isinstance(found, Claim)

@@ -10,6 +10,7 @@ from random import Random
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store.lease import Registration
 from lab.servers.etcd import EtcdServer, start_etcd
+from tests.support.running import running
 from tests.support.stores import Following, put_when_possible
 from tests.support.wait import until
 
@@ -22,7 +23,7 @@ def registration(store: EtcdStore) -> Registration:
 
 async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with Following(store, KEY) as following:
-        async with registration(store):
+        async with running(registration(store)):
             await following.until(lambda: KEY in following.values)
             own_etcd.kill()
             await asyncio.to_thread(own_etcd.restart)
@@ -36,7 +37,7 @@ async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdSe
 
 
 async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
-    async with registration(store) as mine, asyncio.timeout(30):
+    async with running(registration(store)) as mine, asyncio.timeout(30):
         await until(lambda: mine.registered)
         own_etcd.kill()
         shutil.rmtree(tmp_path / "etcd" / "data")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from adapters.store.members import Member
-from control_plane.api.tls_certificate import BadCertificate, Certificate, authorities
+from control_plane.api.tls_certificate import BadCertificate, Certificate, trust_context
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -125,11 +125,11 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")
-    link = LeaderClient(asks, KEY, trust=authorities(certificates / "authority.pem"))
+    link = LeaderClient(asks, KEY, trust=trust_context(certificates / "authority.pem"))
 
     async def regions() -> LeaderResponse | None:
         try:
-            reply = await link.ask(leader, "GET", "/v1/regions", OPERATOR, client="192.0.2.7", within_s=PATIENCE_S)
+            reply = await link.forward(leader, "GET", "/v1/regions", OPERATOR, client="192.0.2.7", within_s=PATIENCE_S)
         except LeaderUnavailable:
             return None
         return reply if reply.status == 200 else None
@@ -138,11 +138,11 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
     await link.close()
     stranger = LeaderClient(asks, KEY)
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
-        await stranger.ask(leader, "GET", "/v1/regions", OPERATOR, client="", within_s=PATIENCE_S)
+        await stranger.forward(leader, "GET", "/v1/regions", OPERATOR, client="", within_s=PATIENCE_S)
     await stranger.close()
     for bad in ("missing.pem", "keys.yaml"):
         with pytest.raises(BadCertificate, match=bad):
-            authorities(tmp_path / bad)
+            trust_context(tmp_path / bad)
 
 
 async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates: Path) -> None:
@@ -167,15 +167,15 @@ async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates:
     server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     assert await subject() == "api"
-    assert not certificate.refresh(context)
+    assert not certificate.reload_if_changed(context)
     show("next", key=False)
-    assert not certificate.refresh(context)
+    assert not certificate.reload_if_changed(context)
     assert await subject() == "api"
     show("next")
-    assert certificate.refresh(context)
+    assert certificate.reload_if_changed(context)
     assert await subject() == "next"
     shown[0].unlink()
-    assert not certificate.refresh(context)
+    assert not certificate.reload_if_changed(context)
     assert await subject() == "next"
     server.close()
     await server.wait_closed()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from adapters.store.config_store import Changed, Delete, KeyValue, Put
 from adapters.store.informer import Informer
 from tests.support.examples import examples
+from tests.support.running import running
 from tests.support.unsteady_store import NoWait, UnsteadyStore
 from tests.support.wait import until
 
@@ -62,7 +63,7 @@ async def follow_through(steps: list[tuple[str, object]]) -> None:
             failed.append(error)
 
     leases: list[int] = []
-    async with Informer(store, "/p/", on_change, rng=NoWait()) as informer:
+    async with running(Informer(store, "/p/", on_change, rng=NoWait())) as informer:
         for step, argument in steps:
             await take_step(store, leases, step, argument)
         store.lists_to_fail = 0

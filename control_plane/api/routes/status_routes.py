@@ -56,12 +56,12 @@ async def _with_leader_view(link: LeaderClient, own: Status, leader: Member, req
     credential = {"authorization": request.headers["authorization"]}
     client = request.client.host if request.client is not None else ""
     try:
-        reply = await link.ask(leader, "GET", PATH, credential, client=client, within_s=LEADER_TIMEOUT_S)
+        reply = await link.forward(leader, "GET", PATH, credential, client=client, within_s=LEADER_TIMEOUT_S)
         if reply.status != 200:
             raise LeaderUnavailable(f"it answers with status {reply.status}")
         theirs = msgspec.json.decode(reply.body, type=Status)
-    except LeaderUnavailable as away:
-        return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {away}")
+    except LeaderUnavailable as error:
+        return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {error}")
     except msgspec.DecodeError:
         problem = f"{leader.name} at {leader.url} leads: it runs another version"
         return msgspec.structs.replace(own, fleet_problem=problem)

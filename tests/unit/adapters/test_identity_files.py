@@ -70,7 +70,7 @@ def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str, content:
 def test_a_private_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     write_identity(tmp_path, agent_id())
     (tmp_path / PRIVATE_KEY).chmod(0o644)
-    with pytest.raises(BadSecret, match="open to every user"):
+    with pytest.raises(BadSecret, match="accessible to every user"):
         load(tmp_path)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.secret_file import MAX_FILE_BYTES, BadSecret, read_secret, read_secrets
+from adapters.secret_file import MAX_FILE_BYTES, BadSecret, load_fleet_key, read_secret, read_secrets
+from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 SECRET = b"0123456789abcdef"
 
@@ -31,12 +32,12 @@ def test_one_that_is_alone(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "the file of the test key is empty; make one with `openssl rand -hex 32`"),
+        (b"", "the file of the test key is empty; create one with `openssl rand -hex 32`"),
         (b" \n\r\n", "the file of the test key is empty"),
         (SECRET[:15], "the test key has 15 bytes, fewer than 16"),
         (SECRET + b"\nshort-secret", "test key 2 has 12 bytes, fewer than 16"),
-        (SECRET * 2 + b"\n" + SECRET, "holds no test key, which is one line"),
-        (b"x" * (MAX_FILE_BYTES + 1), "holds no test key, for it has more than 65536 bytes"),
+        (SECRET * 2 + b"\n" + SECRET, "the test key must be one line"),
+        (b"x" * (MAX_FILE_BYTES + 1), "the file of the test key is larger than 65536 bytes"),
     ],
 )
 def test_what_cannot_be_used_is_refused_unshown(path: Path, content: bytes, problem: str) -> None:
@@ -49,10 +50,10 @@ def test_what_cannot_be_used_is_refused_unshown(path: Path, content: bytes, prob
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o644, 0o601])
-def test_one_that_is_open_to_everybody_is_refused(path: Path, mode: int) -> None:
+def test_a_file_that_every_user_can_access_is_refused(path: Path, mode: int) -> None:
     path.write_bytes(SECRET)
     path.chmod(mode)
-    with pytest.raises(BadSecret, match=f"open to every user of this machine; chmod o-rwx {path}"):
+    with pytest.raises(BadSecret, match=f"accessible to every user of this machine; run chmod o-rwx {path}"):
         read_secret(path, "test key", min_bytes=16)
 
 
@@ -70,7 +71,20 @@ def test_a_link_counts_as_what_it_leads_to(path: Path, tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(BadSecret, match="absent: cannot read the test key: No such file or directory; make one"):
+    with pytest.raises(BadSecret, match="absent: cannot read the test key: No such file or directory; create one"):
         read_secret(tmp_path / "absent", "test key", min_bytes=16)
     with pytest.raises(BadSecret, match="cannot read the test key: Is a directory"):
         read_secret(tmp_path, "test key", min_bytes=16)
+
+
+def test_fleet_keys_are_read_newest_first(path: Path) -> None:
+    old, new = b"o" * 32, b"n" * 32
+    path.write_bytes(b"\n  " + new + b" \r\n\n" + old + b"\n")
+    key = load_fleet_key(path)
+    assert key.sign(Purpose.PROBE, b"m") == FleetKey(new).sign(Purpose.PROBE, b"m")
+    key.check(Purpose.PROBE, b"m", FleetKey(old).sign(Purpose.PROBE, b"m"))
+    with pytest.raises(BadSignature):
+        key.check(Purpose.PROBE, b"m", FleetKey(b"x" * 32).sign(Purpose.PROBE, b"m"))
+    path.write_bytes(new + b"\nshort")
+    with pytest.raises(BadSecret, match=r"fleet key 2 has 5 bytes.* give the same file to every agent"):
+        load_fleet_key(path)

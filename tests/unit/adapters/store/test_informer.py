@@ -10,6 +10,7 @@ import pytest
 
 from adapters.store.config_store import Changed, Compacted, Delete, Put, StoreError
 from adapters.store.informer import Informer
+from tests.support.running import running
 from tests.support.stores import Following, put
 from tests.support.unsteady_store import MostWait, NoWait, UnsteadyStore
 from tests.support.wait import PATIENCE_S, until
@@ -48,7 +49,7 @@ async def test_not_synced_and_infinitely_old_before_the_first_list(store: Unstea
     informer = Informer(store, "/", rng=NoWait())
     assert not informer.synced
     assert informer.age_s == math.inf
-    async with informer, asyncio.timeout(PATIENCE_S):
+    async with running(informer), asyncio.timeout(PATIENCE_S):
         await informer.wait_synced()
         assert informer.age_s < math.inf
     assert informer.synced
@@ -90,7 +91,7 @@ async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore)
 
     await put(store, "/a", b"")
     informer = Informer(store, "/", on_change, rng=NoWait())
-    async with informer:
+    async with running(informer):
         await informer.wait_synced()
         await put(store, "/b", b"")
         await put(store, "/c", b"")
@@ -102,7 +103,7 @@ async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore)
 async def test_a_silent_watch_is_given_up(store: UnsteadyStore) -> None:
     store.silent = True
     informer = Informer(store, "/", rng=NoWait(), silent_after_s=0.05)
-    async with informer:
+    async with running(informer):
         await until(lambda: len(store.watched_from) >= 3)
         store.silent = False
         await put(store, "/a", b"")
@@ -126,7 +127,7 @@ async def test_no_error_of_a_watch_ends_the_informer(store: UnsteadyStore, error
 
 async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(store: UnsteadyStore) -> None:
     store.watches_to_fail = [Compacted("at once")] * 1000
-    async with Informer(store, "/", rng=MostWait()):
+    async with running(Informer(store, "/", rng=MostWait())):
         await asyncio.sleep(0.5)
     # 0.05 + 0.1 + 0.2 + 0.4 s apart: a slow machine makes it fewer.
     assert 1 <= store.lists <= 5
@@ -134,7 +135,7 @@ async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(store:
 
 async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: UnsteadyStore) -> None:
     informer = Informer(store, "/", rng=Random(1), relist_after_s=0.2)
-    async with informer:
+    async with running(informer):
         await informer.wait_synced()
         store.deaf = True
         await put(store, "/lost", b"")

@@ -9,6 +9,7 @@ import pytest
 from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
 from adapters.store.lease import Registration
 from adapters.store.memory_store import MemoryStore
+from tests.support.running import running
 from tests.support.stores import SetClock
 from tests.support.unsteady_store import NoWait
 from tests.support.wait import PATIENCE_S, found, until
@@ -34,7 +35,7 @@ async def registered(one: Registration) -> None:
 
 async def test_key_is_there_until_stopped() -> None:
     store = MemoryStore()
-    async with registration(store) as mine:
+    async with running(registration(store)) as mine:
         await registered(mine)
         found = await store.get("/agents/a")
         assert found is not None
@@ -47,7 +48,7 @@ async def test_key_is_there_until_stopped() -> None:
 
 async def test_is_renewed_well_within_its_time_to_live() -> None:
     store = MemoryStore()
-    async with registration(store, ttl_s=1) as mine:
+    async with running(registration(store, ttl_s=1)) as mine:
         await registered(mine)
         before = await store.get("/agents/a")
         await asyncio.sleep(1.5)
@@ -56,7 +57,7 @@ async def test_is_renewed_well_within_its_time_to_live() -> None:
 
 async def test_lost_lease_is_made_again() -> None:
     store = MemoryStore()
-    async with registration(store) as mine:
+    async with running(registration(store)) as mine:
         await registered(mine)
         before = await store.get("/agents/a")
         assert before is not None
@@ -73,7 +74,7 @@ async def test_lost_lease_is_made_again() -> None:
 
 async def test_failed_writes_are_tried_again_under_the_same_lease() -> None:
     store = FailingCommits()
-    async with registration(store) as mine:
+    async with running(registration(store)) as mine:
         await registered(mine)
         assert store.to_fail == 0
         assert await store.grant_lease(1) == 2
@@ -92,7 +93,7 @@ async def test_without_its_process_the_key_goes() -> None:
 
 async def test_a_successor_of_the_same_name_keeps_the_key_when_the_old_one_leaves() -> None:
     store = MemoryStore()
-    async with registration(store, b"old") as old:
+    async with running(registration(store, b"old")) as old:
         await registered(old)
         successor = registration(store, b"new")
         successor.start()
@@ -108,7 +109,7 @@ async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left(
     successor = registration(store, b"new")
     successor.start()
     await registered(successor)
-    async with registration(store, b"old") as old:
+    async with running(registration(store, b"old")) as old:
         await registered(old)
     assert (await found(lambda: store.get("/agents/a"))).value == b"new"
     await successor.stop()

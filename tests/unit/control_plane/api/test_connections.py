@@ -21,7 +21,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: north\r\n\r\n"
 class Hasty(BoundedConnection):
     """One that soon loses patience."""
 
-    patience_s = 0.2
+    io_timeout_s = 0.2
     max_connections = 4
 
 
@@ -119,7 +119,7 @@ async def test_who_never_reads_is_cut_off(served: Served) -> None:
 
 
 async def test_idle_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hasty, "patience_s", PATIENCE_S)
+    monkeypatch.setattr(Hasty, "io_timeout_s", PATIENCE_S)
     idle = [await served.connect() for _ in range(Hasty.max_connections)]
     for _ in range(2):
         reader, _ = await served.connect(REQUEST)

@@ -19,7 +19,7 @@ from control_plane.api.idempotency import Idempotency
 from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.request_limits import BodyLimits
 from control_plane.api.responses import Problem, json_response
-from control_plane.auth.api_keys import LOOK_S, ApiKeys
+from control_plane.auth.api_keys import POLL_S, ApiKeys
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Operator
 from tests.support.stores import SetClock
@@ -135,7 +135,7 @@ async def test_what_changes_nothing_keeps_no_answer(
     for _ in range(2):
         assert (await http.post("/v1/explain", headers={**DO, "idempotency-key": "k"})).status_code == 200
     assert changes.done == ["explained", "explained"]
-    assert (await store.list(keys.ANSWERS)).items == ()
+    assert (await store.list(keys.IDEMPOTENCY_RECORDS)).items == ()
 
 
 async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(http: httpx.AsyncClient) -> None:
@@ -180,7 +180,7 @@ async def test_an_answer_is_for_its_caller_alone(
     # The caller's role is taken away: what was answered to an operator is not for a viewer.
     path = tmp_path / "keys.yaml"
     path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
-    clock.now += LOOK_S
+    clock.now += POLL_S
     assert (await make(http)).status_code == 403
 
 
@@ -209,7 +209,7 @@ async def test_what_is_kept_is_bounded(
     monkeypatch.setattr(idempotency_store, "MAX_STORED", 5)
     for number in range(8):
         await make(http, key=str(number))
-    assert len((await store.list(keys.ANSWERS)).items) == 5
+    assert len((await store.list(keys.IDEMPOTENCY_RECORDS)).items) == 5
     assert "idempotency-replayed" in (await make(http, key="3")).headers
     assert "idempotency-replayed" not in (await make(http, key="2")).headers
 
@@ -226,7 +226,7 @@ async def test_a_store_that_is_away_refuses_before_anything_is_done(
 
 async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClient, store: MemoryStore) -> None:
     await make(http, "secret", "the key")
-    (item,) = (await store.list(keys.ANSWERS)).items
+    (item,) = (await store.list(keys.IDEMPOTENCY_RECORDS)).items
     for told in (b"the key", b"Bearer"):
         assert told not in item.key.encode() + item.value
     assert item.lease_id != 0

@@ -37,9 +37,9 @@ def test_a_file_with_a_token(tmp_path: Path) -> None:
         (b"", "the file of the admin token is empty"),
         (b"short", "the admin token has 5 bytes, fewer than 16"),
         (b"two words are no token", "not a token"),
-        (b"two-lines-that-are\nno-token-of-ours-either", "holds no admin token, which is one line"),
+        (b"two-lines-that-are\nno-token-of-ours-either", "the admin token must be one line"),
         ("ä".encode() * 20, "not a token"),
-        (b"x" * 70_000, "holds no admin token"),
+        (b"x" * 70_000, "the file of the admin token is larger"),
     ],
 )
 def test_a_file_without_one(tmp_path: Path, content: bytes, problem: str) -> None:

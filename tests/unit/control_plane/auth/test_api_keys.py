@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.auth.api_keys import LOOK_S, MAX_FILE_BYTES, ApiKeys, BadApiKeys, read_api_keys
+from control_plane.auth.api_keys import MAX_FILE_BYTES, POLL_S, ApiKeys, BadApiKeys, read_api_keys
 from control_plane.auth.callers import Caller, Role
 from tests.support.stores import SetClock
 
@@ -53,17 +53,17 @@ def test_a_change_is_seen_and_a_bad_one_changes_nothing(path: Path) -> None:
     keys = ApiKeys(path, clock)
     write(path, entry("duty", "second"))
     assert keys.caller("second") is None
-    clock.now += LOOK_S
+    clock.now += POLL_S
     assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
     for bad in ("- name: x", "\x00"):
         write(path, bad)
-        clock.now += LOOK_S
+        clock.now += POLL_S
         assert keys.caller("second") == Caller("duty", Role.VIEWER)
     path.unlink()
-    clock.now += LOOK_S
+    clock.now += POLL_S
     assert keys.caller("second") == Caller("duty", Role.VIEWER)
     write(path, "[]")
-    clock.now += LOOK_S
+    clock.now += POLL_S
     assert keys.caller("second") is None
 
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from adapters.store.members import Member
 from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, sealed
-from control_plane.auth.admin_token import AdminToken
-from control_plane.cli.api_client import ApiClient, NoLeader, may_follow
+from control_plane.auth.admin_token import AdminToken, may_resend_credential
+from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.main import app
 from control_plane.cli.status_view import status_view
 from control_plane.policy.source.revision import Origin
@@ -292,7 +292,7 @@ class TestStatus:
     ],
 )
 def test_no_token_leaves_tls(asked: str, leader: str, follows: bool) -> None:
-    assert may_follow(asked, leader) is follows
+    assert may_resend_credential(asked, leader) is follows
 
 
 WITHOUT_JSON = {"serve", "audit export", "policy schema"}

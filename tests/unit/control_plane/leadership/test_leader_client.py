@@ -9,7 +9,7 @@ from adapters.store.members import Member
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.leadership.leader_client import HOP_HEADER, HOP_LIVES_S, Hop, LeaderClient, LeaderUnavailable
+from control_plane.leadership.leader_client import HOP_HEADER, MAX_HOP_AGE_S, Hop, LeaderClient, LeaderUnavailable
 from penstock.wire.signing import FleetKey, Purpose
 from tests.support.api_app import served
 from tests.support.reports import KEY
@@ -27,18 +27,18 @@ async def test_a_hop_is_known_by_its_signature_for_a_while() -> None:
     clock = SetClock()
     link = LeaderClient(Member("north", "http://north"), KEY, clock=clock)
     hop = sealed(clock)
-    assert link.opened(hop) == Hop("south", "192.0.2.7", clock.now)
+    assert link.verify_hop(hop) == Hop("south", "192.0.2.7", clock.now)
     for other in (None, "", "x", hop[:-1], sealed(clock, FleetKey(b"x" * 32)), sealed(clock, purpose=Purpose.PROBE)):
-        assert link.opened(other) is None
-    clock.now += HOP_LIVES_S + 1
-    assert link.opened(hop) is None
+        assert link.verify_hop(other) is None
+    clock.now += MAX_HOP_AGE_S + 1
+    assert link.verify_hop(hop) is None
     await link.close()
 
 
 async def test_a_credential_that_came_over_tls_is_not_sent_without() -> None:
     link = LeaderClient(Member("north", "https://north"), KEY)
     with pytest.raises(LeaderUnavailable, match="plain http"):
-        await link.ask(Member("south", "http://south"), "GET", "/", {}, client="", within_s=1.0)
+        await link.forward(Member("south", "http://south"), "GET", "/", {}, client="", within_s=1.0)
     await link.close()
 
 

@@ -77,11 +77,11 @@ async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> No
 async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) -> None:
     async with standing(shared, "a", eligible=False) as idle, standing(shared, "b") as able:
         await until(lambda: able.epoch is not None)
-        assert idle.belief.role is Role.FOLLOWER
+        assert idle.leadership.role is Role.FOLLOWER
         await able.stop()
         await until(lambda: not idle.mirror.has_key)
         await asyncio.sleep(0.5)  # nothing tells of an election that is not held
-        assert idle.belief.role is Role.FOLLOWER
+        assert idle.leadership.role is Role.FOLLOWER
 
 
 async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemoryStore) -> None:
@@ -94,17 +94,17 @@ async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemorySt
                 stepped_down = first.epoch is None
                 await asyncio.sleep(0.005)
             assert stepped_down
-            assert first.belief.role is Role.FOLLOWER
+            assert first.leadership.role is Role.FOLLOWER
 
 
 async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
     async with standing(shared, "a") as leader:
         await until(lambda: leader.epoch is not None)
-        epoch, proven = leader.epoch, leader.belief.proven_until
+        epoch, proven = leader.epoch, leader.leadership.proven_until
         way(leader).away = True
         await until(lambda: way(leader).failures > 0)
         way(leader).away = False
-        await until(lambda: leader.belief.proven_until > proven)
+        await until(lambda: leader.leadership.proven_until > proven)
         assert leader.epoch == epoch
 
 
@@ -128,7 +128,7 @@ async def test_a_fenced_leader_steps_down_and_lets_go(shared: MemoryStore) -> No
         assert leader.epoch is None
         await until(lambda: leader.leader is not None and leader.leader.value.name == "usurper")
         await until(lambda: leader._lease_id == 0)
-        assert leader.belief.role is Role.FOLLOWER
+        assert leader.leadership.role is Role.FOLLOWER
 
 
 async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
@@ -143,7 +143,7 @@ async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: Memo
 async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: MemoryStore) -> None:
     async with standing(shared, "a") as doubtful:
         way(doubtful).commits_in_doubt = True
-        await until(lambda: doubtful.belief.why == "the store did not answer the campaign")
+        await until(lambda: doubtful.leadership.why == "the store did not answer the campaign")
         assert doubtful.epoch is None
         async with standing(shared, "b") as other:
             await until(lambda: other.epoch is not None)
@@ -166,4 +166,4 @@ async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemorySto
     await until(lambda: campaign.epoch is not None)
     await campaign.stop()
     assert await shared.get(keys.LEADER) is None
-    assert campaign.belief.why == "resigned"
+    assert campaign.leadership.why == "resigned"

@@ -34,6 +34,7 @@ from tests.support.fake_policy_source import OfferedPolicy
 from tests.support.faulty_store import FaultyStore
 from tests.support.override_builders import drain
 from tests.support.reports import offered, report
+from tests.support.running import running
 from tests.support.wait import until
 
 POLICY = msgspec.structs.replace(planet.policy(), rollout=planet.AT_ONCE)
@@ -75,7 +76,7 @@ class Office:
         """Make this one the leader, by a new leader key."""
         await self.shared.commit([], [Delete(keys.LEADER)])
         epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
-        self.campaign.belief = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
+        self.campaign.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
         return epoch
 
     def hear(self, *reports: AgentReport) -> None:
@@ -107,7 +108,7 @@ class Office:
 async def office() -> AsyncIterator[Office]:
     store = MemoryStore()
     office = Office(store)
-    async with office.overrides.mirror.informer as informer:
+    async with running(office.overrides.mirror.informer) as informer:
         await informer.wait_synced()
         yield office
     await store.close()
@@ -238,7 +239,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     before = (await office.shared.list(keys.PLANS)).items
     await office.tick(*whole_fleet(rate=500.0))
     assert (await office.shared.list(keys.PLANS)).items == before
-    assert office.campaign.belief.role is Position.FOLLOWER
+    assert office.campaign.leadership.role is Position.FOLLOWER
     assert office.metric("plan_publishes_total", outcome="fenced") == 1
     await office.tick()
     assert office.metric("leader") == 0
@@ -289,7 +290,7 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
     await office.elect()
     for _ in range(3):
         await office.tick(*whole_fleet())
-    office.campaign.belief = Leadership()
+    office.campaign.leadership = Leadership()
     for _ in range(10):
         await office.tick(report("us-east"))
     assert office.fleet.snapshot.state("eu-de") is RegionState.FAILED
@@ -311,7 +312,7 @@ async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(offi
     assert (told.state, (await office.plan("eu-es")).health) == (RegionState.FAILED, None)  # type: ignore[union-attr]
     next_one = Office(office.shared)
     next_one.now = office.now
-    async with next_one.overrides.mirror.informer as informer:
+    async with running(next_one.overrides.mirror.informer) as informer:
         await informer.wait_synced()
         await next_one.elect()
         await next_one.tick(*whole_fleet())
@@ -348,7 +349,7 @@ async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_th
     next_one = Office(office.shared)
     next_one.now = office.now
     next_one.policies.offer(candidate)
-    async with next_one.overrides.mirror.informer as informer:
+    async with running(next_one.overrides.mirror.informer) as informer:
         await informer.wait_synced()
         epoch = await next_one.elect()
         await next_one.tick(report("eu-de", offered(10.0, *EU)), report("eu-es"))

@@ -97,7 +97,7 @@ class World:
         await until(lambda: self.ledger.known)
         await self.store.commit([], [Delete(keys.LEADER)])
         made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
-        self.campaign.belief = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
+        self.campaign.leadership = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
 
     async def pass_s(self, seconds: float) -> None:
         """Let time pass: reports and ticks."""
