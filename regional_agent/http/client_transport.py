@@ -59,11 +59,7 @@ class ClientTransport:
     def write_eof(self) -> None:
         """Half-close; close where the transport has no half-close (TLS)."""
         if self._transport is not None:
-            self.listener.batcher.flush()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
+            self.listener.batcher.write_eof(self._transport)
 
     def abort(self) -> None:
         """Close at once. The client sees a truncated response, not a short one that looks complete."""

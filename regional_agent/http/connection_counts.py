@@ -19,7 +19,7 @@ class ConnectionCounts:
     """The connections of one listener."""
 
     def __init__(self, limits: Limits, trusts: Callable[[str], bool]) -> None:
-        """Count nothing yet; `trusts` says whether an address is a trusted proxy, which has no limit of its own."""
+        """Count nothing yet; `trusts` returns whether an address is a trusted proxy, which has no network limit."""
         self.connections = 0
         self.handshakes = 0
         self._limits = limits

@@ -124,7 +124,7 @@ class HeaderFilter(dict[bytes, bytes]):
     def __missing__(self, name: bytes) -> bytes:
         """Decide about a name, and cache the decision within limits.
 
-        `_` counts as `-`, since CGI and WSGI servers cannot tell them apart.
+        `_` counts as `-`, since CGI and WSGI servers do not distinguish them.
         """
         canonical = name.replace(b"_", b"-")
         passes = canonical not in self._removed and (self._own_pass or not canonical.startswith(OWN_PREFIX))

@@ -43,7 +43,7 @@ def complete_head(request: Request, version: str) -> str | None:
     if request.repeats:
         for name in SINGLE_HEADERS:
             if len(request.every(name)) > 1:
-                return f"{name.decode()} is given twice"
+                return f"{name.decode()} is repeated"
     coding = None if request.plain else by_name.get(b"transfer-encoding")
     if coding is not None:
         if request.http_1_0:

@@ -87,7 +87,7 @@ class AccessLog:
         """Lines dropped so far."""
         return self._dropped_full + self._dropped_failed
 
-    def wants(self, ok: bool) -> bool:
+    def samples(self, ok: bool) -> bool:
         """Whether to log a request; `ok`: it succeeded."""
         return not ok or self._sampled_share >= 1.0 or self._random() < self._sampled_share
 

@@ -61,7 +61,7 @@ class OutcomeRecorder:
             if context.route_context is None:
                 self._tally.ended(context.model, outcome, ttft_s)
             self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
-            if self._access_log is None or not self._access_log.wants(outcome is _OK):
+            if self._access_log is None or not self._access_log.samples(outcome is _OK):
                 return
             location = context.facts.location
             self._access_log.add(

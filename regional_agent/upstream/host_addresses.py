@@ -1,6 +1,6 @@
-"""DNS resolution for upstream connections, which keeps the last good answer.
+"""DNS resolution for upstream connections, which keeps the last result.
 
-A name is resolved again when its addresses are some seconds old, and a connection waits for the new answer only briefly
+A name is resolved again when its addresses are some seconds old, and a connection waits for the new result only briefly
 while old addresses exist: a slow, unreachable or misconfigured resolver does not stop traffic to a server that has not
 moved.
 """
@@ -31,7 +31,7 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 class _Entry(msgspec.Struct):
     addresses: tuple[str, ...] = ()
-    """The last good answer."""
+    """The result of the last successful look-up."""
     resolved_at: float = 0.0
     lookup: asyncio.Task[None] | None = None
     error: Exception | None = None

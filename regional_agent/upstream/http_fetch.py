@@ -43,7 +43,7 @@ async def fetch(
         limit_bytes: largest body that is accepted.
 
     Raises:
-        UpstreamError: the subclass says what failed.
+        UpstreamError: the subclass is the kind of failure.
     """
     lines = [f"{method} {target} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {len(body)}\r\n".encode()]
     lines += [name + b": " + value + b"\r\n" for name, value in headers]

@@ -16,7 +16,7 @@ MAX_HEADERS: Final = 256
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
-"""With one of these headers, Content-Length alone does not say where the response ends."""
+"""With any of these headers, Content-Length alone does not determine the end of the response."""
 
 
 class ResponseHead:
@@ -87,7 +87,7 @@ class ResponseHeadCache:
 
 
 def is_cacheable(head: ResponseHead) -> bool:
-    """Whether Content-Length alone says where the response ends."""
+    """Whether Content-Length alone determines the end of the response."""
     by_name = head.by_name
     return b"content-length" in by_name and head.status not in NO_BODY_STATUSES and _OTHER_FRAMING.isdisjoint(by_name)
 

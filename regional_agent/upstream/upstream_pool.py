@@ -16,7 +16,7 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed
 
 CONNECT_TIMEOUT_S: Final = 1.0
-"""A reachable server answers a SYN within a round trip; the longest terrestrial ones take less than 0.4 s."""
+"""A reachable server acknowledges a SYN within a round trip; the longest terrestrial ones take less than 0.4 s."""
 
 TLS_TIMEOUT_S: Final = 3.0
 """A TLS handshake takes two more round trips and some computation."""

@@ -56,11 +56,7 @@ class UpstreamTransport:
     def write_eof(self) -> None:
         """Half-close the tunnel; close it where the transport has no half-close (TLS)."""
         if self._transport is not None:
-            self._batcher.flush()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
+            self._batcher.write_eof(self._transport)
 
     def pause_reading(self) -> None:
         """Stop reading: the receiver of the response is slow."""

@@ -37,8 +37,8 @@ def test_a_renamed_file_is_begun_anew(tmp_path: Path) -> None:
 
 def test_failures_are_always_logged_and_the_rest_by_share(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 0.1, Random(1))
-    assert all(log.wants(False) for _ in range(100))
-    assert 50 < sum(log.wants(True) for _ in range(1000)) < 200
+    assert all(log.samples(False) for _ in range(100))
+    assert 50 < sum(log.samples(True) for _ in range(1000)) < 200
     log.close()
 
 
