@@ -1,1 +1,1 @@
-"""A planet on one machine: fake GPU engines, a WAN, traces, replay, and the witness that counts violations."""
+"""A fleet on one machine: fake GPU engines, an emulated WAN, traces, replay, and the residency witness."""

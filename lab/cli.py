@@ -1,4 +1,4 @@
-"""`penstock-lab`: wires each command to the room that does its work."""
+"""`penstock-lab`: maps each command to the module that implements it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COMMANDS = {
     "simulate-live": "lab.simulate.simulate_live_command:simulate_live",
     "wan": "lab.wan.wan_command:wan",
 }
-"""Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""
+"""Imported on demand: an engine process does not need the demo."""
 
 app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def lab() -> None:
-    """A planet on one machine: what it takes to run and test Penstock without a GPU."""
+    """Run and test a Penstock fleet on one machine, without a GPU."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The one way in which the lab reads quantiles off what it measured."""
+"""Quantiles of measured values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from math import ceil
 
 
 def quantile(values: Sequence[float], part: float) -> float | None:
-    """The nearest-rank quantile, exact: the least value that `part` (0, 1] of all are not above; None of no values."""
+    """Return the nearest-rank quantile: the smallest value that at least `part` (0, 1] of the values do not exceed.
+
+    None if there are no values.
+    """
     if not values:
         return None
     return sorted(values)[max(0, ceil(part * len(values)) - 1)]

@@ -1,4 +1,4 @@
-"""How every command of the lab refuses what it was given: one line that names the command, and exit code 2."""
+"""Invalid input of any lab command: one line that names the command on stderr, and exit code 2."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BAD_INPUT = 2
 
 
 def refuse(command: str, problem: str) -> NoReturn:
-    """End with the problem on stderr.
+    """Print the problem to stderr and exit.
 
     Args:
-        command: as it is called, without `penstock-lab`.
-        problem: what is wrong with what, and the remedy.
+        command: its name, without `penstock-lab`.
+        problem: the problem and its remedy.
     """
     print(f"penstock-lab {command}: {problem}", file=sys.stderr)
     raise typer.Exit(BAD_INPUT)

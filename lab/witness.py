@@ -60,11 +60,6 @@ class Findings:
     torn_lines: int = 0
     """Files that end in the middle of a line, as after a SIGKILL."""
 
-    @property
-    def duplicates(self) -> dict[str, int]:
-        """Requests that started more than once, and how often: work done twice."""
-        return {request_id: times for request_id, times in self.started.items() if times > 1}
-
 
 class Witness:
     """Reads a directory of witness files, again and again, each time only what has been added."""

@@ -1,4 +1,4 @@
-"""One demo from its options to its report: gather, start, tell, judge, write, stop."""
+"""One demo from its options to its report: read the inputs, start the fleet, run the scenario, check, report, stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lab.planet.planet_ports import assign_ports
 
 
 class Options(msgspec.Struct, frozen=True):
-    """As the command line has them."""
+    """Options of the command line."""
 
     trace: Path | None
     geoip: Path | None
@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 async def run_demo(options: Options, console: Console) -> bool:
-    """Run it; returns whether every check passed. Everything that it started is gone afterwards, whatever happens.
+    """Run the demo and return whether every check passed. Every process that it started has ended when it returns.
 
     Raises:
         TraceError, GeoDatabaseError, MatrixError, PolicyRefused: a file cannot be used; nothing was started.
@@ -71,7 +71,7 @@ async def _run(options: Options, console: Console, inputs: DemoInputs, began: fl
             await _start(planet, screen)
             started_s = time.monotonic() - began
             ramp_s = inputs.policy.failover.failback_ramp_s
-            run = await Story(planet, inputs.scenario, inputs.asks, screen, ramp_s).tell()
+            run = await Story(planet, inputs.scenario, inputs.asks, screen, ramp_s).run()
         checks = judge(run)
         report = build_report(run, checks, _setting(inputs, started_s))
         write_report(report, options.out / "report.json")
@@ -110,23 +110,23 @@ async def _start(planet: Planet, screen: Screen) -> None:
     steps = 2 * len(planet.processes()) + len(planet.admin_urls())
     done = 0
 
-    def tell(step: str) -> None:
+    def progress(step: str) -> None:
         nonlocal done
         done += 1
         loop.call_soon_threadsafe(screen.starting, step, done, steps)
 
-    await asyncio.to_thread(planet.start, tell)
+    await asyncio.to_thread(planet.start, progress)
 
 
 async def _keep(planet: Planet, console: Console, directory: Path) -> None:
-    """Bring back what the story killed, say where everything is, and wait for Ctrl-C."""
+    """Restart what the scenario killed, list all addresses, and wait for Ctrl-C."""
     await asyncio.to_thread(planet.restart_killed)
     print_where_everything_listens(planet, console, directory)
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        # Ctrl-C is how a kept planet ends; the exit code is still the verdict's.
-        console.print("stopping the planet")
+        # Ctrl-C stops a kept fleet; the exit code is still the verdict's.
+        console.print("stopping the fleet")
 
 
 def _setting(inputs: DemoInputs, started_s: float) -> Setting:

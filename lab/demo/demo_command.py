@@ -1,4 +1,4 @@
-"""`penstock-lab demo`: options, what can be wrong with them, and the exit code."""
+"""`penstock-lab demo`: options, their errors, and the exit code."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def demo(
     trace: Annotated[Path | None, typer.Option(help="Replay a real trace: Azure CSV or Mooncake JSONL.")] = None,
     geoip: Annotated[Path | None, typer.Option(help="Place clients by this MaxMind City database.")] = None,
     rtt: Annotated[Path | None, typer.Option(help="Measured round trips between regions: from,to,rtt_ms.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the planet up until Ctrl-C and say where it is.")] = False,
-    out: Annotated[Path, typer.Option(help="Where report.json, report.html and logs go.")] = Path("out/demo"),
-    port_base: Annotated[int | None, typer.Option(min=1024, max=65_535, help="First of the planet's ports.")] = None,
-    pace: Annotated[float, typer.Option(min=MIN_PACE, max=3, help="Stretch or shorten the story.")] = 1.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the fleet running until Ctrl-C and list its addresses.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Directory of report.json, report.html and the logs.")] = Path("out/demo"),
+    port_base: Annotated[int | None, typer.Option(min=1024, max=65_535, help="First of the fleet's ports.")] = None,
+    pace: Annotated[float, typer.Option(min=MIN_PACE, max=3, help="Factor of the scenario's duration.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 2026,
 ) -> None:
-    """Run a planet, tell its story live, write a report, and exit with 0 only if every promise was kept."""
+    """Run a fleet through a surge and failures, show it live, write a report. Exit code 0: every promise was kept."""
     allow_many_open_files()
     options = Options(trace, geoip, rtt, keep, out, port_base, pace, seed)
     try:
@@ -53,9 +55,9 @@ def demo(
 
 
 async def _interruptible(options: Options) -> bool:
-    """Run the demo; Ctrl-C and SIGTERM end it in good order, once."""
+    """Run the demo; Ctrl-C and SIGTERM stop it and everything that it started."""
     loop = asyncio.get_running_loop()
-    telling = asyncio.create_task(run_demo(options, Console()))
+    running = asyncio.create_task(run_demo(options, Console()))
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, telling.cancel)
-    return await telling
+        loop.add_signal_handler(number, running.cancel)
+    return await running

@@ -1,4 +1,4 @@
-"""Says where everything of a kept planet listens, and how to talk to it."""
+"""Lists the addresses, keys and files of a kept fleet, and commands to try."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.servers.free_ports import LOOPBACK
 
 
 def print_where_everything_listens(planet: Planet, console: Console, directory: Path) -> None:
-    """Addresses, keys and files of the planet, with a request to try."""
+    """Print addresses, keys and files of the fleet, with commands to try."""
     topology, ports = planet.topology, planet.ports
     lines: list[tuple[str, str]] = []
     for region in topology.regions:
@@ -37,7 +37,7 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
         ("admin token", str(directory / ADMIN_TOKEN_FILE)),
         ("logs", str(planet.logs)),
     ]
-    console.print("the planet is up until Ctrl-C:", highlight=False)
+    console.print("the fleet is up until Ctrl-C:", highlight=False)
     for what, where in lines:
         console.print(f"  {what:<28}{where}", highlight=False, markup=False, soft_wrap=True)
     console.print("try, in another terminal:", highlight=False)
@@ -46,7 +46,7 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
 
 
 def _to_try(planet: Planet, directory: Path) -> list[str]:
-    """Commands for a shell anywhere: a request, and the operators' command with all that it has to be told."""
+    """Return shell commands for any directory: a request, and `penstock` with its environment."""
     topology, ports = planet.topology, planet.ports
     first, site = topology.regions[0], topology.sites[0]
     entry = url(ports[agent_port(first.name, first.agents[0], "traffic")])

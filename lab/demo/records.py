@@ -33,11 +33,11 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Outcome(StrEnum):
-    """What became of a request, for the client."""
+    """Outcome of a request for the client."""
 
     OK = "ok"
     REFUSED = "refused"
-    """Told so in good order: a typed refusal."""
+    """A typed refusal."""
     FAILED = "failed"
     """Anything else: broken, timed out, garbled."""
 
@@ -118,7 +118,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class PeerState(msgspec.Struct, frozen=True):
-    """What one agent said about another region when it was asked; kept whenever it differs from before."""
+    """The state of a region as another region's agent reported it; recorded at each change."""
 
     at_s: float
     observer: str

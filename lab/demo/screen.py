@@ -70,9 +70,9 @@ class PlainScreen:
     def starting(self, step: str, done: int, steps: int) -> None:
         """See Screen."""
         if done == 1:
-            self._print("starting etcd, Redis, control planes, agents, engines and the network between them")
+            self._print("starting etcd, Redis, control planes, agents, engines and the WAN emulator")
         if done == steps:
-            self._print("the planet is up")
+            self._print("the fleet is up")
 
     def event(self, at_s: float | None, text: str, style: str = "") -> None:
         """See Screen."""
@@ -115,7 +115,7 @@ class LiveScreen:
     def starting(self, step: str, done: int, steps: int) -> None:
         """See Screen."""
         bar = ProgressBar(total=steps, completed=done, width=40)
-        self._head = _row(Text("Penstock", style="bold"), Text("a planet starts"), bar, Text(step, style="dim"))
+        self._head = _row(Text("Penstock", style="bold"), Text("starting the fleet"), bar, Text(step, style="dim"))
         self._draw()
 
     def event(self, at_s: float | None, text: str, style: str = "") -> None:

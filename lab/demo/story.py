@@ -1,4 +1,4 @@
-"""Tells the story: lets clients ask, does to the planet what the schedule says, and writes down what happened."""
+"""Runs the scenario: clients send requests, scheduled acts hit the fleet, and everything that happens is recorded."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HEAD_START_S = 0.5
 """Time (s) between everything being ready for the first request and its being due."""
 
 DRAIN_S = 15.0
-"""How long (s) the last requests may take after they were due."""
+"""How long (s) the last requests may take after they are due."""
 
 BRACE_S = 0.5
-"""How long (s) before an act its preparations begin."""
+"""How long (s) before an act its preparation begins."""
 
 HURRIED_S = 3.0
-"""How long (s) after a region's death agents are asked often."""
+"""How long (s) after a region's death agents are polled often."""
 
 DRAW_EVERY_S = 0.125
 LOOK_EVERY_S = 0.5
 LEADER_WITHIN_S = 15.0
-"""How long (s) a new leader is waited for; one that comes later is none."""
+"""How long (s) to wait for a new leader."""
 
 STYLES = {
     EventKind.SURGE_BEGAN: "yellow",
@@ -53,7 +53,7 @@ STYLES = {
 
 
 class Story:
-    """One telling of the story on a planet that is up."""
+    """One run of the scenario on a fleet that is up."""
 
     def __init__(
         self, planet: Planet, scenario: Scenario, asks: Sequence[Ask], screen: Screen, failback_ramp_s: float
@@ -78,8 +78,8 @@ class Story:
         self._served: list[Served] = []
         self._lost_region_is = "serving"
 
-    async def tell(self) -> Run:
-        """Tell it from the first request to the last answer."""
+    async def run(self) -> Run:
+        """Run the scenario from the first request to the last response."""
         self._zero = time.monotonic() + HEAD_START_S
         witness = WitnessWatch(Witness(self._planet.witness_dir), time.time() + HEAD_START_S)
         watching = [
@@ -94,7 +94,7 @@ class Story:
         asking = asyncio.create_task(self._replayer.run(DRAIN_S, self._zero))
         jobs = [*watching, acting, asking]
         try:
-            # Whatever ends first with an error ends the story; watching ends in no other way.
+            # The first error of any task ends the run; the watching tasks end in no other way.
             pending = {acting, asking}
             while pending:
                 done, _ = await asyncio.wait(pending | set(watching), return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +150,7 @@ class Story:
         async with asyncio.TaskGroup() as group:
             for act in self._scenario.acts:
                 await self._until(act.at_s - BRACE_S)
-                # Starting a region takes a while, and waiting for a leader too; the schedule goes on meanwhile.
+                # Starting a region and waiting for a leader take seconds; the schedule goes on meanwhile.
                 group.create_task(self._do(act))
 
     async def _until(self, at_s: float) -> None:
@@ -164,7 +164,7 @@ class Story:
         match act.name:
             case ActName.SURGE_BEGINS:
                 times = f"{scenario.surge_factor:.2g} times as much"
-                self._note(EventKind.SURGE_BEGAN, f"clients near {scenario.surge_region} ask for {times}")
+                self._note(EventKind.SURGE_BEGAN, f"clients near {scenario.surge_region} send {times}")
             case ActName.SURGE_ENDS:
                 self._note(EventKind.SURGE_ENDED, "the surge is over")
             case ActName.KILL_REGION:
@@ -192,7 +192,7 @@ class Story:
                 None,
             )
         if seen is not None:
-            text = f"{seen.observer} says that {region} has failed, {seen.at_s - at_s:.2f} s after"
+            text = f"{seen.observer} reports {region} as failed, {seen.at_s - at_s:.2f} s after the kill"
             self._note(EventKind.LOSS_DETECTED, text, seen.at_s)
         await self._until(at_s + HURRIED_S)
         self._agents.hurried = False
@@ -204,7 +204,7 @@ class Story:
         try:
             await asyncio.to_thread(self._planet.start_region, region)
         except ServerError as error:
-            # The verdict says that the region never came back; the rest of the story is still worth telling.
+            # The verdict reports that the region did not return; the rest of the scenario still runs.
             self._note(EventKind.DIED_UNASKED, f"{region} does not come back: {str(error).splitlines()[0]}")
             return
         self._lost_region_is = "returning"
@@ -216,7 +216,7 @@ class Story:
         planet = self._planet
         leader = await asyncio.to_thread(planet.leading_control_plane)
         if leader is None:
-            self._screen.event(self._now(), "no control plane says that it leads; none is killed", "bold red")
+            self._screen.event(self._now(), "no control plane reports that it leads; none is killed", "bold red")
             return
         at = await asyncio.to_thread(planet.kill_control_plane, leader)
         self._note(EventKind.LEADER_KILLED, f"kill -9 of the leading control plane, {leader}", at - self._zero)
@@ -224,6 +224,6 @@ class Story:
             successor = await asyncio.to_thread(planet.leading_control_plane)
             if successor not in (None, leader):
                 took_s = time.monotonic() - at
-                self._note(EventKind.NEW_LEADER, f"{successor} leads, {took_s:.1f} s after")
+                self._note(EventKind.NEW_LEADER, f"{successor} leads, {took_s:.1f} s after the kill")
                 return
             await asyncio.sleep(0.1)

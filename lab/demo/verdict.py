@@ -1,4 +1,4 @@
-"""Did every phase show what it should? Pure: facts in, a list of checks out, each with a sentence that says why."""
+"""Checks of every phase of a run. Pure: returns a list of checks, each with a sentence that gives the reason."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def _residency(run: Run) -> Check:
     if violations:
         worst = violations[0]
         says = (
-            f"{len(violations)} requests reached an engine where they may never be; the first reached "
+            f"{len(violations)} requests reached an engine in a forbidden region; the first reached "
             f"{worst.region}, permitted were {', '.join(worst.required)}"
         )
     elif unseen:
-        says = f"the witness missed {len(unseen)} answered requests, so it cannot vouch for them"
+        says = f"the witness has no record of {len(unseen)} answered requests"
     else:
         says = (
             f"none of {len(run.sightings)} requests that reached an engine was outside its permitted regions; "
@@ -83,7 +83,7 @@ def _steady(run: Run) -> Check:
     passed = share is not None and share >= STEADY_HOME_SHARE and not unserved
     says = (
         f"{_percent(share)} of {len(asked)} requests were served by the nearest permitted region "
-        f"(at least {STEADY_HOME_SHARE:.0%} are asked), {len(unserved)} were not served"
+        f"(at least {STEADY_HOME_SHARE:.0%} is required), {len(unserved)} were not served"
     )
     return Check("nearest permitted region", PhaseName.STEADY, passed, says)
 
@@ -92,7 +92,7 @@ def _redirects(run: Run) -> Check:
     sent_on = [request for request in run.served if any(a.answer is Answer.REDIRECTED for a in request.attempts)]
     lost = [request for request in sent_on if request.outcome is Outcome.REFUSED]
     says = (
-        f"{len(sent_on)} requests came to an entry that residency forbids them, were told which entries to use, "
+        f"{len(sent_on)} requests came to an entry that residency forbids and were redirected, "
         f"and {len(sent_on) - len(lost)} went there"
     )
     return Check("forbidden entries", None, bool(sent_on) and not lost, says)
@@ -140,8 +140,8 @@ def _rerouted(run: Run) -> Check:
     )
     says = (
         f"detected {_seconds(measured.detected_s)} after kill -9; {_seconds(measured.rerouted_s)} after it the last "
-        f"request went to {run.scenario.lost_region} first (at most {REROUTED_WITHIN_S:g} s is asked); "
-        f"{measured.retried} were sent on from there"
+        f"request went to {run.scenario.lost_region} first (at most {REROUTED_WITHIN_S:g} s is allowed); "
+        f"{measured.retried} were retried in another region"
     )
     return Check("failover", PhaseName.REGION_LOSS, passed, says)
 
@@ -149,7 +149,7 @@ def _rerouted(run: Run) -> Check:
 def _nothing_lost(run: Run) -> Check:
     measured = failover(run)
     says = (
-        f"{measured.lost_not_started} requests were lost that no engine had started; "
+        f"{measured.lost_not_started} requests failed that no engine had started; "
         f"{measured.broken_after_start} were running in {run.scenario.lost_region} when it died"
     )
     return Check("nothing lost that had not started", None, measured.lost_not_started == 0, says)
@@ -165,9 +165,9 @@ def _failures_explained(run: Run) -> Check:
         if (request.id in there or request.origin == lost) and killed is not None and request.due_s <= killed.at_s
     ]
     strange = [request for request in failed if request not in explained]
-    says = f"{len(failed)} requests failed, {len(explained)} of them run or carried by the region that was killed"
+    says = f"{len(failed)} requests failed, {len(explained)} of them served or entered through the killed region"
     if strange:
-        says += f"; another one says: {strange[0].detail or strange[0].status}"
+        says += f"; another failed with: {strange[0].detail or strange[0].status}"
     return Check("every failure explained", None, not strange, says)
 
 
@@ -175,7 +175,7 @@ def _failback(run: Run) -> Check:
     took_s, early = failback_s(run), early_return_share(run)
     ramped = early is None or early <= EARLY_RETURN_SHARE
     if took_s is None:
-        says = f"{run.scenario.lost_region} did not get {FAILBACK_SHARE:.0%} of its steady share back in time"
+        says = f"{run.scenario.lost_region} did not regain {FAILBACK_SHARE:.0%} of its steady share in time"
     else:
         says = (
             f"{_seconds(took_s)} after it was ready {run.scenario.lost_region} had {FAILBACK_SHARE:.0%} of its steady "

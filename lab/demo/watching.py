@@ -14,7 +14,7 @@ from lab.witness import Witness
 
 CALM_POLL_S = 0.25
 HURRIED_POLL_S = 0.05
-"""Times (s) between two questions to an agent: usually, and while a region's death is to be noticed."""
+"""Times (s) between two questions to an agent: usually, and while the failure of a region is being measured."""
 
 ASK_TIMEOUT_S = 0.5
 MAX_ANSWER_BYTES = 1 << 20
@@ -57,7 +57,7 @@ async def get_json(host: str, port: int, path: str) -> dict[str, Any] | None:
 
 
 class AgentWatch:
-    """Asks every agent what it believes and carries."""
+    """Polls every agent's region states and requests in flight."""
 
     def __init__(self, admin_ports: dict[str, int], host: str, clock: Clock) -> None:
         """Args: `admin_ports` by region/agent."""
@@ -69,7 +69,7 @@ class AgentWatch:
         self.peer_states: list[PeerState] = []
         self.misses: list[PeerMiss] = []
         self.running: dict[str, int] = {}
-        """Requests that each region's agents carry."""
+        """Requests in flight at each agent."""
         self.missing: str | None = None
         """The region that is to die or is dead: retries from now on are attempts at it."""
         self.hurried = False
@@ -113,20 +113,18 @@ class AgentWatch:
 
 
 class WitnessWatch:
-    """Reads on what engines have written down."""
+    """Reads the witness files as engines write them."""
 
     def __init__(self, witness: Witness, wall_clock_zero: float) -> None:
         """Args: `wall_clock_zero` is the Unix time (s) at which the first request was due."""
         self._witness = witness
         self._zero = wall_clock_zero
         self.sightings: list[Sighting] = []
-        self.unrequired = 0
 
     async def read(self) -> int:
         """Read what is new; returns the violations so far."""
         testimony, fresh = await asyncio.to_thread(self._witness.read)
         self.sightings += [self._sighting(sighting) for sighting in fresh if sighting.required is not None]
-        self.unrequired = testimony.unrequired
         return len(testimony.violations)
 
     async def started(self) -> frozenset[str]:

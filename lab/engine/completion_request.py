@@ -97,7 +97,7 @@ def parse_completion(
         headers: by lower-case name.
         model: the one that this engine serves.
         max_model_len: tokens of prompt and answer together at the most.
-        rng: decides how long the answer is where no header says so.
+        rng: draws the length of the response if no header sets it.
 
     Raises:
         BadRequest: with the status and words of vLLM.

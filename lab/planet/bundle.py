@@ -1,4 +1,4 @@
-"""The policy that a planet lives by: the shipped example bundle, told of other round trips where they were measured."""
+"""The policy of a fleet: the shipped example bundle, with measured round trips where they are given."""
 
 from __future__ import annotations
 

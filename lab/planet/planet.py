@@ -140,7 +140,7 @@ class Planet:
         return self._kill(["redis"])
 
     def leading_control_plane(self) -> str | None:
-        """The control plane that leads by its own word; None while none says so."""
+        """The control plane that reports that it leads; None while none does."""
         token = (self._directory / ADMIN_TOKEN_FILE).read_text(encoding="ascii").strip()
         for name, where in control_plane_urls(self.topology, self.ports).items():
             status = ask(where + "/v1/status", token)
@@ -157,7 +157,7 @@ class Planet:
         }
 
     def died_unasked(self) -> list[str]:
-        """What ended without being told to, each with its exit code and the end of its log; told once."""
+        """Processes that ended without being stopped, each with its exit code and the end of its log; reported once."""
         found = []
         for name, process in self._processes.items():
             if name not in self._given_up and not process.alive:

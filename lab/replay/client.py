@@ -31,7 +31,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Client:
-    """Every client of every site: their entries, connections and beliefs."""
+    """All clients of all sites: their entries, connections and entry health."""
 
     def __init__(self, entries: Mapping[str, Sequence[Entry]], patience: Patience, clock: Callable[[], float]) -> None:
         """A client that has not looked at its entries yet, see `start`.
@@ -128,7 +128,7 @@ class Client:
         return exchange, reused
 
     def _elsewhere(self, journey: Journey, answer: ChatExchange) -> list[str]:
-        """The regions that a misdirected request was told to go to, if this client has a way there left."""
+        """The regions that a 421 response named, if the client has an entry there that it has not tried."""
         regions = [name.strip() for name in header_text(answer, REGIONS_HEADER).split(",") if name.strip()]
         entries = self._entries[journey.planned.site]
         return regions if choose_entry(entries, self._checks.health, journey.tried, regions) else []

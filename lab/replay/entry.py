@@ -1,4 +1,4 @@
-"""Ways into the network, and which of them a client takes: what a geo-DNS with health checks would tell it."""
+"""Entries of the fleet, and which of them a client uses, as a geo-DNS with health checks would answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class EntryHealth:
-    """Whether an entry is believed up: one good or bad probe more or less does not change the belief."""
+    """Whether an entry counts as up; a single probe does not change the state."""
 
     __slots__ = ("_against", "up")
 
@@ -55,7 +55,7 @@ def choose_entry(
         entries: of the client's site, nearest first.
         health: by `Entry.checked_at`; an entry without any is believed up.
         tried: URLs that this request has been to.
-        named_regions: where a misdirected request was told to go, best first; nowhere else then.
+        named_regions: the regions that a 421 response named, best first; no other is used then.
     """
 
     def rank(entry: Entry) -> tuple[bool, int]:

@@ -1,4 +1,4 @@
-"""Probes every entry's readiness, as the health checks of a geo-DNS do, and keeps what clients believe of it."""
+"""Probes every entry's readiness, as the health checks of a geo-DNS do."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class OutcomeKind(StrEnum):
     OK = "ok"
     """Answered whole."""
     REFUSED = "refused"
-    """Told in good order that it would not be served: 4xx, or 503 with a typed error."""
+    """Rejected with 4xx, or with 503 and a typed error."""
     FAILED = "failed"
     """Cut after it had started, not answered, or a server error."""
     CANCELLED = "cancelled"
@@ -24,7 +24,7 @@ class TryResult(StrEnum):
     """How one try at an entry ended."""
 
     ANSWERED = "answered"
-    """A response came, whole or not; its status says which."""
+    """A response came, complete or not."""
     REDIRECTED = "redirected"
     """421 with the names of entries to use instead."""
     ASKED_TO_WAIT = "asked_to_wait"

@@ -1,4 +1,4 @@
-"""Ways to tell that a server serves: each a function that answers at once, true or false, and never raises."""
+"""Readiness checks of servers: functions that return at once and never raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loopback relay in front of a server, to cut or freeze the connections of just those who go through it."""
+"""A loopback relay in front of a server, to cut or freeze only the connections through it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK_BYTES = 65536
 
 
 class Relay:
-    """Carries TCP connections to a server on loopback until told otherwise.
+    """Forwards TCP connections to a server on loopback.
 
     Args:
         target_port: the server's loopback port.
@@ -47,7 +47,7 @@ class Relay:
             writer.transport.abort()
 
     def freeze(self) -> None:
-        """Keep connections open, take new ones, and carry nothing: what a lost route looks like."""
+        """Keep connections open, accept new ones, and forward nothing, like a lost route."""
         self._flows.clear()
 
     async def __aenter__(self) -> Self:

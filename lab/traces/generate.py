@@ -35,11 +35,6 @@ CHAT_ARRIVALS = Arrivals(rate_per_s=5.53, rate_cv=0.23, dwell_s=180.0)
 
 Index of dispersion in windows of 1, 10, 60, 120 s: model 1.3, 3.9, 16.7, 29.5; trace 1.4, 3.9, 16.1, 29.5."""
 
-CODE_ARRIVALS = Arrivals(rate_per_s=2.57, rate_cv=2.25, dwell_s=5.0)
-"""Like Azure's code completion service: bursts of seconds at many times the mean rate.
-
-Index of dispersion in windows of 1, 10, 60 s: model 13, 75, 121; trace 13, 71, 161."""
-
 
 class LengthCluster(msgspec.Struct, frozen=True):
     """One kind of request: prompt and output tokens are log-normal and independent within it."""

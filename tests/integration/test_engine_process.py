@@ -99,7 +99,7 @@ async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
                 )
             process.kill()
     assert len(list((tmp_path / "witness").iterdir())) == 2
-    assert Witness(tmp_path / "witness").read()[0].duplicates == {"1": 2}
+    assert Witness(tmp_path / "witness").read()[0].started == {"1": 2}
 
 
 def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:

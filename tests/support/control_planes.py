@@ -35,6 +35,9 @@ from tests.support.wait import PATIENCE_S
 
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 TOKEN = "a token that is only for tests".replace(" ", "-")
+POLL_S = 0.05
+"""Interval between two requests for a status: shorter ones take a large part of a core from the control planes."""
+
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -124,19 +127,19 @@ class Operator:
                     status = await self.status(server)
                     if holds(status):
                         return status
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(POLL_S)
 
     async def leader_among(
         self, servers: Sequence[ControlPlaneServer], besides: int = 0, within_s: float = PATIENCE_S
     ) -> tuple[ControlPlaneServer, int]:
-        """Whoever of `servers` leads under another epoch than `besides`, and that epoch."""
+        """The one of `servers` that leads under another epoch than `besides`, and that epoch."""
         async with asyncio.timeout(within_s):
             while True:
                 for server in servers:
                     status = await self.status(server)
                     if status.leading and status.epoch != besides:
                         return server, status.epoch
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(POLL_S)
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,7 +208,7 @@ class ObedientAgents(Reporting):
             self._seq += 1
             with suppress(StoreError, httpx.HTTPError):
                 await self._report()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
 
     async def _report(self) -> None:
         plans = {

@@ -42,7 +42,7 @@ LONG_ROUNDS, LONG_SECONDS = 3, 240.0
 def bench_live(
     trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL; else one is generated.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Compare with this one only; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everybody has a turn.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; every balancer has one turn in each.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Length of a replay in the modelled hardware's time.")] = 56.0,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
     rate: Annotated[float, typer.Option(min=0.1, help="Requests per second in that time.")] = 15.0,
@@ -50,9 +50,9 @@ def bench_live(
     time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="How many times as fast as that.")] = 4.0,
     long: Annotated[bool, typer.Option("--long", help=f"{LONG_ROUNDS} rounds of {LONG_SECONDS:.0f} s.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 2026,
-    out: Annotated[Path, typer.Option(help="Where the results go.")] = Path("out/bench/live.json"),
+    out: Annotated[Path, typer.Option(help="File of the results.")] = Path("out/bench/live.json"),
 ) -> None:
-    """Send the same workload through Penstock and through others, and compare what clients and engines felt."""
+    """Send the same workload through Penstock and through other balancers, and compare latency and engine use."""
     unknown = set(peer or ()) - {balancer.name for balancer in BALANCERS}
     if unknown:
         names = ", ".join(balancer.name for balancer in BALANCERS)

@@ -46,7 +46,7 @@ class Part(StrEnum):
 def bench_router(
     only: Annotated[list[Part] | None, typer.Option(help="Measure this part; may be given several times.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Compare with this one only; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everybody has a turn.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; every system has one turn in each.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 3.0,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before it that are not counted.")] = 1.0,
     connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests under way in the closed loop.")] = 64,
@@ -56,9 +56,9 @@ def bench_router(
     slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Slow streams open at a time.")] = 5_000,
     decisions: Annotated[int, typer.Option(min=100, help="Decisions for each number of endpoints.")] = 20_000,
     leak_requests: Annotated[int, typer.Option(min=100, help="Requests over which memory must stay flat.")] = 200_000,
-    out: Annotated[Path, typer.Option(help="Where the results go.")] = Path("out/bench/router.json"),
+    out: Annotated[Path, typer.Option(help="File of the results.")] = Path("out/bench/router.json"),
 ) -> None:
-    """Compare what a request costs here with what it costs elsewhere, on one core each."""
+    """Compare the cost of a request in Penstock and in other proxies, on one core each."""
     parts = frozenset(only or Part)
     unknown = set(peer or ()) - {contestant.name for contestant in PEERS}
     if unknown:
@@ -104,7 +104,7 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
         requests, streams, slow, leak = {}, {}, {}, None
         field = Field((), (), {})
         if parts - {Part.DECISION}:
-            status.update("starting everybody")
+            status.update("starting all systems")
             with start_field(directory, cores, peers) as field:
                 if Part.REQUESTS in parts:
                     requests = request_rounds(

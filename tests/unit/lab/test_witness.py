@@ -45,14 +45,14 @@ def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path)
 def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("started", "1") + line("started", "2") + line("aborted", "1"))
     (tmp_path / "b.jsonl").write_text(line("started", "1", "eu-es") + line("arrived", "2"))
-    assert Witness(tmp_path).read()[0].duplicates == {"1": 2}
+    assert Witness(tmp_path).read()[0].started == {"1": 2, "2": 1}
 
 
 def test_requests_without_an_id_are_checked_but_not_matched(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", None) + line("started", None) + line("started", None))
     findings = Witness(tmp_path).read()[0]
     assert findings.checked == 1
-    assert not findings.duplicates
+    assert not findings.started
 
 
 def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from lab.demo.demo_report import Setting, build_report, write_report
-from lab.demo.page.map import EUROPE, WORLD, Place, arc, panel_of
 from lab.demo.page.page import render_page
-from lab.demo.page.svg import tag, text
-from lab.demo.page.timeline import rates
 from lab.demo.records import Outcome, Run
 from lab.demo.verdict import judge
-from lab.demo.world import land_dots, on_land
 from lab.geoip import SITES
 from lab.wan.matrix import SHIPPED_SITES
 from tests.support.story_run import REGIONS, change, story_run
@@ -120,50 +115,3 @@ def test_what_comes_from_outside_cannot_become_markup() -> None:
     page = render_page(report, run)
     assert "<script>alert" not in page
     assert page.count("</script>") == 2
-
-
-def test_rates_are_the_requests_spread_over_time() -> None:
-    for row in rates(RUN, REGIONS):
-        asked = [one for one in RUN.served if one.home == row.home and one.outcome is Outcome.OK]
-        spread = sum(sum(series) for series in row.by_server.values()) * 0.25
-        assert spread == pytest.approx(len(asked), rel=0.05, abs=2)
-
-
-def test_markup_escapes_what_it_is_given() -> None:
-    assert tag("p", text("a < b & c"), class_="x", data_region='"') == (
-        '<p class="x" data-region="&quot;">a &lt; b &amp; c</p>'
-    )
-    assert tag("line", x1=1.25, stroke_width=2.0, y1=None) == '<line x1="1.2" stroke-width="2"></line>'
-
-
-@pytest.mark.parametrize(
-    ("place", "longitude_deg", "latitude_deg", "land"),
-    [
-        ("Paris", 2.35, 48.86, True),
-        ("Nairobi", 36.8, -1.3, True),
-        ("Denver", -105.0, 39.7, True),
-        ("Alice Springs", 133.9, -23.7, True),
-        ("the Atlantic", -30.0, 30.0, False),
-        ("the Pacific", -150.0, 10.0, False),
-        ("the Caspian Sea", 51.5, 41.5, False),
-        ("the Bay of Bengal", 88.0, 14.0, False),
-    ],
-)
-def test_the_map_is_the_earth(place: str, longitude_deg: float, latitude_deg: float, land: bool) -> None:
-    assert on_land(longitude_deg, latitude_deg) is land
-
-
-def test_land_dots_lie_on_land_within_their_rectangle() -> None:
-    dots = land_dots(-12.0, 26.0, 35.0, 63.0, 1.0, 0.8)
-    assert 300 < len(dots) < 1000
-    assert all(-12 <= x <= 26 and 35 <= y <= 63 and on_land(x, y) for x, y in dots)
-
-
-def test_an_arc_goes_the_short_way_round() -> None:
-    osaka, washington = Place("a", "", 34.7, 135.5), Place("b", "", 38.9, -77.0)
-    hamburg, madrid = Place("c", "", 53.5, 10.0), Place("d", "", 40.4, -3.7)
-    assert arc(osaka, washington).count("M") == 2
-    assert arc(washington, osaka).count("M") == 2
-    assert arc(hamburg, washington).count("M") == 1
-    assert panel_of(hamburg, madrid) is EUROPE
-    assert panel_of(hamburg, washington) is WORLD

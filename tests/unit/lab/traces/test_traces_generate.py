@@ -11,7 +11,6 @@ from lab.traces.generate import (
     CHAT_ARRIVALS,
     CHAT_LENGTHS,
     CHAT_PREFIXES,
-    CODE_ARRIVALS,
     Arrivals,
     LengthCluster,
     Prefixes,
@@ -33,14 +32,17 @@ def test_the_same_seed_gives_the_same_workload() -> None:
     assert generate(60.0, Random(7)) != generate(60.0, Random(8))
 
 
+BURSTS = Arrivals(rate_per_s=2.57, rate_cv=2.25, dwell_s=5.0)
+
+
 def test_arrivals_are_in_order_within_the_duration() -> None:
-    times_s = arrival_times(300.0, CODE_ARRIVALS, Random(1))
+    times_s = arrival_times(300.0, BURSTS, Random(1))
     assert times_s == sorted(times_s)
     assert times_s[0] >= 0.0
     assert times_s[-1] < 300.0
 
 
-@pytest.mark.parametrize("arrivals", [CHAT_ARRIVALS, CODE_ARRIVALS, Arrivals(5.0, 0.0, 10.0)])
+@pytest.mark.parametrize("arrivals", [CHAT_ARRIVALS, BURSTS, Arrivals(5.0, 0.0, 10.0)])
 def test_arrivals_have_the_stated_rate_and_burstiness(arrivals: Arrivals) -> None:
     duration_s = 2000.0 * arrivals.dwell_s if arrivals is not CHAT_ARRIVALS else 50_000.0
     times_s = arrival_times(duration_s, arrivals, Random(5))
