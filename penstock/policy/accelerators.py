@@ -1,4 +1,4 @@
-"""How fast accelerators are beside the reference one, by what their makers publish: a prior.
+"""Speed of accelerators relative to the reference accelerator, by published data: a prior.
 
 Prefill is bound by arithmetic, so its prior follows peak bf16 throughput without sparsity; decode is bound by memory,
 so its prior follows peak bandwidth (Pope et al., "Efficiently Scaling Transformer Inference", 2022).
@@ -14,7 +14,7 @@ REFERENCE_TB_PER_S = 3.35
 
 
 class RelativeSpeed(msgspec.Struct, frozen=True):
-    """How many times as long as the reference accelerator one takes."""
+    """Time on an accelerator, relative to the reference accelerator."""
 
     prefill: float
     decode: float

@@ -1,4 +1,4 @@
-"""The compiled policy, as control planes and agents hold it, and the digest that identifies it."""
+"""The compiled policy that control planes and agents use, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Region(PolicyStruct, frozen=True):
 
     name: str
     country: str
-    """ISO 3166-1 alpha-2 of where the hardware stands."""
+    """ISO 3166-1 alpha-2 code of the country of the hardware."""
     latitude_deg: float
     longitude_deg: float
     jurisdictions: frozenset[str] = frozenset()
-    """Every legal space the site lies in: its country and the blocs it belongs to, such as {"DE", "EU", "EEA"}."""
+    """Jurisdictions of the site: its country and the blocs of the country, such as {"DE", "EU", "EEA"}."""
     cost_per_gpu_hour: float = 1.0
     """Relative price of a GPU hour here, in the currency of the bundle."""
     city: str = ""
@@ -40,52 +40,52 @@ class Region(PolicyStruct, frozen=True):
     bias_ms: float = 0.0
     """Distance (ms) that is added to this region's real one for every origin and client, its own included."""
     spillover_order: tuple[str, ...] = ()
-    """Regions that receive this region's overflow first, in order, whatever is nearest; the others follow."""
+    """Regions that receive this region's overflow first, in order and regardless of distance; the others follow."""
 
 
 class CostUnit(StrEnum):
-    """What the cost of a model's requests is counted in."""
+    """Unit of the cost of a model's requests."""
 
     TOKEN = "token"
-    """Language models: prompt tokens go in, generated tokens come out."""
+    """Language models: prompt tokens as input, generated tokens as output."""
     MEGAPIXEL_STEP = "megapixel_step"
     """Image models: 10^6 pixels of each image, times denoising steps."""
     AUDIO_SECOND = "audio_second"
-    """Speech models: seconds of speech that come out."""
+    """Speech models: seconds of generated speech."""
     REQUEST = "request"
     """Anything else: every request costs the same."""
 
 
 class Cost(PolicyStruct, frozen=True):
-    """What a model's requests cost: time on the reference accelerator (H100, `penstock.policy.accelerators`), alone.
+    """The cost of a model's requests: time on the reference accelerator (H100, `penstock.policy.accelerators`), alone.
 
     Only a prior: how much slower or faster each endpoint is, how long prompts and answers are, is learned from traffic.
     """
 
     unit: CostUnit = CostUnit.REQUEST
     input_unit_s: float = 0.0
-    """Time (s) that one unit of input takes: a prompt token that no cache spares. 0 for what has no such part."""
+    """Time (s) of one unit of input: a prompt token that is not cached. 0 for units without input."""
     output_unit_s: float = 5.0
-    """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
+    """Time (s) of one unit of output: a generated token, a megapixel step, a second of speech, a request."""
 
 
 class Model(PolicyStruct, frozen=True):
-    """A model that clients may ask for by name."""
+    """A model that clients may request by name."""
 
     name: str
     expected_service_s: float = 5.0
-    """How long one request holds its slot, until completions have been seen; a prior, in seconds."""
+    """Time (s) for which one request holds its slot; used until completions have been measured."""
     request_bytes: float = 4_000.0
-    """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
+    """Mean size (bytes) of a request body, which is egress of the origin if another region serves the request."""
     response_bytes: float = 4_000.0
-    """Mean size (bytes) of an answer's body: what comes back from there."""
+    """Mean size (bytes) of a response body, which is egress of the serving region."""
     cost: Cost = Cost()
-    """What its requests cost an endpoint."""
+    """Cost of its requests at an endpoint."""
     fallback: str | None = None
-    """A lighter model that serves its requests while every permitted region lacks it, or is full of it; None refuses
-    them then."""
+    """A lighter model that serves its requests if no permitted region has it or all are full; None refuses the requests
+    instead."""
     service_objective: ServiceObjective | None = None
-    """How soon its answers should begin; None for no objective."""
+    """Objective of the time to first byte; None for no objective."""
 
 
 class Version(PolicyStruct, frozen=True):
@@ -93,11 +93,11 @@ class Version(PolicyStruct, frozen=True):
 
     model: str
     percent: float
-    """Its share (0-100) of what is asked for by that name."""
+    """Its share (0-100) of the requests for that name."""
 
 
 class ModelVersions(PolicyStruct, frozen=True):
-    """A name that clients ask for, and the models that serve it."""
+    """A name that clients request, and the models that serve it."""
 
     name: str
     versions: tuple[Version, ...]
@@ -105,14 +105,14 @@ class ModelVersions(PolicyStruct, frozen=True):
 
 
 class Quota(PolicyStruct, frozen=True):
-    """How much a tenant may ask of each region that its clients come to."""
+    """Limits on a tenant's requests in each entry region."""
 
     requests_per_s: float | None
-    """Requests that may start a second; None for any number."""
+    """Maximum rate of new requests, per second; None for no limit."""
     burst_requests: int
-    """Requests that may start at once after a pause."""
+    """Maximum burst of new requests after a pause."""
     concurrent: int | None
-    """Requests that may run at once; None for any number."""
+    """Maximum number of concurrent requests; None for no limit."""
 
 
 class Tenant(PolicyStruct, frozen=True):
@@ -120,30 +120,30 @@ class Tenant(PolicyStruct, frozen=True):
 
     name: str
     data_class: str
-    """Names the kind of data in its requests; residency rules match on it."""
+    """Name of the kind of data in its requests, which residency rules match."""
     key_digests: tuple[str, ...] = ()
-    """SHA-256 of each API key, lower-case hex; the keys themselves are nowhere."""
+    """SHA-256 of each API key, lower-case hex; the keys themselves are not stored."""
     priority: int = 0
-    """Higher goes first where something must wait."""
+    """Waiting requests of higher priority are served first."""
     quota: Quota | None = None
-    """None: no limit."""
+    """None for no limit."""
 
 
 class ResidencyRule(PolicyStruct, frozen=True):
-    """Narrows where matching requests may ever be. An empty matcher matches all; deny wins over allow."""
+    """Restricts the regions of matching requests. An empty matcher matches all requests; deny overrides allow."""
 
     name: str
     tenants: frozenset[str] = frozenset()
     data_classes: frozenset[str] = frozenset()
     client_countries: frozenset[str] = frozenset()
-    """ISO 3166-1 alpha-2. A rule with places *governs*: an unknown location is refused, not guessed."""
+    """ISO 3166-1 alpha-2. A rule with locations *governs*: requests from an unknown location are refused."""
     client_subdivisions: frozenset[str] = frozenset()
-    """ISO 3166-2, first level, such as "US-CA"; a client there is in the rule's places as one of `client_countries` is.
-    Governs too: a client of that country whose subdivision is unknown is refused."""
+    """ISO 3166-2, first level, such as "US-CA"; matches in the same way as `client_countries`. It
+    also governs: requests from that country are refused if the subdivision is unknown."""
     allow: frozenset[str] | None = None
-    """Names of the regions that may touch the request; None leaves the set as other rules have it."""
+    """Names of the regions that may process the request; None for no restriction."""
     deny: frozenset[str] = frozenset()
-    """Names of the regions that may not, whatever any rule allows."""
+    """Names of the regions that may not process it, regardless of other rules."""
     source: str = ""
     """The file and line it was written at."""
 
@@ -155,108 +155,108 @@ class AcceptedLoss(PolicyStruct, frozen=True):
     regions: frozenset[str]
     """All the regions that the class permits."""
     because: str
-    """For people: why, and what becomes of its requests."""
+    """The reason, for operators."""
 
 
 class EntryMap(PolicyStruct, frozen=True):
-    """Where clients of some places should come in, as people decided it: before whatever is nearest."""
+    """Preferred entry regions for clients in some locations, before the nearest ones."""
 
     name: str
     client_countries: frozenset[str]
     """ISO 3166-1 alpha-2."""
     client_subdivisions: frozenset[str]
-    """ISO 3166-2, first level, such as "US-CA"; a map of a client's subdivision goes before one of its country."""
+    """ISO 3166-2, first level, such as "US-CA"; a map of a client's subdivision precedes one of its country."""
     regions: tuple[str, ...]
-    """Best first. What residency forbids is left out; the other permitted regions follow."""
+    """Best first. Regions that residency forbids are skipped; the other permitted regions follow."""
 
 
 class Spillover(PolicyStruct, frozen=True):
-    """When a healthy region's overflow may leave it."""
+    """Conditions for overflow of a healthy region."""
 
     target_utilisation: float = 0.8
     """Share of a pool's slots (0-1] that the plan fills before it sends more demand elsewhere."""
     margin_s: float = 0.25
-    """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
+    """Minimum gain (s), after the round trip, of a request's start time in another region for spillover."""
     credit_ttl_s: float = 0.75
-    """How long (s) a granted spill credit may be spent."""
+    """Lifetime (s) of a spill credit."""
     step_per_s: float = 0.25
-    """How much (0-1] of an origin's demand for a model the plan may move per second, failures excepted."""
+    """Maximum share (0-1] of an origin's demand for a model that plans move per second, except after failures."""
 
 
 class SpilloverLimit(PolicyStruct, frozen=True):
-    """How far and how much of demand may leave where it landed while it could stay; an empty matcher matches all."""
+    """Limits the cost and the share of spillover while the origin can serve; an empty matcher matches all demand."""
 
     name: str
     origins: frozenset[str] = frozenset()
-    """Names of the regions that demand lands on."""
+    """Names of origin regions."""
     models: frozenset[str] = frozenset()
     max_cost_per_gpu_hour: float | None = None
-    """Regions with a dearer GPU hour take none of it while another can; None for any price."""
+    """Regions with a higher price are used only if no other region can serve; None for no limit."""
     max_share: float | None = None
-    """How much (0-1) of a class's demand may be served elsewhere; None for all of it."""
+    """Maximum share (0-1) of a class's demand that other regions serve; None for no limit."""
     source: str = ""
     """The file and line it was written at."""
 
 
 class Failover(PolicyStruct, frozen=True):
-    """When a region counts as lost, and how it comes back."""
+    """Failure detection of regions, and their return."""
 
     probe_interval_s: float = 0.25
     """Time (s) between two probes of a peer region."""
     probe_timeout_s: float = 0.5
-    """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
+    """Timeout (s) of a probe, in addition to the usual round trip between the two regions."""
     unhealthy_threshold: int = 2
-    """Consecutive misses that turn suspect into failed."""
+    """Consecutive misses after which a region is failed."""
     healthy_threshold: int = 3
-    """Consecutive good probes that a failed region needs."""
+    """Consecutive good probes after which a failed region may return."""
     hold_down_s: float = 5.0
-    """Least time (s) a failed region stays failed, so that a flapping one does not drag traffic about."""
+    """Minimum time (s) for which a region stays failed, so that a flapping region does not move traffic repeatedly."""
     failback_ramp_s: float = 60.0
-    """Time (s) over which a recovered region's share grows from nothing to whole."""
+    """Time (s) over which a recovered region's share grows from zero to its full value."""
 
 
 class PlanLogic(StrEnum):
-    """What turns demand and capacity into shares, by name: `penstock.planning.registry` has the table.
+    """The planner, by name; `penstock.planning.registry` contains the implementations.
 
     A name means one logic for good. Another one gets a name of its own, so that a release changes no plan by itself.
     """
 
     LINEAR_PROGRAM = "linear_program"
-    """The cheapest shares for all demand at once, with room for the loss of a region."""
+    """Minimises the cost of all demand together, with reserve for the loss of a region."""
     WATERFALL = "waterfall"
-    """Home up to its target, then the next nearest permitted region: weighs no costs and keeps no room."""
+    """Fills home to its target, then the next nearest permitted region; ignores costs and keeps no reserve."""
 
 
 class Objective(PolicyStruct, frozen=True):
-    """How plans are made: by what logic, what it minimises, weighed in milliseconds of latency, and keeps in reserve.
+    """The planner and its objective, in milliseconds of latency, and the reserve.
 
     A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
     """
 
     plan_logic: PlanLogic = PlanLogic.LINEAR_PROGRAM
-    """The logic that plans; the other fields are its parameters, as far as it has a use for them."""
+    """The planner; the other fields are its parameters, and some planners ignore them."""
     latency_ms_per_cost: float = 20_000.0
-    """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
+    """Additional latency (ms) that is worth one unit of the bundle's currency in GPU time and egress."""
     queueing_weight: float = 0.1
-    """How many milliseconds of round trip one millisecond of expected queueing is worth: less than one, since what
-    would wait may still be spilled by credit. The more, the sooner demand leaves a pool that fills."""
+    """Milliseconds of round trip that one millisecond of expected queueing is worth: below one, since waiting requests
+    may still use spill credits. With a higher value, demand leaves a pool earlier as it fills."""
     change_penalty_ms: float = 5.0
-    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; a tenth for home."""
+    """Minimum gain (ms) for which demand moves to another region; a tenth of it for a move home."""
     survive_one_loss: bool = True
-    """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
+    """Keep capacity free, within residency, for the loss of any one region (N-1)."""
     forecast_horizon_s: float = 10.0
-    """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
+    """Horizon (s) of the demand forecast, which is used if it exceeds the measured demand."""
 
 
 class GuardRails(PolicyStruct, frozen=True):
-    """What operators may do by an override without saying that they know what it does."""
+    """Limits of overrides that operators set without `--force`."""
 
     max_withdrawn_share: float = 0.5
-    """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
+    """Maximum share (0-1) of the fleet's capacity for one model that overrides may withdraw together."""
 
 
 class Recurrence(StrEnum):
-    """How often a maintenance window comes again, by the clocks of its time zone."""
+    """Recurrence of a maintenance window, in the local time of its time zone."""
 
     NEVER = "never"
     DAILY = "daily"
@@ -264,17 +264,17 @@ class Recurrence(StrEnum):
 
 
 class MaintenanceWindow(PolicyStruct, frozen=True):
-    """When regions are emptied, so that people may work on them."""
+    """A period for which regions are drained for maintenance."""
 
     name: str
     regions: frozenset[str]
     starts_at: float
-    """Unix time (s) of its first beginning, by when the regions are to be empty."""
+    """Unix time (s) of its first beginning, at which the drain must be complete."""
     duration_s: float
-    """How long (s) it takes each time."""
+    """Duration (s) of each occurrence."""
     recurrence: Recurrence = Recurrence.NEVER
     lead_s: float = 600.0
-    """How long (s) before each beginning the drain begins."""
+    """Time (s) before each beginning at which the drain begins."""
     source: str = ""
     """The file and line it was written at."""
     time_zone: str | None = None
@@ -282,26 +282,26 @@ class MaintenanceWindow(PolicyStruct, frozen=True):
 
 
 class RolloutRules(PolicyStruct, frozen=True):
-    """How a change of policy reaches the fleet."""
+    """Stages and limits of the rollout of a policy change."""
 
     shadow_s: float = 10.0
-    """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
+    """Duration (s) of the shadow phase, which compares plans under both policies; 0 skips it."""
     max_moved_share: float = 0.25
-    """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
+    """Maximum share (0-1) of all demand that changes its region; above it the rollout waits for an operator."""
     canary_regions: tuple[str, ...] = ()
-    """Regions that obey the new policy before all others; none tries it nowhere first."""
+    """Regions that receive the new policy first; empty to skip the canary phase."""
     canary_s: float = 300.0
-    """How long (s), at least, they do so before the others follow."""
+    """Minimum duration (s) of the canary phase."""
     acknowledge_timeout_s: float = 15.0
-    """An agent there that has not taken it after this long (s) is reason to roll back."""
+    """Maximum time (s) for canary agents to accept the policy; after that it is rolled back."""
     min_requests: int = 100
-    """Requests that must have ended there before anything is judged by them, and before the others follow."""
+    """Minimum number of finished canary requests for a comparison, and for the end of the canary phase."""
     max_failure_increase: float = 0.02
-    """How much (0-1) the part of requests that fail or are refused may grow."""
+    """Maximum increase (0-1) of the share of requests that fail or are refused."""
     max_latency_factor: float = 1.5
-    """How many times as long as before the mean time to the first byte may become."""
+    """Maximum ratio of the mean time to first byte to its previous value."""
     watch_s: float = 600.0
-    """How long (s) it is watched, by the same limits, once every region obeys it."""
+    """Time (s) for which the same limits apply after every region has received the policy."""
 
 
 class Policy(PolicyStruct, frozen=True, dict=True):
@@ -312,17 +312,17 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     tenants: dict[str, Tenant]
     residency: tuple[ResidencyRule, ...]
     rtt_ms: dict[str, dict[str, float]] = {}
-    """Measured round trips (ms), origin to server; pairs that are missing are estimated from geography."""
+    """Measured round trips (ms), origin to server; missing pairs are estimated from geography."""
     entry_maps: tuple[EntryMap, ...] = ()
     spillover: Spillover = Spillover()
     spillover_limits: tuple[SpilloverLimit, ...] = ()
     failover: Failover = Failover()
     anonymous_tenant: str | None = None
-    """The tenant of requests that carry no key; None refuses them."""
+    """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()
     rollout: RolloutRules = RolloutRules()
     versions: dict[str, ModelVersions] = {}
-    """By the name that clients ask for."""
+    """By the requested name."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()
@@ -330,22 +330,22 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     """By name: the time zones in which maintenance windows recur."""
 
     def digest(self) -> str:
-        """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""
+        """SHA-256 over the canonical encoding: sets and dicts are sorted, so all processes compute the same digest."""
         return self._digest
 
     def named(self, digest: str) -> Policy:
-        """This policy under the digest of the bytes that it was read from, be they of an earlier release."""
+        """This policy with the digest of the bytes that it was read from; an earlier release may have written them."""
         self.__dict__["_digest"] = digest
         return self
 
     @cached_property
     def _digest(self) -> str:
-        # Kept, for it takes milliseconds with thousands of tenants and is asked for many times a second.
+        # Cached: it takes milliseconds with thousands of tenants and is read many times a second.
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     @cached_property
     def kept_bounds(self) -> dict[tuple[str, str], Any]:
-        """Room for what `penstock.planning.spillover_limits` has worked out, by origin and model."""
+        """Cache of `penstock.planning.spillover_limits`, by origin and model."""
         return {}
 
     @cached_property
@@ -359,14 +359,14 @@ class Policy(PolicyStruct, frozen=True, dict=True):
         return {name: region.spillover_order for name, region in self.regions.items() if region.spillover_order}
 
     def round_trip_ms(self, origin: str, server: str) -> float:
-        """The round trip (ms) between two regions: measured where known, else estimated from where they are."""
+        """The round trip (ms) between two regions: measured if known, else estimated from their locations."""
         measured = self.rtt_ms.get(origin, {}).get(server)
         if measured is not None:
             return measured
         return self._estimated_ms(origin, server)
 
     def distance_ms(self, origin: str, server: str) -> float:
-        """Effective distance (ms): round trip plus bias, raised where needed to follow the origin's spillover order."""
+        """Effective distance (ms): round trip plus bias, raised if necessary to follow the origin's spillover order."""
         if origin in self.spillover_orders:
             return self._ordered_ms(origin)[server]
         return self._plain_ms(origin, server)
@@ -375,11 +375,11 @@ class Policy(PolicyStruct, frozen=True, dict=True):
         return self.round_trip_ms(origin, server) + self.bias_ms.get(server, 0.0)
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
-        """`regions` by distance from `origin`, names breaking ties, so every process orders them alike."""
+        """`regions` by distance from `origin`, then by name, so that all processes return the same order."""
         measured = self.rtt_ms.get(origin)
         plain = not self.bias_ms and origin not in self.spillover_orders
         if measured is not None and plain and regions <= measured.keys():
-            # The same answer, without a call for each region: agents ask for it with every request that may leave.
+            # The same result without a call for each region: agents need it for every request that may leave.
             return tuple(sorted(sorted(regions), key=measured.__getitem__))
         return tuple(sorted(regions, key=lambda name: (self.distance_ms(origin, name), name)))
 

@@ -12,7 +12,7 @@ import msgspec
 from penstock.policy.policy import Policy
 
 SHOWN_DIGEST = 12
-"""Characters of a key's digest that are shown: enough to tell two apart, too few to try keys against."""
+"""Characters of a key's digest that are shown: enough to distinguish two, too few to test keys against."""
 
 _KIND_OF = {
     "regions": "Region",
@@ -30,15 +30,15 @@ _KIND_OF = {
 }
 """Fields of a policy whose kind of document is not the field's own name."""
 
-_BROUGHT = {"time_zones"}
+_DERIVED = {"time_zones"}
 """Fields without a document of their own; the changes of their sources are reported instead."""
 
 _NO_MEANING = {"source"}
-"""Fields that say where something was written, and not what."""
+"""Fields that contain a source location, not content."""
 
 
 class ChangeKind(StrEnum):
-    """What became of a document or of one of its fields."""
+    """The kind of a change of a document or of one of its fields."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -54,9 +54,9 @@ class Change(msgspec.Struct, frozen=True):
     name: str
     """Of the document; empty for kinds of which a bundle has one."""
     field: str
-    """Path within it, such as `cost.unit` or `rtt_ms.eu-de.us-east`; empty where the whole document came or went."""
+    """Path within it, such as `cost.unit` or `rtt_ms.eu-de.us-east`; empty if the whole document changed."""
     before: Any
-    """What the field was, as JSON has it, sets sorted; None where there was nothing, and for whole documents."""
+    """Previous value as JSON, with sorted sets; None if there was none, and for whole documents."""
     after: Any
 
     def __str__(self) -> str:
@@ -67,14 +67,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
-    """Every difference, by kind, name and field; empty where both mean the same, however they are written."""
+    """Every difference, by kind, name and field; empty if both have the same meaning."""
     changes: list[Change] = []
     old, new = _plain(before), _plain(after)
     for field in type(after).__struct_fields__:
         kind = _KIND_OF.get(field) or "".join(word.capitalize() for word in field.split("_"))
         if _holds_documents(getattr(after, field)) or _holds_documents(getattr(before, field)):
             was, now = _by_name(old.get(field, {})), _by_name(new.get(field, {}))
-            if field in _BROUGHT:
+            if field in _DERIVED:
                 was, now = ({name: fields[name] for name in was.keys() & now.keys()} for fields in (was, now))
             changes += _documents(kind, was, now)
         else:

@@ -1,4 +1,4 @@
-"""How soon most answers of a model should begin, and how an agent says whether they did."""
+"""Service objectives for the time to first byte, and the reports of their attainment."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 
 class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What policy wants of a model's answers, as their clients see them."""
+    """The objective of a model's responses, as measured by clients."""
 
     first_byte_s: float
-    """Time (s) from a client's request to the first byte of the answer's body."""
+    """Time (s) from a client's request to the first byte of the response body."""
     share: float
-    """The part (0-1) of the requests whose answers should begin within that."""
+    """Target share (0-1) of requests whose response begins within that time."""
 
 
 class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
@@ -23,21 +23,21 @@ class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
     first_byte_s: float
     share: float
     answers: int
-    """Requests of the last minutes that were answered, or failed."""
+    """Finished requests of the last minutes, including failed ones."""
     within: int
-    """Those of them that were answered well, beginning in time."""
+    """Those of them that succeeded and began in time."""
     answers_ever: int = 0
-    """As `answers`, since the agent began or the objective became what it is; 0 from an agent that does not say so."""
+    """As `answers`, since the start of the agent or the last change of the objective; 0 if not reported."""
     within_ever: int = 0
     """As `within`, likewise."""
 
     @property
     def wanted(self) -> tuple[str, float, float]:
-        """What tells objectives apart."""
+        """The identity of an objective."""
         return self.model, self.first_byte_s, self.share
 
     @property
     def is_possible(self) -> bool:
-        """Whether counts and objectives can ever look like this."""
+        """Whether counts and objective are consistent and in range."""
         are_counts = 0 <= self.within <= self.answers and 0 <= self.within_ever <= self.answers_ever
         return are_counts and 0.0 < self.first_byte_s < inf and 0.0 < self.share < 1.0

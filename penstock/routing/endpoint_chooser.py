@@ -1,7 +1,7 @@
 """Chooses the endpoint of each request at one agent, and learns from the outcomes.
 
-The choice itself is `choose_endpoint`. This class adds what an agent remembers: which endpoint holds which prefix,
-session and model, how long answers are, and how fast each endpoint is.
+The choice itself is `choose_endpoint`. This class adds the agent's state: the prefixes, sessions and models
+of each endpoint, the lengths of answers, and the speed of each endpoint.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TOKEN: Final = CostUnit.TOKEN
 
 
 class EndpointChooser:
-    """The memory of one agent's choices."""
+    """Endpoint choice at one agent, with the state that affinity and estimates need."""
 
     def __init__(self, rng: Random) -> None:
-        """Create a chooser that remembers nothing; `rng` breaks ties."""
+        """Create a chooser without state; `rng` breaks ties."""
         self.expectations = CostEstimator()
         self._rng = rng
         self._holdings = AffinityIndex()
@@ -44,7 +44,7 @@ class EndpointChooser:
     def choose(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
     ) -> tuple[Member, float] | Reason:
-        """The endpoint of a request and the prefill (s, reference) that its cache spares; or why there is none.
+        """The endpoint of a request and the prefill (s, reference) that its cache spares; or the reason for none.
 
         Args:
             tried: names of endpoints that did not start this request.
@@ -78,10 +78,10 @@ class EndpointChooser:
     def consider(
         self, pool: PoolAccount[Member], model: Model, tenant: str, session: str, now: float
     ) -> tuple[ConsideredEndpoint, ...]:
-        """What `choose` would compare for a request of usual size. Reserves and remembers nothing.
+        """The candidates that `choose` would compare for a request of usual size. Changes no state.
 
         Args:
-            session: the conversation that the request names; empty where it names none.
+            session: the conversation of the request; empty if it has none.
         """
         ask = CostInputs(0)
         work = self.expectations.guess(model.cost, tenant, model.name, ask)
@@ -91,16 +91,16 @@ class EndpointChooser:
         return consider(pool.views, estimate.work, held=held, same_zone=pool.near)
 
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
-        """Learn from the first byte of a streamed response how long prefill takes."""
+        """Update the prefill speed from the first byte of a streamed response."""
         learner = placement.endpoint.learner
         if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
     def learn_response(self, placement: Placement[Member], now: float, tail: Iterable[bytes]) -> None:
-        """Learn from a whole response how long it was and how long it took.
+        """Update answer length and decode speed from a complete response.
 
         Args:
-            tail: its last bytes, in parts, which may state its usage.
+            tail: its last bytes, in parts, which may contain its usage.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
         length_wanted = estimate.cost.unit is _TOKEN and self.expectations.wants(estimate.tenant, estimate.model, now)

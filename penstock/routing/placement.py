@@ -1,4 +1,4 @@
-"""One request on one endpoint: what it is expected to cost, what is reserved for it, and what its end shows.
+"""One request on one endpoint: its estimated cost, its reservation, and the measurements at its end.
 
 The agent and the simulator reserve, release and measure with the same code.
 """
@@ -16,7 +16,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 
 
 class WorkEstimate:
-    """What one request is expected to cost, and the cache keys that it shares with earlier requests."""
+    """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
 
     __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
 
@@ -24,8 +24,8 @@ class WorkEstimate:
         """Create an estimate without cache keys.
 
         Args:
-            ask: what of the request decides its cost.
-            work: the cost, guessed from `ask`.
+            ask: the properties of the request that determine its cost.
+            work: the cost, estimated from `ask`.
             streaming: the response is sent as it is generated.
         """
         self.tenant = tenant
@@ -41,15 +41,15 @@ class WorkEstimate:
 
 
 class Reservation(Generic[Member]):
-    """One request's slot and work on an endpoint. What it has released is not released again."""
+    """One request's slot and work on an endpoint, each of which is released exactly once."""
 
     __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
     def __init__(self, endpoint: Member, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Create a reservation that counts from `take` on, of work at the endpoint's speed (microseconds)."""
+        """Create a reservation of work at the endpoint's speed (microseconds), which counts after `take`."""
         self.endpoint = endpoint
         self.prefill_us = prefill_us
-        """What is still reserved for prefill."""
+        """The remaining reservation for prefill."""
         self.decode_us = decode_us
         self.released = False
 
@@ -58,7 +58,7 @@ class Reservation(Generic[Member]):
         self.endpoint.take(self.prefill_us, self.decode_us)
 
     def end_prefill(self) -> bool:
-        """Release what is reserved for prefill; False if there was nothing to release."""
+        """Release the reservation for prefill; False if there is none."""
         if not self.prefill_us or self.released:
             return False
         prefill_us, self.prefill_us = self.prefill_us, 0
@@ -66,7 +66,7 @@ class Reservation(Generic[Member]):
         return True
 
     def release(self) -> bool:
-        """Release everything that is still reserved; False if that was done before."""
+        """Release the remaining reservation; False if it was released before."""
         if self.released:
             return False
         self.released = True
@@ -98,22 +98,22 @@ class Placement(Reservation[Member]):
                 ahead_s = prefill_s / speed.prefill
         self.estimate = estimate
         self.since = now
-        """When it was created, in seconds."""
+        """Time (s) of creation."""
         self.streams = streams
-        """Requests on the endpoint then, this one included."""
+        """Requests on the endpoint at that time, this one included."""
         self.queued = streams > view.slots
         """The endpoint had no free slot."""
         self.ahead_s = ahead_s
         """Prefill (s, reference) that precedes its first byte, its own included."""
         self.prefill_over_at = now + start_s + prefill_s
-        """When its prefill is expected to end, in seconds."""
+        """Time (s) at which its prefill is expected to end."""
         self.first_byte_at: float | None = None
-        """When the first byte of a streamed response came."""
+        """Time (s) of the first byte of a streamed response."""
 
     def first_byte(self, now: float) -> bool:
-        """Note the first byte of the response at `now` (s); whether it ends the prefill.
+        """Record the first byte of the response at `now` (s); returns whether it ends the prefill.
 
-        The first byte of a response that is not streamed comes at its end, and shows nothing of its prefill.
+        The first byte of a response that is not streamed arrives at its end and does not indicate the end of prefill.
         """
         if self.first_byte_at is not None or not self.estimate.streaming:
             return False

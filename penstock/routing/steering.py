@@ -1,4 +1,4 @@
-"""Advises where a client should enter: the permitted entry regions, the best first, for DNS, SDKs and edge workers.
+"""Recommends the entry regions of a client: the permitted ones, the best first, for DNS, SDKs and edge workers.
 
 An entry region reads the request, so residency masks the advice with the same function as every other step. Advice for
 an unknown tenant must hold for every tenant: it contains the regions that all tenants permit, which may be none.
@@ -20,13 +20,13 @@ from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 
 STEADY_TTL_S = 60.0
-"""How long (s) advice may be cached while every permitted region is healthy."""
+"""Maximum cache time (s) of advice while every permitted region is healthy."""
 
 CHANGING_TTL_S = 5.0
-"""The same while some permitted region is not healthy, so that clients soon see a return or a failure."""
+"""The same while some permitted region is not healthy, so that clients soon follow a return or a failure."""
 
 MAX_MASKS = 16_384
-"""Masks that are cached: recent senders x places."""
+"""Maximum number of cached masks, by sender and location."""
 
 _RANK = {
     RegionState.HEALTHY: 0,
@@ -37,18 +37,18 @@ _RANK = {
     RegionState.DRAINING: 3,
     RegionState.FAILED: 4,
 }
-"""Order of the states. A failed or draining region is advised only where nothing better is permitted; a degraded one
-keeps its clients, for the plan forwards what it has no room for."""
+"""Order of the states. A failed or draining region is recommended only if no better one is permitted; a degraded region
+keeps its clients, since the plan forwards the demand beyond its capacity."""
 
 _ABSENT = {RegionState.DRAINING: Reason.REGION_DRAINING, RegionState.FAILED: Reason.REGION_FAILED}
 
 
 class Client(msgspec.Struct, frozen=True):
-    """The client that asks for advice, as far as it is known."""
+    """The known properties of a client."""
 
     location: Location = NOWHERE
     tenant: str | None = None
-    """None where the adviser cannot know it, as in DNS: then only what every tenant may use is advised."""
+    """None if unknown, as in DNS; then only regions that every tenant may use are recommended."""
     model: str | None = None
     """None for any model."""
 
@@ -59,13 +59,13 @@ class Entry(msgspec.Struct, frozen=True):
     region: str
     state: RegionState
     round_trip_ms: float | None
-    """Expected from the client, in milliseconds; None where the client's location is unknown."""
+    """Expected round trip from the client, in milliseconds; None if the client's location is unknown."""
     serves_model: bool | None
-    """Whether the requested model is ready there, so that nothing need be forwarded; None where no model was named."""
+    """Whether the requested model is ready there, so that requests need no forwarding; None if no model is given."""
 
 
 class SteeringAdvice(msgspec.Struct, frozen=True):
-    """Entry regions, the best first; empty where none is permitted, with the refusal that says why."""
+    """Entry regions, the best first; empty if none is permitted, with the refusal."""
 
     entries: tuple[Entry, ...]
     ttl_s: float
@@ -124,7 +124,7 @@ class SteeringAdvisor:
         return SteeringAdvice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
 
     def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
-        """How far (ms) it is through an entry region to the nearest region that has the model."""
+        """Distance (ms) through an entry region to the nearest region that has the model."""
         to_entry_ms = (entry.round_trip_ms or 0.0) + self._policy.bias_ms.get(entry.region, 0.0)
         if not servers or entry.region in servers:
             return to_entry_ms
@@ -168,7 +168,7 @@ def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
 
 
 def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
-    """The expected round trip (ms) between a client and each region; empty where nothing is known of the client.
+    """The expected round trip (ms) between a client and each region; empty if the client's location is unknown.
 
     Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
     region nearest to the client. A client of which only the country is known is placed at that country's first region.

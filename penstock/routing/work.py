@@ -1,4 +1,4 @@
-"""What decides the cost of a request, how much work it is, and how fast an endpoint works: plain values."""
+"""Values of the cost model: the inputs of a request's cost, its work, and the speed of an endpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class CostInputs(msgspec.Struct, frozen=True):
-    """What of a request decides its cost. Fields that do not apply are None."""
+    """The properties of a request that determine its cost. Fields that do not apply are None."""
 
     body_bytes: int
     answers: bool = True
