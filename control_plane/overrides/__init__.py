@@ -1,1 +1,1 @@
-"""What operators want, kept in the store: judged and written in one step, seen by every control plane."""
+"""Overrides in the store: each change is checked and written in one transaction, and seen by every control plane."""

@@ -1,4 +1,4 @@
-"""Overrides as the API and commands show them: the fact, and what it does at this moment."""
+"""Overrides as the API and the CLI show them: the stored override, and its current effect."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from penstock.overrides.overrides import Override
 
 
 class OverridePhase(StrEnum):
-    """Where an override is in its life."""
+    """The phase of an override's life."""
 
-    HOLDS = "holds"
+    ACTIVE = "active"
     RETURNING = "returning"
-    """It has ended, and its region has not yet ramped back."""
-    OVER = "over"
+    """It has ended, and its region is still ramping back."""
+    ENDED = "ended"
 
 
 class OverrideStatus(msgspec.Struct, frozen=True):
-    """One override now."""
+    """One override and its current effect."""
 
     override: Override
     phase: OverridePhase
     weight: float
-    """How much (0-1) of its part the region may have now; 1 for a freeze."""
+    """Factor (0-1) of the region's share now; 1 for a freeze."""
     ends_in_s: float | None
-    """Seconds until it ends by itself; null: it does not, or has ended."""
+    """Seconds until it expires; null where it does not expire, or has ended."""
     by_policy: bool
-    """A maintenance window of the policy: nobody can lift it here."""
+    """Whether it is a maintenance window of the policy, which the API cannot lift."""
 
 
 class OverridePage(msgspec.Struct, frozen=True):
-    """Some overrides."""
+    """A page of overrides."""
 
     items: tuple[OverrideStatus, ...]
     next_cursor: str | None
-    """Give it as `cursor` to have the overrides after these; null: there are none."""
+    """Pass it as `cursor` for the next overrides; null on the last page."""
 
 
 class LiftedOverrides(msgspec.Struct, frozen=True):
-    """What was ended."""
+    """The overrides that were lifted."""
 
     overrides: tuple[OverrideStatus, ...]
 
 
 def override_status(override: Override, now: float, ramp_s: float, *, by_policy: bool = False) -> OverrideStatus:
-    """An override at a moment.
+    """Return an override's status.
 
     Args:
         now: Unix time, in seconds.
         ramp_s: the policy's failback ramp, in seconds.
     """
     if override.holds(now):
-        phase = OverridePhase.HOLDS
+        phase = OverridePhase.ACTIVE
     else:
-        phase = OverridePhase.OVER if override.over(now, ramp_s) else OverridePhase.RETURNING
-    ends = override.expires_at if phase is OverridePhase.HOLDS else None
+        phase = OverridePhase.ENDED if override.over(now, ramp_s) else OverridePhase.RETURNING
+    ends = override.expires_at if phase is OverridePhase.ACTIVE else None
     return OverrideStatus(
         override, phase, override.weight(now, ramp_s), None if ends is None else ends - now, by_policy
     )
 
 
 def digest(override: Override) -> str:
-    """Names the state of an override: its ETag."""
+    """Return the ETag of an override's state."""
     return sha256(msgspec.json.encode(override, order="deterministic")).hexdigest()[:32]

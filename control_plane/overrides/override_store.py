@@ -72,7 +72,7 @@ class OverrideStore:
     ) -> None:
         self._store = store
         self._audit = audit
-        self._janitor = Caller(name, Role.OPERATOR)
+        self._expiry_caller = Caller(name, Role.OPERATOR)
         self._clock = clock
         self.mirror = Mirror(store, keys.OVERRIDES, OverrideSet, rng=rng)
 
@@ -89,8 +89,8 @@ class OverrideStore:
     @property
     def seen(self) -> OverrideSet:
         """The overrides as last seen."""
-        there = self.mirror.seen("")
-        return there.value if there is not None else OverrideSet()
+        stored = self.mirror.seen("")
+        return stored.value if stored is not None else OverrideSet()
 
     def in_force(self, policy: Policy, now: float) -> tuple[Override, ...]:
         """All overrides and the policy's maintenance windows, those still ramping back included."""
@@ -150,7 +150,7 @@ class OverrideStore:
                 caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision
             ):
                 return wanted
-        raise StoreError(f"overrides are too busy: {MAX_TRIES} tries to set one failed")
+        raise StoreError(f"overrides changed concurrently in each of {MAX_TRIES} tries to set one")
 
     async def lift(
         self, caller: Caller, override_id: str, reason: str, expected: Callable[[Override], None]
@@ -166,20 +166,26 @@ class OverrideStore:
         """
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
-            there = before.find(override_id)
-            if there is None:
+            current = before.find(override_id)
+            if current is None:
                 raise KeyError(override_id)
-            expected(there)
+            expected(current)
             now = self._clock()
-            if now >= there.ends_at:
-                return there
-            ended = lifted(there, caller.name, now)
-            one, other = msgspec.to_builtins(there), msgspec.to_builtins(ended)
+            if now >= current.ends_at:
+                return current
+            ended = lifted(current, caller.name, now)
             if await self._write(
-                caller, "override.lift", override_id, reason, one, other, before.replaced(ended), revision
+                caller,
+                "override.lift",
+                override_id,
+                reason,
+                msgspec.to_builtins(current),
+                msgspec.to_builtins(ended),
+                before.replaced(ended),
+                revision,
             ):
                 return ended
-        raise StoreError(f"overrides are too busy: {MAX_TRIES} tries to lift one failed")
+        raise StoreError(f"overrides changed concurrently in each of {MAX_TRIES} tries to lift one")
 
     async def sweep(self, epoch: int, policy: Policy) -> None:
         """Remove overrides that are over, as the leader of `epoch`; no effect once that leadership has ended.
@@ -188,17 +194,17 @@ class OverrideStore:
             StoreError: the store is unavailable.
         """
         ramp_s = policy.failover.failback_ramp_s
-        if not any(one.over(self._clock(), ramp_s) for one in self.seen.overrides):
+        if not any(override.over(self._clock(), ramp_s) for override in self.seen.overrides):
             return
         before, revision = await self._read()
         after = before.without_ended(self._clock(), ramp_s)
-        gone = [one.id for one in before.overrides if after.find(one.id) is None]
-        if gone:
+        removed = [override.id for override in before.overrides if after.find(override.id) is None]
+        if removed:
             await self._write(
-                self._janitor,
+                self._expiry_caller,
                 "override.expire",
-                ", ".join(gone[:20]),
-                "over, and their regions are back",
+                ", ".join(removed[:20]),
+                "ended, and the regions have ramped back",
                 {"overrides": len(before.overrides)},
                 {"overrides": len(after.overrides)},
                 after,
@@ -245,8 +251,8 @@ class OverrideStore:
         return True
 
 
-def _named(one: Override) -> str:
-    what = f"{one.kind.value.replace('_', ' ')} {one.id}"
-    if one.region is not None:
-        what += f" of {one.region}"
-    return what if one.value is None else f"{what} to {one.value:g}"
+def _named(override: Override) -> str:
+    name = f"{override.kind.value.replace('_', ' ')} {override.id}"
+    if override.region is not None:
+        name += f" of {override.region}"
+    return name if override.value is None else f"{name} to {override.value:g}"

@@ -1,1 +1,1 @@
-"""The policy bundle: YAML files that people write, checked whole and compiled to `penstock.policy.policy.Policy`."""
+"""Policy bundles: YAML files that are checked as a whole and compiled to `penstock.policy.policy.Policy`."""

@@ -8,21 +8,21 @@ from difflib import get_close_matches
 import msgspec
 
 WHOLE_BUNDLE = "(bundle)"
-"""Stands for the file where an error belongs to none, such as a missing document."""
+"""File of an error that belongs to no file, such as a missing document."""
 
 
 MAX_ERRORS = 1_000
-"""Errors of one file after which the rest of it is not read, and of a bundle after which the rest is not judged."""
+"""Errors after which the rest of a file is not read, and the rest of a bundle is not checked."""
 
 
 class PolicyError(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong, and what to do about it."""
+    """One error of a bundle, and its remedy."""
 
     file: str
     line: int
     """From 1; 0 where the error belongs to no line."""
     field: str
-    """Path of the field, such as `match.countries[1]`; empty where the error is not of one field."""
+    """Path of the field, such as `match.countries[1]`; empty where the error concerns no single field."""
     problem: str
     remedy: str
 
@@ -41,15 +41,15 @@ def printable(line: str) -> str:
 
 
 class PolicyRefused(Exception):
-    """The bundle is not taken, none of it; `errors` has everything that is wrong, in order of file and line."""
+    """The bundle is refused as a whole; `errors` has all errors, ordered by file and line."""
 
     def __init__(self, errors: Iterable[PolicyError]) -> None:
         self.errors = tuple(sorted(set(errors)))
         super().__init__("\n".join(str(error) for error in self.errors))
 
 
-def spelled(path: Iterable[str | int]) -> str:
-    """A field's path as people write it: `match.countries[1]`."""
+def field_path(path: Iterable[str | int]) -> str:
+    """Format a field's path: `match.countries[1]`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -57,7 +57,7 @@ def spelled(path: Iterable[str | int]) -> str:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """A remedy for a word that is not known: the likeliest that is, else all of a few, else `otherwise`."""
+    """Return a remedy for an unknown word: the closest known word, else all of a few known words, else `otherwise`."""
     known = sorted(known)
     close = get_close_matches(word, known, n=1)
     if close:

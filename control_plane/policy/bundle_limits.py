@@ -1,7 +1,7 @@
-"""Files and sizes that a bundle may have: YAML files in UTF-8, within bounds.
+"""Limits of a bundle: its files are YAML in UTF-8, and their number and sizes are bounded.
 
-Hidden files (which is what Kubernetes mounts ConfigMaps through) and documentation are passed over; anything else that
-is no `.yaml` file is refused, since its author may think that it counts.
+Hidden files (through which Kubernetes mounts ConfigMaps) and documentation are ignored. Any other file that is not a
+`.yaml` file is refused, because its author may expect it to be read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
 MAX_FILES = 200
 MAX_FILE_BYTES = 1 << 20
 MAX_BUNDLE_BYTES = 4 << 20
-"""The compiled policy has to fit into one value of the store, which is smaller than this."""
+"""The compiled policy must also fit into one value of the store, which is smaller."""
 
 MAX_DOCUMENTS = 10_000
-"""Of a bundle: more than the store can hold of the shortest tenants."""
+"""Documents of a bundle: more than fit into one value of the store."""
 
 MAX_DOCUMENTS_OF_FILE = 5_000
 
@@ -30,7 +30,7 @@ def is_policy_file(name: str) -> bool:
 
 
 def count_error(files: int, place: str) -> PolicyError | None:
-    """What is wrong with the number of files at `place`, if anything is."""
+    """Return an error if the number of files at `place` is not allowed."""
     if files == 0:
         return PolicyError(place, 0, "", "has no policy files", f"put {SUFFIX} files into it")
     if files > MAX_FILES:
@@ -38,11 +38,11 @@ def count_error(files: int, place: str) -> PolicyError | None:
     return None
 
 
-def text_of(name: str, content: bytes | None) -> str | PolicyError:
-    """The text of one file, or why it has none that counts.
+def decode_file(name: str, content: bytes | None) -> str | PolicyError:
+    """Return the text of one file, or its error.
 
     Args:
-        content: its bytes, at least one more than MAX_FILE_BYTES of a larger one; None for what is no plain file.
+        content: the file's bytes, of a larger file at least MAX_FILE_BYTES + 1; None where it is not a regular file.
     """
     if content is None or PurePosixPath(name).suffix != SUFFIX:
         return not_yaml(name)
@@ -58,4 +58,4 @@ def text_of(name: str, content: bytes | None) -> str | PolicyError:
 def not_yaml(name: str) -> PolicyError:
     """The error of a file that is not a policy file."""
     remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
-    return PolicyError(name, 0, "", f"is no {SUFFIX} file", remedy)
+    return PolicyError(name, 0, "", f"is not a {SUFFIX} file", remedy)

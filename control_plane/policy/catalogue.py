@@ -1,4 +1,4 @@
-"""Documents to typed ones: the right kind, every field known and well-formed, names unique, and the right number."""
+"""Validates documents by kind: known and well-formed fields, unique names, and the allowed number of each kind."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Shape = TypeVar("Shape", bound=PolicyDocument)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A well-formed document and where it stands."""
+    """A well-formed document: its source, and its model."""
 
     document: Document
     shaped: PolicyDocument
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """A bundle's documents by kind. `names` has also those whose documents are not well-formed."""
+    """A bundle's documents by kind. `names` includes those of documents that are not well-formed."""
 
     entries: dict[str, list[Entry]]
     names: dict[str, dict[str, Document]]
 
     def of(self, shape: type[Shape]) -> list[tuple[Document, Shape]]:
-        """Every well-formed document of one kind."""
+        """Return every well-formed document of one kind."""
         return [
             (entry.document, entry.shaped)
             for entries in self.entries.values()
@@ -41,8 +41,8 @@ class Catalogue(msgspec.Struct, frozen=True):
             if isinstance(entry.shaped, shape)
         ]
 
-    def one(self, shape: type[Shape]) -> Shape:
-        """The document of a kind of which a bundle has at most one; one with default values where it is absent."""
+    def single(self, shape: type[Shape]) -> Shape:
+        """Return the only document of a kind that a bundle has at most once; with default values where it is absent."""
         documents = self.of(shape)
         if documents:
             return documents[0][1]
@@ -50,11 +50,11 @@ class Catalogue(msgspec.Struct, frozen=True):
         return shape.model_validate({"apiVersion": API_VERSION, "kind": name})
 
 
-def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Catalogue, list[PolicyError]]:
-    """Sort documents by kind and give them their shapes; whatever is wrong is in the list, up to MAX_ERRORS or more.
+def build_catalogue(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Catalogue, list[PolicyError]]:
+    """Validate documents by kind; return the catalogue and the errors. Stops after MAX_ERRORS errors.
 
     Args:
-        unread: kinds of documents that were written but could not be read: they are not missing.
+        unread: kinds of documents that are in the bundle but could not be parsed, so that they are not missing.
     """
     written = set(unread)
     errors: list[PolicyError] = []
@@ -80,7 +80,7 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
             entries[kind].append(Entry(document, KINDS[kind].shape.model_validate(document.content)))
         except ValidationError as error:
             details = error.errors(include_url=False)[:MAX_ERRORS]
-            errors += [_worded(document, KINDS[kind].shape, detail) for detail in details]
+            errors += [_to_error(document, KINDS[kind].shape, detail) for detail in details]
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
         for name, kind_of in KINDS.items()
@@ -91,9 +91,9 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
 
 def _unknown_kind(document: Document, kind: Any) -> PolicyError:
     if kind is None:
-        return document.error((), "says no kind", f"write `kind`, one of {', '.join(KINDS)}")
+        return document.error((), "has no kind", f"write `kind`, one of {', '.join(KINDS)}")
     remedy = suggest(str(kind), KINDS, f"use one of {', '.join(KINDS)}")
-    return document.error(("kind",), "is no kind of policy document", remedy)
+    return document.error(("kind",), "is not a kind of policy document", remedy)
 
 
 def _note_name(document: Document, taken: dict[str, Document]) -> list[PolicyError]:
@@ -110,7 +110,7 @@ def _note_name(document: Document, taken: dict[str, Document]) -> list[PolicyErr
 _OF_TYPE = {"string_type", "float_type", "int_type", "bool_type", "list_type", "dict_type", "model_type"}
 
 
-def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) -> PolicyError:
+def _to_error(document: Document, shape: type[BaseModel], detail: ErrorDetails) -> PolicyError:
     path: Path = tuple(step for step in detail["loc"] if step != "[key]")
     context = detail.get("ctx", {})
     problem = detail["msg"][:1].lower() + detail["msg"][1:]
@@ -118,15 +118,15 @@ def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) ->
         case kind if kind in _OF_TYPE and detail["input"] is None:
             problem, remedy = "is blank", _remedy_for_blank(shape, path)
         case "model_type" | "dict_type":
-            problem, remedy = "is no mapping", "write its fields below it, indented"
+            problem, remedy = "is not a mapping", "write its fields below it, indented"
         case "list_type":
-            problem, remedy = "is no list", "write it as one, such as [a, b]"
+            problem, remedy = "is not a list", "write it as one, such as [a, b]"
         case "float_type" | "int_type" if isinstance(detail["input"], str) and detail["input"].lstrip("+-").isdigit():
             problem, remedy = "is out of bounds, or in quotes", "correct it; policies/schema.json describes every field"
         case "missing":
             problem, remedy = "is missing", "write it: it has no default"
         case "extra_forbidden":
-            problem, remedy = "is no field here", _field_suggestion(shape, path)
+            problem, remedy = "is not a known field", _field_suggestion(shape, path)
         case "string_pattern_mismatch":
             problem, remedy = "is not well-formed", REMEDY_BY_PATTERN[context["pattern"]]
         case "string_type":
@@ -152,13 +152,13 @@ def _remedy_for_blank(shape: type[BaseModel], path: Path) -> str:
 
 
 def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
-    """A remedy that names the known field closest to the unknown one at `path`."""
+    """Return a remedy that names the known field closest to the unknown one at `path`."""
     known = [field.alias or name for name, field in _model_at(shape, path).model_fields.items()]
     return suggest(str(path[-1]), known, "remove it; policies/schema.json describes every field")
 
 
 def _model_at(shape: type[BaseModel], path: Path) -> type[BaseModel]:
-    """The model of the mapping that contains the field at `path`."""
+    """Return the model of the mapping that contains the field at `path`."""
     for step in path[:-1]:
         if isinstance(step, int):
             continue  # a position in a list: the field before it describes its items
@@ -171,7 +171,7 @@ def _model_at(shape: type[BaseModel], path: Path) -> type[BaseModel]:
 
 
 def _shape_in(annotation: Any) -> type[BaseModel] | None:
-    """The shape that a field holds: by itself, or null, or in a list."""
+    """Return the model in a field's type: the type itself, an optional one, or a list's item."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((shape for part in get_args(annotation) if (shape := _shape_in(part)) is not None), None)

@@ -1,4 +1,4 @@
-"""Text of a bundle to a compiled policy: accepted whole, or refused whole with everything that is wrong with it."""
+"""Compiles the text of a bundle to a policy. The bundle is accepted as a whole, or refused with all its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from control_plane.policy.bundle_limits import (
     is_policy_file,
     not_yaml,
 )
-from control_plane.policy.catalogue import Catalogue, check
+from control_plane.policy.catalogue import Catalogue, build_catalogue
 from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.kinds.base import PolicyDocument
 from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument
@@ -68,17 +68,17 @@ from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-"""What a text that could not be read as YAML says of its documents."""
+"""The kinds of documents in a text that could not be parsed as YAML."""
 
 
 def compile_bundle(files: Mapping[str, str]) -> Policy:
     """Compile a bundle.
 
     Args:
-        files: text by file name; what does not belong is passed over or refused, as in a folder.
+        files: text by file name; files that are not policy files are ignored or refused, as in a folder.
 
     Raises:
-        PolicyRefused: with every error that can be found at once.
+        PolicyRefused: the bundle has errors.
     """
     files = {file: text for file, text in files.items() if is_policy_file(file)}
     errors = _out_of_bounds(files)
@@ -93,9 +93,9 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
             problem = f"more than {MAX_DOCUMENTS} documents in all"
             raise PolicyRefused([*errors, PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller")])
     hidden = {kind for file in {error.file for error in errors} for kind in _KIND.findall(files[file])}
-    catalogue, misshapen = check(documents, hidden)
+    catalogue, misshapen = build_catalogue(documents, hidden)
     if len(misshapen) >= MAX_ERRORS:
-        remedy = "correct these first; what follows in the bundle was not judged"
+        remedy = "correct these first; the rest of the bundle was not checked"
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MAX_ERRORS} errors or more", remedy))
         raise PolicyRefused(errors + misshapen)
     references = References(catalogue)
@@ -134,8 +134,8 @@ def _rule(document: Document, rule: ResidencyRuleDocument, references: Reference
     allow = _regions(document, ("allow",), rule.allow, references)
     unresolved = len(references.errors) > known or not references.complete
     if "allow" in rule.model_fields_set and not allow and not unresolved:
-        remedy = "name a place where a region of this bundle lies"
-        references.errors.append(document.error(("allow",), "allows no region at all", remedy))
+        remedy = "name a region of this bundle, or a jurisdiction of one"
+        references.errors.append(document.error(("allow",), "allows no region", remedy))
     return ResidencyRule(
         name=rule.name,
         tenants=references.known(document, ("match", "tenants"), "Tenant", match.tenants),
@@ -154,22 +154,22 @@ def _regions(document: Document, path: Path, places: RegionSelector, references:
     return named | references.regions_in(inside)
 
 
-def _entry_map(document: Document, one: EntryMapDocument, references: References) -> EntryMap:
-    clients = one.clients
-    references.known(document, ("regions",), "Region", one.regions)
+def _entry_map(document: Document, shape: EntryMapDocument, references: References) -> EntryMap:
+    clients = shape.clients
+    references.known(document, ("regions",), "Region", shape.regions)
     return EntryMap(
-        name=one.name,
+        name=shape.name,
         client_countries=references.countries(references.places(document, ("clients", "countries"), clients.countries)),
         client_subdivisions=references.subdivisions(document, ("clients", "subdivisions"), clients.subdivisions),
-        regions=tuple(one.regions),
+        regions=tuple(shape.regions),
     )
 
 
 def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule], maps: list[EntryMap]) -> Policy:
-    routing = catalogue.one(GeoRoutingDocument)
+    routing = catalogue.single(GeoRoutingDocument)
     windows = tuple(
         sorted(
-            (_window(document, one) for document, one in catalogue.of(MaintenanceWindowDocument)),
+            (_window(document, shape) for document, shape in catalogue.of(MaintenanceWindowDocument)),
             key=lambda window: window.name,
         )
     )
@@ -181,78 +181,78 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             )
             for _, region in catalogue.of(RegionDocument)
         },
-        models={one.name: _model(one) for _, one in catalogue.of(ModelDocument)},
+        models={model.name: _model(model) for _, model in catalogue.of(ModelDocument)},
         tenants={
-            one.name: Tenant(
-                **_fields(one) | {"key_digests": tuple(sorted(one.key_digests)), "quota": _quota(one.quota)}
+            tenant.name: Tenant(
+                **_fields(tenant) | {"key_digests": tuple(sorted(tenant.key_digests)), "quota": _quota(tenant.quota)}
             )
-            for _, one in catalogue.of(TenantDocument)
+            for _, tenant in catalogue.of(TenantDocument)
         },
         residency=tuple(sorted(rules, key=lambda rule: rule.name)),
         rtt_ms=routing.rtt_ms,
-        entry_maps=tuple(sorted(maps, key=lambda one: one.name)),
-        spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
+        entry_maps=tuple(sorted(maps, key=lambda entry_map: entry_map.name)),
+        spillover=Spillover(**_fields(catalogue.single(SpilloverDocument))),
         spillover_limits=tuple(
             sorted(
-                (_limit(document, one) for document, one in catalogue.of(SpilloverLimitDocument)),
+                (_limit(document, shape) for document, shape in catalogue.of(SpilloverLimitDocument)),
                 key=lambda limit: limit.name,
             )
         ),
-        failover=Failover(**_fields(catalogue.one(FailoverDocument))),
-        objective=_objective(catalogue.one(ObjectiveDocument)),
+        failover=Failover(**_fields(catalogue.single(FailoverDocument))),
+        objective=_objective(catalogue.single(ObjectiveDocument)),
         versions={
-            one.name: ModelVersions(
-                one.name, tuple(Version(version.model, version.percent) for version in one.versions)
+            split.name: ModelVersions(
+                split.name, tuple(Version(version.model, version.percent) for version in split.versions)
             )
-            for _, one in catalogue.of(ModelVersionsDocument)
+            for _, split in catalogue.of(ModelVersionsDocument)
         },
         accepted_losses=tuple(
             sorted(
                 (
-                    AcceptedLoss(one.name, frozenset(one.regions), one.because)
-                    for _, one in catalogue.of(AcceptedLossDocument)
+                    AcceptedLoss(shape.name, frozenset(shape.regions), shape.because)
+                    for _, shape in catalogue.of(AcceptedLossDocument)
                 ),
-                key=lambda one: one.name,
+                key=lambda loss: loss.name,
             )
         ),
-        rollout=_rollout(catalogue.one(RolloutDocument)),
-        guard_rails=GuardRails(**_fields(catalogue.one(GuardRailsDocument))),
+        rollout=_rollout(catalogue.single(RolloutDocument)),
+        guard_rails=GuardRails(**_fields(catalogue.single(GuardRailsDocument))),
         maintenance=windows,
         time_zones=_time_zones(windows),
-        anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
+        anonymous_tenant=catalogue.single(AnonymousAccessDocument).tenant,
     )
 
 
-def _limit(document: Document, one: SpilloverLimitDocument) -> SpilloverLimit:
+def _limit(document: Document, shape: SpilloverLimitDocument) -> SpilloverLimit:
     return SpilloverLimit(
-        name=one.name,
-        origins=frozenset(one.origins),
-        models=frozenset(one.models),
-        max_cost_per_gpu_hour=one.max_cost_per_gpu_hour,
-        max_share=one.max_share,
+        name=shape.name,
+        origins=frozenset(shape.origins),
+        models=frozenset(shape.models),
+        max_cost_per_gpu_hour=shape.max_cost_per_gpu_hour,
+        max_share=shape.max_share,
         source=f"{document.file}:{document.line_of(('name',))}",
     )
 
 
-def _window(document: Document, one: MaintenanceWindowDocument) -> MaintenanceWindow:
+def _window(document: Document, shape: MaintenanceWindowDocument) -> MaintenanceWindow:
     return MaintenanceWindow(
-        name=one.name,
-        regions=frozenset(one.regions),
-        starts_at=moment_of(one.starts_at, one.time_zone),
-        duration_s=one.duration_s,
-        recurrence=Recurrence(one.recurrence),
-        lead_s=one.lead_s,
+        name=shape.name,
+        regions=frozenset(shape.regions),
+        starts_at=moment_of(shape.starts_at, shape.time_zone),
+        duration_s=shape.duration_s,
+        recurrence=Recurrence(shape.recurrence),
+        lead_s=shape.lead_s,
         source=f"{document.file}:{document.line_of(('name',))}",
-        time_zone=one.time_zone,
+        time_zone=shape.time_zone,
     )
 
 
 def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone]:
-    """The rules of every zone that a window recurs by, from when on they are needed."""
+    """Return the rules of every time zone that a recurring window uses, from its first start on."""
     needed: dict[str, float] = {}
-    for one in windows:
-        if one.time_zone and one.recurrence is not Recurrence.NEVER:
-            needed[one.time_zone] = min(one.starts_at, needed.get(one.time_zone, one.starts_at))
+    for window in windows:
+        if window.time_zone and window.recurrence is not Recurrence.NEVER:
+            needed[window.time_zone] = min(window.starts_at, needed.get(window.time_zone, window.starts_at))
     return {name: time_zone(name, since) for name, since in needed.items()}
 
 
@@ -284,5 +284,5 @@ def _cost(shape: CostSpec) -> Cost:
 
 
 def _fields(document: PolicyDocument) -> dict[str, Any]:
-    """What a document says, for a noun of the policy whose fields have the same names."""
+    """Return a document's fields, for a type of the policy whose fields have the same names."""
     return document.model_dump(exclude={"api_version", "kind"})

@@ -1,8 +1,8 @@
-"""YAML text to plain documents that remember their lines, with everything refused that surprises people or machines.
+"""Parses YAML into plain documents with the line of each field, and refuses YAML's error-prone features.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), so that the country code NO
-is a word and not false. Anchors, aliases and tags are refused: a bundle is data that reads the same everywhere, and an
-alias can unfold into gigabytes.
+is a string and not false. Anchors, aliases and tags are refused: an alias can expand into gigabytes, and the meaning of
+a tag depends on the reader.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from control_plane.policy.bundle_errors import MAX_ERRORS, PolicyError, spelled
+from control_plane.policy.bundle_errors import MAX_ERRORS, PolicyError, field_path
 from control_plane.policy.bundle_limits import MAX_DOCUMENTS_OF_FILE
 
 MAX_DEPTH = 8
-"""Levels of nesting; no kind needs half of them."""
+"""Levels of nesting; every kind needs less than half."""
 
 _SPLIT = "split it into several files; what follows in this file was not read"
 _TAG = "tag:yaml.org,2002:"
@@ -39,7 +39,7 @@ Path = tuple[str | int, ...]
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One YAML document, and where it and each of its fields stand."""
+    """One YAML document, with its line and the line of each field."""
 
     file: str
     line: int
@@ -47,24 +47,24 @@ class Document(msgspec.Struct, frozen=True):
     lines: dict[Path, int]
 
     def line_of(self, path: Path) -> int:
-        """The line of a field, or of the nearest thing around it that was written."""
+        """Return the line of a field, or of the nearest enclosing field that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, self.line)
 
     def error(self, path: Path, problem: str, remedy: str) -> PolicyError:
-        """An error at a field of this document."""
-        return PolicyError(self.file, self.line_of(path), spelled(path), problem, remedy)
+        """Return an error at a field of this document."""
+        return PolicyError(self.file, self.line_of(path), field_path(path), problem, remedy)
 
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyError]]:
-    """Every document of one file that is a mapping without surprises, and what is wrong with the others."""
+    """Return every valid document of one file, and the errors of the others."""
     documents: list[Document] = []
     errors: list[PolicyError] = []
-    surprises: list[PolicyError] = []
+    refusals: list[PolicyError] = []
     number = 0
     try:
-        loader = _Loader(file, text, surprises)
+        loader = _Loader(file, text, refusals)
         while loader.check_node():
             number += 1
             if number > MAX_DOCUMENTS_OF_FILE:
@@ -72,20 +72,20 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
                     PolicyError(file, loader.next_line, "", f"more than {MAX_DOCUMENTS_OF_FILE} documents", _SPLIT)
                 )
                 break
-            seen = len(surprises)
+            seen = len(refusals)
             node: Any = loader.get_node()
             builder = _Builder(file)
             content = builder.build(node, ())
             line = node.start_mark.line + 1
             if not isinstance(content, dict):
-                problem, remedy = "this document is no mapping", "begin it with `apiVersion` and `kind`"
+                problem, remedy = "this document is not a mapping", "begin it with `apiVersion` and `kind`"
                 if content is None:
                     problem, remedy = "this document is empty", "write it, or remove the `---` before it"
                 builder.errors.append(PolicyError(file, line, "", problem, remedy))
-            elif not builder.errors and len(surprises) == seen:
+            elif not builder.errors and len(refusals) == seen:
                 documents.append(Document(file, line, content, builder.lines))
             errors += builder.errors
-            if len(errors) + len(surprises) >= MAX_ERRORS:
+            if len(errors) + len(refusals) >= MAX_ERRORS:
                 remedy = "correct these first; what follows in this file was not read"
                 errors.append(PolicyError(file, line, "", f"{MAX_ERRORS} errors or more", remedy))
                 break
@@ -99,7 +99,7 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
         errors.append(PolicyError(file, mark.line + 1 if mark else 0, "", problem, remedy))
     except YAMLError as error:
         errors.append(PolicyError(file, 0, "", f"not YAML: {error}", "correct it"))
-    return documents, errors + surprises
+    return documents, errors + refusals
 
 
 class _CoreResolver(BaseResolver):
@@ -111,21 +111,21 @@ for _name, (_pattern, _first) in _CORE_SCHEMA.items():
 
 
 class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
-    """Composes nodes, noting anchors, aliases and tags instead of obeying them."""
+    """Composes nodes, and records anchors, aliases and tags as errors instead of applying them."""
 
-    def __init__(self, file: str, text: str, surprises: list[PolicyError]) -> None:
+    def __init__(self, file: str, text: str, refusals: list[PolicyError]) -> None:
         Reader.__init__(self, text)
         Scanner.__init__(self)
         Parser.__init__(self)
         Composer.__init__(self)
         _CoreResolver.__init__(self)
         self._file = file
-        self._surprises = surprises
+        self._refusals = refusals
         self._depth = 0
 
     @property
     def next_line(self) -> int:
-        """Where what was not read yet begins."""
+        """The line at which the unread rest begins."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line: int = event.start_mark.line + 1
         return line
@@ -152,7 +152,7 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
 
     def _refuse(self, event: Any, what: str, remedy: str) -> None:
         line = event.start_mark.line + 1
-        self._surprises.append(PolicyError(self._file, line, "", f"{what} is not allowed", remedy))
+        self._refusals.append(PolicyError(self._file, line, "", f"{what} is not allowed", remedy))
 
 
 def _too_deep(mark: Mark) -> NoReturn:
@@ -160,7 +160,7 @@ def _too_deep(mark: Mark) -> NoReturn:
 
 
 class _Builder:
-    """One document's nodes to plain values, with the line of each path."""
+    """Converts one document's nodes to plain values, and records the line of each path."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -182,13 +182,13 @@ class _Builder:
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
                 self.errors.append(
-                    PolicyError(self.file, line, spelled(path), "a field's name is not a word", "put it in quotes")
+                    PolicyError(self.file, line, field_path(path), "a field's name is not a word", "put it in quotes")
                 )
                 continue
             here = (*path, key)
             if key in built:
                 remedy = f"keep one; the other is at line {self.lines[here]}"
-                self.errors.append(PolicyError(self.file, line, spelled(here), "written twice", remedy))
+                self.errors.append(PolicyError(self.file, line, field_path(here), "written twice", remedy))
                 continue
             self.lines[here] = line
             built[key] = self.build(value_node, here)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
-from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_error, is_policy_file, text_of
+from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_error, decode_file, is_policy_file
 from control_plane.policy.source.readers import Bundle
 
 POLL_S = 0.5
@@ -80,10 +80,10 @@ def _read(path: Path, inside: str) -> str | PolicyError:
             return PolicyError(path.name, 0, "", "is a symbolic link that leads out of the folder", remedy)
         if path.suffix == SUFFIX and target.is_file():
             with target.open("rb") as file:
-                return text_of(path.name, file.read(MAX_FILE_BYTES + 1))
+                return decode_file(path.name, file.read(MAX_FILE_BYTES + 1))
     except OSError as error:
         if path.is_symlink():
             remedy = "put the file itself there, or remove the link"
-            return PolicyError(path.name, 0, "", f"is a symbolic link that leads nowhere: {error.strerror}", remedy)
+            return PolicyError(path.name, 0, "", f"is a broken symbolic link: {error.strerror}", remedy)
         return PolicyError(path.name, 0, "", f"cannot be read: {error.strerror}", "make it readable")
-    return text_of(path.name, None)
+    return decode_file(path.name, None)

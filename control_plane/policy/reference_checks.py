@@ -65,8 +65,8 @@ def _check_spillover(catalogue: Catalogue, references: References) -> None:
 
 
 def _check_models(catalogue: Catalogue, references: References) -> None:
-    """Fallbacks lead to lighter models and nowhere in circles; names that stand for several hide no other model."""
-    lighter = {one.name: one.fallback for _, one in catalogue.of(ModelDocument)}
+    """Check that fallbacks have no cycles, and that a versioned name does not hide a model."""
+    lighter = {model.name: model.fallback for _, model in catalogue.of(ModelDocument)}
     for document, model in catalogue.of(ModelDocument):
         if model.fallback is None:
             continue
@@ -77,12 +77,12 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             passed.add(step)
             step = lighter.get(step)
         if step is not None:
-            problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a circle at {step}"
+            problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a cycle at {step}"
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
     for document, named in catalogue.of(ModelVersionsDocument):
         for index, version in enumerate(named.versions):
             references.check(document, ("versions", index, "model"), "Model", version.model)
-        if named.name in lighter and named.name not in {one.model for one in named.versions}:
-            problem = f"hides the model {named.name}, which nobody could ask for any more"
+        if named.name in lighter and named.name not in {version.model for version in named.versions}:
+            problem = f"hides the model {named.name}, which clients could not request any more"
             remedy = f"add {named.name} to the versions, with 0 percent if need be, or choose another name"
             references.errors.append(document.error(("name",), problem, remedy))

@@ -11,7 +11,7 @@ from control_plane.policy.kinds import KINDS
 
 
 def schema() -> dict[str, Any]:
-    """The schema of one document: that of its kind, told apart by `kind` so that editors report the fields at fault."""
+    """Return the schema of a document, selected by `kind` so that editors report errors of single fields."""
     references, definitions = models_json_schema(
         [(kind.shape, "validation") for kind in KINDS.values()], title="Penstock policy document", by_alias=True
     )
@@ -31,5 +31,5 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as it is kept in `policies/schema.json`."""
+    """Return the content of `policies/schema.json`."""
     return json.dumps(schema(), indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""A bundle as a tar archive, in memory and within bounds: as somebody sends it who wants to know whether it is good."""
+"""Reads a bundle from an uncompressed tar archive in memory, within bounds: the body of a validation request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from control_plane.policy.bundle_limits import (
     MAX_FILE_BYTES,
     MAX_FILES,
     count_error,
+    decode_file,
     is_policy_file,
-    text_of,
 )
 
 MAX_MEMBERS = 4 * MAX_FILES
-"""Of everything in the archive, documentation and folders too."""
+"""Members of an archive, documentation and folders included."""
 
 
 def read_tar(archive: bytes) -> dict[str, str]:
-    """The text of every policy file, by name; all of them lie in one folder, whatever it is called.
+    """Return the text of every policy file, by name. All must be in one folder, which may have any name.
 
     Raises:
-        PolicyRefused: it is no archive, is compressed, is too large, or holds what does not belong into a bundle.
+        PolicyRefused: it is not an uncompressed archive, exceeds a limit, or contains a file that is not a policy file.
     """
     files: dict[str, str] = {}
     errors: list[PolicyError] = []
@@ -49,9 +49,9 @@ def read_tar(archive: bytes) -> dict[str, str]:
                 else:
                     files[name] = text
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
-        raise _refused(f"is no tar archive: {error}", "send what `tar -cf` makes, without compression") from None
+        raise _refused(f"is not a tar archive: {error}", "send what `tar -cf` makes, without compression") from None
     if len(folders) > 1:
-        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", "lies in several folders", "put its files into one"))
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", "is spread over several folders", "put its files into one"))
     wrong = count_error(len(files) + len(errors), WHOLE_BUNDLE)
     if wrong is not None:
         errors.append(wrong)
@@ -64,7 +64,7 @@ def _text(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> str | Pol
     if member.issym() or member.islnk():
         return PolicyError(name, 0, "", "is a link", "put the file itself into the archive")
     inside = tar.extractfile(member) if member.isfile() else None
-    return text_of(name, inside.read(MAX_FILE_BYTES + 1) if inside is not None else None)
+    return decode_file(name, inside.read(MAX_FILE_BYTES + 1) if inside is not None else None)
 
 
 def _refused(problem: str, remedy: str) -> PolicyRefused:

@@ -1,7 +1,7 @@
-"""Names of IANA time zones to what their clocks show, from the data that this release was installed with.
+"""Rules of IANA time zones, from the tzdata package.
 
-The machine's own data is not asked: it differs between machines, a slim container has none, and whatever is read here
-becomes part of the policy and its digest.
+The operating system's data is not used: it differs between machines, slim containers have none, and the rules are part
+of the policy and its digest.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from control_plane.policy.documents import Document
 from penstock.policy.time_zone import ClockChange, TimeZone, local_s, moment
 
 YEARS = range(2000, 2100)
-"""Every year that a document may write; after them clocks stay as they are at their end."""
+"""The years that documents may contain; afterwards the last offset stays in force."""
 
 _STEP_S = 2 * 86_400
-"""No zone changes its clocks twice within this time (s)."""
+"""Sampling interval (s); no zone changes its offset twice within it."""
 
 _FIRST, _END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (YEARS.start, YEARS.stop))
 _EPOCH = datetime(1970, 1, 1)
 
 
 def time_zone(name: str, since: float) -> TimeZone:
-    """What the clocks of a zone that is known show.
+    """Return the rules of a known zone.
 
     Args:
-        since: the first moment (Unix time, s) that matters.
+        since: Unix time (s) from which rules are needed.
     """
     changes = _changes(name)
     passed = sum(1 for change in changes if change.at <= since)
@@ -38,14 +38,14 @@ def time_zone(name: str, since: float) -> TimeZone:
 
 
 def moment_of(starts_at: str, zone: str | None) -> float:
-    """The moment (Unix time, s) that a document writes, by the clocks of a zone that is known; None for UTC."""
+    """Return a document's local time in a known zone, or in UTC without one, as Unix time (s)."""
     if zone is None:
         return datetime.fromisoformat(starts_at).timestamp()
-    return moment(TimeZone(_changes(zone)), _shown_s(starts_at))
+    return moment(TimeZone(_changes(zone)), _local_s(starts_at))
 
 
 def clock_errors(document: Document, starts_at: str, zone: str | None) -> Iterable[PolicyError]:
-    """What is wrong with the time that a document writes by the clocks of the zone that it names."""
+    """Return the errors of a document's local time and of its zone."""
     if zone is None:
         return
     if zone not in _names():
@@ -53,15 +53,15 @@ def clock_errors(document: Document, starts_at: str, zone: str | None) -> Iterab
         yield document.error(("time_zone",), f"there is no time zone {zone}", remedy)
         return
     rules = TimeZone(_changes(zone))
-    shown_s = _shown_s(starts_at)
+    shown_s = _local_s(starts_at)
     found_s = local_s(rules, moment(rules, shown_s))
     if found_s != shown_s:
         after = (_EPOCH + timedelta(seconds=found_s)).strftime("%H:%M")
-        problem = f"clocks of {zone} never show this: they are put forward then"
-        yield document.error(("starts_at",), problem, f"write a time that they show, such as {after}")
+        problem = f"this local time does not exist in {zone}: clocks are put forward then"
+        yield document.error(("starts_at",), problem, f"write a time that exists, such as {after}")
 
 
-def _shown_s(starts_at: str) -> float:
+def _local_s(starts_at: str) -> float:
     return (datetime.fromisoformat(starts_at) - _EPOCH).total_seconds()
 
 
@@ -72,7 +72,7 @@ def _names() -> frozenset[str]:
 
 @cache
 def _changes(name: str) -> tuple[ClockChange, ...]:
-    """Every change of a known zone's clocks in YEARS, after the offset that it begins with."""
+    """Return a known zone's initial offset and every change of it in YEARS."""
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         zone = ZoneInfo.from_file(file, key=name)
     found = [ClockChange(_FIRST, _offset_s(zone, _FIRST))]
@@ -83,7 +83,7 @@ def _changes(name: str) -> tuple[ClockChange, ...]:
 
 
 def _change_between(zone: ZoneInfo, before: int, after: int) -> ClockChange:
-    """The only change between two moments (Unix time, s)."""
+    """Return the only change between two points in Unix time (s)."""
     offset_s = _offset_s(zone, before)
     while after - before > 1:
         middle = (before + after) // 2

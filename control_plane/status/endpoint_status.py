@@ -1,4 +1,4 @@
-"""Every endpoint of the fleet, as operators see it."""
+"""Every endpoint of the fleet, as `GET /v1/endpoints` returns it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     address: str
     """host:port."""
     models: tuple[str, ...]
-    """The pools that it is meant for; one that has not loaded a model does not count there."""
+    """The pools that it is configured for; it does not count in a pool whose model it has not loaded."""
     zone: str | None
     accelerator: str | None
     state: EndpointCondition
     slots: int
-    """Requests that it runs at once."""
+    """Maximum number of concurrent requests."""
     in_flight: int
-    """Requests on it, of all agents of the region."""
+    """Its current requests from all agents of the region."""
     age_s: float
-    """How old all of this is."""
+    """Age (s) of this state."""
     agent: str
-    """Whose word it is: its admin listener, `GET /v1/endpoints`, says more."""
+    """The agent that reported it; `GET /v1/endpoints` of its admin listener has more detail."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
-    """Some endpoints, and whose view they are."""
+    """A page of endpoints."""
 
     items: tuple[EndpointStatus, ...]
     next_cursor: str | None
-    """Give it as `cursor` to have the endpoints after these; null: there are none."""
+    """Pass it as `cursor` for the next endpoints; null on the last page."""
     seen_by: SeenBy
     left_out: int
-    """Endpoints of the region, or of all, that reports had no room for."""
+    """Number of endpoints that exceeded the size of reports and are missing here."""
 
 
 def endpoint_statuses(
@@ -52,26 +52,26 @@ def endpoint_statuses(
     model: str | None = None,
     state: EndpointCondition | None = None,
 ) -> list[EndpointStatus]:
-    """Every endpoint that is as asked for; what is None does not matter."""
+    """Return the endpoints that match every filter; None matches all."""
     return [
-        _status(one)
-        for one in endpoints(snapshot, now, region)
-        if (model is None or model in one.report.models) and state in (None, one.report.condition)
+        _status(endpoint)
+        for endpoint in endpoints(snapshot, now, region)
+        if (model is None or model in endpoint.report.models) and state in (None, endpoint.report.condition)
     ]
 
 
-def _status(one: ReportedEndpoint) -> EndpointStatus:
-    row = one.report
+def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
+    report = endpoint.report
     return EndpointStatus(
-        region=one.region,
-        name=row.name,
-        address=row.address,
-        models=row.models,
-        zone=row.zone or None,
-        accelerator=row.accelerator or None,
-        state=row.condition,
-        slots=row.slots,
-        in_flight=row.in_flight,
-        age_s=one.age_s,
-        agent=one.agent,
+        region=endpoint.region,
+        name=report.name,
+        address=report.address,
+        models=report.models,
+        zone=report.zone or None,
+        accelerator=report.accelerator or None,
+        state=report.condition,
+        slots=report.slots,
+        in_flight=report.in_flight,
+        age_s=endpoint.age_s,
+        agent=endpoint.agent,
     )

@@ -1,4 +1,4 @@
-"""What operators are told of a service objective: what is wanted, and how much of it was attained lately."""
+"""Status of service objectives: the target, and the share of recent requests that met it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from penstock.policy.service_objective import ObjectiveReport
 
 
 class ObjectiveStatus(msgspec.Struct, frozen=True):
-    """How the service objective of one model was kept lately, over what came in at one region."""
+    """One model's service objective and its recent attainment, over the requests that entered at one region."""
 
     model: str
     first_byte_s: float
-    """What agents go by: the time (s) within which an answer should begin, ..."""
+    """Target time (s) from a request to the first byte of the response, by the agents' policy."""
     share: float
-    """... and the part (0-1) that should."""
+    """Target share (0-1) of requests that succeed and start within `first_byte_s`."""
     answers: int
-    """Requests of the last five minutes that were answered, or failed."""
+    """Requests of the last five minutes that succeeded or failed."""
     within: int
-    """Those of them that were answered well, beginning in time."""
+    """Those that succeeded and started within `first_byte_s`."""
     attained: float | None
-    """The part (0-1) that these are; None of no answers."""
+    """`within` as a share (0-1) of `answers`; null without requests."""
     is_met: bool | None
-    """Whether that is enough; None of no answers."""
+    """Whether `attained` is at least `share`; null without requests."""
 
     @property
     def wanted(self) -> tuple[str, float, float]:
-        """What tells objectives apart."""
+        """The model and its targets: the key of an objective."""
         return self.model, self.first_byte_s, self.share
 
 
-def objective_statuses(kept: Iterable[ObjectiveReport | ObjectiveStatus]) -> tuple[ObjectiveStatus, ...]:
-    """What several agents or regions tell of objectives, put together by model."""
+def objective_statuses(reports: Iterable[ObjectiveReport | ObjectiveStatus]) -> tuple[ObjectiveStatus, ...]:
+    """Return the objectives of several agents or regions, added up by model and targets."""
     counts: dict[tuple[str, float, float], tuple[int, int]] = {}
-    for one in kept:
-        key = one.wanted
+    for report in reports:
+        key = report.wanted
         answers, within = counts.get(key, (0, 0))
-        counts[key] = (answers + one.answers, within + one.within)
+        counts[key] = (answers + report.answers, within + report.within)
     return tuple(
         ObjectiveStatus(
             model,

@@ -1,4 +1,4 @@
-"""What a control plane tells operators: who leads, what it knows of the fleet and since when, and the plan in force."""
+"""The status of a control plane: leadership, the fleet's state with its age, and the plan in force."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
 
 MAX_SHORTFALLS = 100
-"""Of what capacity is missing, so much is told: each model and region may lack some at the loss of every other."""
+"""Shortfalls in a status; there may be one for each model, region, and lost region."""
 
 
 class SeenBy(msgspec.Struct, frozen=True):
-    """Whose view this is."""
+    """The control plane whose snapshot was used."""
 
     name: str
-    """The control plane that agents report to."""
+    """Name of the control plane."""
     leading: bool
-    """Whether it leads. With the store away it is one that led last, where agents still report."""
+    """Whether it leads. While the store is unavailable this is the last leader, to which agents still report."""
     leader: str | None
     """Base URL of the leader, where known."""
 
 
 class LeaderStatus(msgspec.Struct, frozen=True):
-    """Who holds the leader key."""
+    """The control plane that holds the leader key."""
 
     name: str
     url: str
@@ -38,24 +38,24 @@ class LeaderStatus(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
-    """Whether the store answers; without it nothing here changes but reports."""
+    """Whether the store responds; while it does not, only what agents report changes."""
 
     up: bool
 
 
 class PolicyStatus(msgspec.Struct, frozen=True):
-    """The policy that this control plane holds."""
+    """The policy in force at this control plane, and the state of its source."""
 
     digest: str | None
     origin: Origin | None
     refused: tuple[str, ...]
-    """What is wrong with the policy source as it is now; empty when it is accepted."""
+    """Errors of the source's newest revision; empty where it is accepted."""
     provenance: Provenance | None = None
-    """The commit that it is from; None where it is from a folder."""
+    """The policy's commit; null where it is from a folder."""
     refused_provenance: Provenance | None = None
-    """The commit that is refused."""
+    """The commit of the refused revision."""
     unreadable: str = ""
-    """Why the source could not be read the last time; empty when it could."""
+    """Why the last read of the source failed; empty where it succeeded."""
 
 
 class PlanStatus(msgspec.Struct, frozen=True):
@@ -65,9 +65,9 @@ class PlanStatus(msgspec.Struct, frozen=True):
     epoch: int
     policy_digest: str
     age_s: float
-    """Since its newest slice was made."""
+    """Time (s) since its newest slice was made."""
     provenance: Provenance | None = None
-    """The commit that its policy is from."""
+    """The commit of its policy."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class PoolStatus(msgspec.Struct, frozen=True):
 
 
 class DemandStatus(msgspec.Struct, frozen=True):
-    """What clients ask one region for, in one traffic class."""
+    """Demand that enters at one region, in one traffic class."""
 
     model: str
     residency: str
@@ -90,7 +90,7 @@ class DemandStatus(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """What one agent sees of another region."""
+    """Another region as one agent sees it by its probes."""
 
     region: str
     state: RegionState
@@ -98,7 +98,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 
 class AgentStatus(msgspec.Struct, frozen=True):
-    """One agent, registered or heard of or both."""
+    """One agent that is registered, or has reported, or both."""
 
     region: str
     name: str
@@ -106,18 +106,18 @@ class AgentStatus(msgspec.Struct, frozen=True):
     peer_url: str | None
     admin_url: str | None
     report_age_s: float | None
-    """None before its first report."""
+    """Age (s) of its last report; null before the first."""
     policy_digest: str = ""
     plan_epoch: int = 0
     plan_generation: int = 0
     refused_plan: str = ""
     refused_digest: str = ""
-    """The policy that what it refused names."""
+    """Digest of the policy that the refused plan names."""
     peers: tuple[PeerStatus, ...] = ()
 
 
 class RegionStatus(msgspec.Struct, frozen=True):
-    """One region as this control plane sees it."""
+    """One region by this control plane's snapshot."""
 
     name: str
     city: str
@@ -126,17 +126,17 @@ class RegionStatus(msgspec.Struct, frozen=True):
     longitude_deg: float
     state: RegionState
     state_age_s: float | None
-    """None while it is unknown."""
+    """Time (s) since the state was entered; null while the state is unknown."""
     report_age_s: float | None
-    """Of its newest report; None before the first."""
+    """Age (s) of its newest report; null before the first."""
     pools: tuple[PoolStatus, ...]
     demand: tuple[DemandStatus, ...]
     objectives: tuple[ObjectiveStatus, ...] = ()
-    """Of the models that have one, as the region's agents tell; one for each if they go by different policies."""
+    """Service objectives by the region's agents; several of one model while agents run different policies."""
 
 
 class ArcStatus(msgspec.Struct, frozen=True):
-    """Who serves whom: a share of an origin's demand in one traffic class."""
+    """A share of an origin's demand in one traffic class, and the region that serves it."""
 
     origin: str
     server: str
@@ -147,7 +147,7 @@ class ArcStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Everything; ages are in seconds at `at`."""
+    """The whole status; ages are in seconds at `at`."""
 
     at: float
     """Unix time (s)."""
@@ -157,7 +157,7 @@ class Status(msgspec.Struct, frozen=True):
     role: str
     role_age_s: float
     why: str
-    """What made the role so."""
+    """Reason of the current role."""
     epoch: int
     """The fencing epoch under which this control plane leads; 0 while it does not."""
     leader: LeaderStatus | None
@@ -169,13 +169,13 @@ class Status(msgspec.Struct, frozen=True):
     control_planes: tuple[Member, ...]
     arcs: tuple[ArcStatus, ...]
     overrides: tuple[OverrideStatus, ...] = ()
-    """What operators and the policy's maintenance windows want meanwhile, and what is on its way back."""
+    """Overrides and maintenance windows in force, and those whose regions are still ramping back."""
     rollout: RolloutSummary | None = None
-    """The newest rollout of a policy: under way, or the last one."""
+    """The newest rollout: the current one, or the last."""
     shortfalls: tuple[Shortfall, ...] = ()
-    """What capacity is missing where, what is missing already first, and of that the first MAX_SHORTFALLS."""
+    """Missing capacity, present shortfalls first; at most MAX_SHORTFALLS."""
     fleet_seen_by: str = ""
-    """Name of the control plane whose view of `regions`, `agents` and `shortfalls` this is: the leader's, who hears the
-    agents, or that of the one that answers where the leader cannot be asked."""
+    """Name of the control plane whose snapshot `regions`, `agents` and `shortfalls` are from: the leader, or the
+    responding control plane where the leader is unreachable."""
     fleet_problem: str = ""
-    """Why it is not the leader's; empty where it is."""
+    """Why the snapshot is not the leader's; empty where it is."""

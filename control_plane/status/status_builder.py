@@ -1,4 +1,4 @@
-"""The fleet surveyed: what a control plane knows, put into the parts of its status."""
+"""Builds the parts of a status from the policy source, the snapshot and the published plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.policy.service_objective import ObjectiveReport
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:
-    """The policy in force here, and what is wrong with its source."""
+    """Return the policy in force, and the errors of its source."""
     digest = policies.current.digest() if policies.current is not None else None
     return PolicyStatus(
         digest,
@@ -41,7 +41,7 @@ def policy_status(policies: PolicySource) -> PolicyStatus:
 
 
 def plan_status(plans: Mapping[str, RegionPlan], now: float) -> PlanStatus | None:
-    """The newest slice stands for the whole plan."""
+    """Return the status of the plan, by its newest slice; None where there is no plan."""
     newest = max(plans.values(), key=lambda plan: (plan.epoch, plan.generation), default=None)
     if newest is None:
         return None
@@ -50,37 +50,39 @@ def plan_status(plans: Mapping[str, RegionPlan], now: float) -> PlanStatus | Non
 
 
 def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tuple[RegionStatus, ...]:
-    """Every region of the policy."""
+    """Return every region of the policy."""
     if policy is None:
         return ()
     by_origin: dict[str, list[DemandStatus]] = {}
-    for one in demand(snapshot, now):
-        by_origin.setdefault(one.origin, []).append(DemandStatus(one.model, one.residency, one.requests_per_s))
+    for row in demand(snapshot, now):
+        by_origin.setdefault(row.origin, []).append(DemandStatus(row.model, row.residency, row.requests_per_s))
     by_region: dict[str, list[PoolReport]] = {}
     for (region, model), seen in sorted(pools(snapshot, now).items()):
         if model in policy.models:
             by_region.setdefault(region, []).append(seen.report)
-    kept: dict[str, list[ObjectiveReport]] = {}
+    objectives: dict[str, list[ObjectiveReport]] = {}
     for (region, _), held in snapshot.agents.items():
         if freshness(now - held.received_at) > 0.0:
-            kept.setdefault(region, []).extend(held.report.objectives)
+            objectives.setdefault(region, []).extend(held.report.objectives)
     return tuple(
-        _region_status(one, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), kept.get(name, ()), now)
-        for name, one in sorted(policy.regions.items())
+        _region_status(
+            region, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), objectives.get(name, ()), now
+        )
+        for name, region in sorted(policy.regions.items())
     )
 
 
 def agent_statuses(registered: Mapping[str, AgentMember], snapshot: Snapshot, now: float) -> tuple[AgentStatus, ...]:
-    """Every agent that is registered or was heard of."""
+    """Return every agent that is registered or has reported."""
     members = {(member.region, member.name): member for member in registered.values()}
     return tuple(
-        _agent_status(seat, members.get(seat), snapshot.agents.get(seat), now)
-        for seat in sorted(members.keys() | snapshot.agents.keys())
+        _agent_status(agent, members.get(agent), snapshot.agents.get(agent), now)
+        for agent in sorted(members.keys() | snapshot.agents.keys())
     )
 
 
 def arc_statuses(plans: Mapping[str, RegionPlan]) -> tuple[ArcStatus, ...]:
-    """Who serves whom by the plan in the store."""
+    """Return the arcs of the plan in the store."""
     return tuple(
         ArcStatus(origin, arc.server, entry.model, entry.residency, arc.share, arc.why)
         for origin, plan in sorted(plans.items())
@@ -94,7 +96,7 @@ def _region_status(
     snapshot: Snapshot,
     reports: Iterable[PoolReport],
     offered: tuple[DemandStatus, ...],
-    kept: Iterable[ObjectiveReport],
+    objectives: Iterable[ObjectiveReport],
     now: float,
 ) -> RegionStatus:
     newest = snapshot.newest(region.name)
@@ -109,17 +111,18 @@ def _region_status(
         state_age_s=now - health.since if health.state is not RegionState.UNKNOWN else None,
         report_age_s=now - newest.received_at if newest is not None else None,
         pools=tuple(
-            PoolStatus(one.model, one.endpoints, one.ready, one.slots, one.in_flight, one.service_s) for one in reports
+            PoolStatus(pool.model, pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.service_s)
+            for pool in reports
         ),
         demand=offered,
-        objectives=objective_statuses(kept),
+        objectives=objective_statuses(objectives),
     )
 
 
 def _agent_status(
-    seat: tuple[str, str], member: AgentMember | None, held: HeldReport | None, now: float
+    agent: tuple[str, str], member: AgentMember | None, held: HeldReport | None, now: float
 ) -> AgentStatus:
-    region, name = seat
+    region, name = agent
     status = AgentStatus(
         region=region,
         name=name,
@@ -137,5 +140,5 @@ def _agent_status(
         plan_generation=held.report.plan_generation,
         refused_plan=held.report.refused_plan,
         refused_digest=held.report.refused_digest,
-        peers=tuple(PeerStatus(one.region, one.state, one.rtt_ms) for one in held.report.peers),
+        peers=tuple(PeerStatus(peer.region, peer.state, peer.rtt_ms) for peer in held.report.peers),
     )

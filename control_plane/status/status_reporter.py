@@ -31,9 +31,9 @@ class StatusReporter:
 
     Args:
         view: policy, snapshot and plan.
-        campaign: leadership of this control plane.
+        elector: leadership of this control plane.
         policies: the policy source.
-        ledger: the overrides.
+        overrides: the overrides.
         planning: shortfalls, and the slices that the leader published.
         mirrors: registered agents and control planes, rollout and audit head.
     """
@@ -41,16 +41,16 @@ class StatusReporter:
     def __init__(
         self,
         view: FleetView,
-        campaign: LeaderElector,
+        elector: LeaderElector,
         policies: PolicySource,
-        ledger: OverrideStore,
+        overrides: OverrideStore,
         planning: PlanningLoop,
         mirrors: StoreMirrors,
     ) -> None:
         self._view = view
-        self._campaign = campaign
+        self._elector = elector
         self._policies = policies
-        self._ledger = ledger
+        self._overrides = overrides
         self._planning = planning
         self._mirrors = mirrors
 
@@ -59,21 +59,21 @@ class StatusReporter:
         reasons = []
         if self._policies.current is None:
             reasons.append("no policy is in force: neither the policy source nor the store has a valid one")
-        if self._ledger.unreadable:
+        if self._overrides.unreadable:
             reasons.append(
-                "the overrides in the store cannot be decoded, so planning is paused; does a newer version run?"
+                "planning is paused: the overrides in the store cannot be decoded, possibly written by a newer release"
             )
-        if not self._campaign.mirror.store_is_up:
-            reasons.append("the store does not answer: planning is paused, agents keep their last plan")
+        if not self._elector.mirror.store_is_up:
+            reasons.append("the store does not answer: planning is paused, and agents keep their last plan")
         return reasons
 
     def status(self) -> Status:
         """Return the status for operators."""
         now = self._view.now()
-        member, leadership = self._campaign.member, self._campaign.leadership
+        member, leadership = self._elector.member, self._elector.leadership
         rollout = self._mirrors.rollout.seen("")
         policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
-        leader, epoch = self._campaign.leader, self._campaign.epoch
+        leader, epoch = self._elector.leader, self._elector.epoch
         return Status(
             at=now,
             name=member.name,
@@ -84,7 +84,7 @@ class StatusReporter:
             why=leadership.why,
             epoch=epoch or 0,
             leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
-            store=StoreStatus(up=self._campaign.mirror.store_is_up),
+            store=StoreStatus(up=self._elector.mirror.store_is_up),
             policy=policy_status(self._policies),
             plan=plan_status(plans, now),
             regions=region_statuses(policy, snapshot, now),
@@ -103,14 +103,14 @@ class StatusReporter:
         rollout, audited = self._mirrors.rollout.seen(""), self._mirrors.audit_head.seen("")
         return StateSnapshot(
             at=now,
-            epoch=self._campaign.epoch,
-            member=self._campaign.member,
-            why=self._campaign.leadership.why,
+            epoch=self._elector.epoch,
+            member=self._elector.member,
+            why=self._elector.leadership.why,
             policy=policy_status(self._policies),
             in_force=policy.digest() if policy is not None else None,
             rollout=rollout.value if rollout is not None else None,
             regions=self._view.region_states(),
-            overrides=tuple(override for override in self._ledger.seen.overrides if override.holds(now)),
+            overrides=tuple(override for override in self._overrides.seen.overrides if override.holds(now)),
             plans=self._planning.in_force,
             audited=audited.value if audited is not None else None,
         )
@@ -119,7 +119,7 @@ class StatusReporter:
         if policy is None:
             return ()
         ramp_s = policy.failover.failback_ramp_s
-        own = self._ledger.seen.without_ended(now, ramp_s).overrides
+        own = self._overrides.seen.without_ended(now, ramp_s).overrides
         return (
             *(override_status(override, now, ramp_s) for override in own),
             *(override_status(window, now, ramp_s, by_policy=True) for window in windows(policy, now)),

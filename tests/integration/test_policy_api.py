@@ -178,10 +178,10 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
     assert good["digest"] == (await world.http.post("/v1/policies/validate", json=planet())).json()["digest"]
     for content, told in [
         (archive({**files, "bundle/huge.yaml": b"x" * (2 << 20)}), "huge.yaml: larger than"),
-        (archive({**files, "other/more.yaml": b""}), "lies in several folders"),
-        (archive({**files, "bundle/run.sh": b""}), "run.sh: is no .yaml file"),
-        (archive(files, "w:gz"), "is no tar archive"),
-        (b"not an archive", "is no tar archive"),
+        (archive({**files, "other/more.yaml": b""}), "is spread over several folders"),
+        (archive({**files, "bundle/run.sh": b""}), "run.sh: is not a .yaml file"),
+        (archive(files, "w:gz"), "is not a tar archive"),
+        (b"not an archive", "is not a tar archive"),
         (archive({}), "has no policy files"),
     ]:
         errors = [f"{one['file']}: {one['problem']}" for one in (await judged(content))["errors"]]

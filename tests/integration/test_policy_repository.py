@@ -103,8 +103,8 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
         ("copy.yaml", SPILLOVER, "too many documents of kind Spillover"),
         ("link.yaml", (LINK, b"/etc/passwd"), "link.yaml: is a symbolic link"),
         ("other.yaml", (SUBMODULE, b"1" * 40), "other.yaml: is a submodule"),
-        ("run.sh", b"true", "run.sh: is no .yaml file"),
-        ("deep/in.yaml", SPILLOVER, "deep: is no .yaml file"),
+        ("run.sh", b"true", "run.sh: is not a .yaml file"),
+        ("deep/in.yaml", SPILLOVER, "deep: is not a .yaml file"),
         ("deep.yaml", b"[" * 100_000, "deep.yaml:1: nested deeper than"),
     ],
     # By its contents, a case would have a name that no process can be started under.
@@ -159,7 +159,7 @@ async def test_a_folder_of_the_repository_is_the_bundle(repository: PolicyReposi
     repository.commit({**bundle_files(PLANET, under="policies/planet/"), "main.py": b"x"})
     assert (await reader(repository.path, folder="policies/planet").read()).files
     missing = await reader(repository.path, folder="policies/venus").read()
-    assert [error.problem for error in missing.errors] == ["is no folder in this commit"]
+    assert [error.problem for error in missing.errors] == ["is not a folder of this commit"]
 
 
 async def test_a_forced_push_back_brings_the_old_policy_back(repository: PolicyRepository) -> None:

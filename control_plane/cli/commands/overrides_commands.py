@@ -135,7 +135,7 @@ def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = O
         freezes = [
             status
             for status in _list(api)
-            if status.override.kind is OverrideKind.FREEZE and status.phase is OverridePhase.HOLDS
+            if status.override.kind is OverrideKind.FREEZE and status.phase is OverridePhase.ACTIVE
         ]
         if not freezes:
             fail("unfreeze", "no freeze is in force", EXIT_FAILED)
@@ -228,7 +228,7 @@ def _table(statuses: Sequence[OverrideStatus]) -> Table:
 
 
 def _format_end(status: OverrideStatus) -> str:
-    if status.phase is not OverridePhase.HOLDS:
+    if status.phase is not OverridePhase.ACTIVE:
         return f"lifted by {status.override.lifted_by}" if status.override.lifted_by else "expired"
     if status.ends_in_s is None:
         return "when lifted"

@@ -24,7 +24,13 @@ from dulwich.objects import S_ISGITLINK, Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import MemoryRepo
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
-from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, count_error, is_policy_file, text_of
+from control_plane.policy.bundle_limits import (
+    MAX_BUNDLE_BYTES,
+    MAX_FILE_BYTES,
+    count_error,
+    decode_file,
+    is_policy_file,
+)
 from control_plane.policy.source.repository_url import without_credentials, without_secrets
 from penstock.policy.provenance import Provenance
 
@@ -140,7 +146,7 @@ def _bundle(repository: MemoryRepo, tip: ObjectID, request: CheckoutRequest) -> 
         if isinstance(commit, Tag):
             commit = repository[commit.object[1]]
     if not isinstance(commit, Commit):
-        raise CheckoutError(f"{request.ref} points at no commit")
+        raise CheckoutError(f"{request.ref} does not point at a commit")
     provenance = Provenance(
         repository=without_credentials(request.url),
         ref=request.ref,
@@ -159,7 +165,7 @@ def _files(repository: MemoryRepo, commit: Commit, folder: str) -> tuple[dict[st
         mode, sha = tree[step.encode()] if isinstance(tree, Tree) and step.encode() in tree else (0, b"")
         if not stat.S_ISDIR(mode):
             remedy = "name the folder of the repository that holds the policy files"
-            return {}, [PolicyError(folder, 0, "", "is no folder in this commit", remedy)]
+            return {}, [PolicyError(folder, 0, "", "is not a folder of this commit", remedy)]
         tree = repository[ObjectID(sha)]
     assert isinstance(tree, Tree)
     entries = [entry for entry in tree.items() if is_policy_file(entry.path.decode("utf-8", "replace"))]
@@ -190,7 +196,7 @@ def _text(repository: MemoryRepo, name: str, mode: int, sha: Any) -> str | Polic
         return PolicyError(name, 0, "", "is a submodule", "commit the files themselves")
     blob = repository[sha] if stat.S_ISREG(mode) else None
     content = blob.as_raw_string()[: MAX_FILE_BYTES + 1] if isinstance(blob, Blob) else None
-    return text_of(name, content)
+    return decode_file(name, content)
 
 
 def _one_line(text: bytes) -> str:

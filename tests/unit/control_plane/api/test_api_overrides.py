@@ -55,7 +55,7 @@ async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     set_ = await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("duty"))
     assert set_.status_code == 201, set_.text
     one = set_.json()
-    assert (one["phase"], one["weight"], one["by_policy"]) == ("holds", 0.0, False)
+    assert (one["phase"], one["weight"], one["by_policy"]) == ("active", 0.0, False)
     assert one["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
     assert 7100 < one["ends_in_s"] <= 7200
 
@@ -87,7 +87,7 @@ async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.
     assert lifted.status_code == 200
     kinds = [(one["override"]["kind"], one["override"]["region"]) for one in lifted.json()["overrides"]]
     assert sorted(kinds) == [("drain", "eu-de"), ("fail_over", "eu-de")]
-    holding = [one["override"]["kind"] for one in await overrides(api) if one["phase"] == "holds"]
+    holding = [one["override"]["kind"] for one in await overrides(api) if one["phase"] == "active"]
     assert sorted(holding) == ["drain", "weight"]
 
 

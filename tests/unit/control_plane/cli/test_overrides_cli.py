@@ -91,10 +91,10 @@ def printed(result: Result) -> Any:
 def test_drain_list_and_undrain(penstock: Any) -> None:
     drained = penstock("drain", "eu-de", "--reason", "new disks", "--for", "2h")
     assert drained.exit_code == 0, drained.stderr
-    for word in ("drain", "eu-de", "holds 0%", "admin-token", "new disks"):
+    for word in ("drain", "eu-de", "active 0%", "admin-token", "new disks"):
         assert word in drained.stdout
     status = penstock("status")
-    assert "drain of eu-de holds, by admin-token: new disks" in status.stdout
+    assert "drain of eu-de active, by admin-token: new disks" in status.stdout
     (listed,) = printed(penstock("overrides", "list", "-o", "json"))
     assert (listed["override"]["kind"], listed["override"]["last_resort"]) == ("drain", True)
     again = penstock("drain", "eu-de", "--reason", "new disks", "--for", "2h")
@@ -115,7 +115,7 @@ def test_force_overrides_guard_rails(penstock: Any) -> None:
 
 
 def test_weight_freeze_and_lift(penstock: Any) -> None:
-    assert "holds 30%" in penstock("weight", "jp-tok", "0.3", "-r", "hot").stdout
+    assert "active 30%" in penstock("weight", "jp-tok", "0.3", "-r", "hot").stdout
     frozen = printed(penstock("freeze", "-r", "a launch", "--for", "30m", "-o", "json"))
     assert [one["override"]["kind"] for one in frozen] == ["freeze"]
     assert penstock("unfreeze", "-r", "launched").exit_code == 0

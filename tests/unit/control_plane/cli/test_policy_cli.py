@@ -27,8 +27,8 @@ def test_a_bad_bundle_prints_every_error(tmp_path: Path) -> None:
         (bundle / name).write_text((bundle / name).read_text().replace("kind:", "kinds:"))
     result = run("policy", "lint", str(bundle))
     assert result.exit_code == 1
-    assert "failover.yaml:2: says no kind; write `kind`" in result.stdout
-    assert "spillover.yaml:2: says no kind; write `kind`" in result.stdout
+    assert "failover.yaml:2: has no kind; write `kind`" in result.stdout
+    assert "spillover.yaml:2: has no kind; write `kind`" in result.stdout
     assert "refused, 2 error(s)" in result.stderr
 
 

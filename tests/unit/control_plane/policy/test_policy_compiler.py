@@ -101,7 +101,7 @@ regions: [us-east, eu-de]
     assert one == EntryMap("nordic", frozenset({"DE", "ES", "NO"}), frozenset({"US-CA"}), ("us-east", "eu-de"))
     errors = refused(BUNDLE | {"maps.yaml": text.replace("eu-de", "eu-du").replace("EEA", "UK")})
     assert "maps.yaml:6: regions[1]: there is no Region eu-du; did you mean eu-de?" in errors
-    assert any("maps.yaml:5: clients.countries[0]: UK is no country" in error for error in errors)
+    assert any("maps.yaml:5: clients.countries[0]: UK is not a country" in error for error in errors)
 
 
 def test_a_quota() -> None:
@@ -166,7 +166,7 @@ def test_versions_that_cannot_be(old: str, new: str, error: str | None) -> None:
 def test_a_name_for_versions_must_not_hide_a_model() -> None:
     text = VERSIONS.replace("name: llama\n", "name: llama-next\n").replace("model: llama-next", "model: llama-3")
     text = text.replace("kind: Model\nname: llama-next", "kind: Model\nname: llama-3") + EXTRA
-    error = "versions.yaml:13: name: hides the model llama-next, which nobody could ask for any more; "
+    error = "versions.yaml:13: name: hides the model llama-next, which clients could not request any more; "
     assert any(one.startswith(error) for one in refused(BUNDLE | {"versions.yaml": text}))
 
 
@@ -230,7 +230,7 @@ def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: s
         ("2026-12-01T02:00", "Europe/Berln", "operating.yaml:10: time_zone: there is no time zone Europe/Berln; did you mean Europe/Berlin?"),
         ("2026-12-01T02:00", "../../etc/passwd", "operating.yaml:10: time_zone: there is no time zone ../../etc/passwd; use a name of the IANA time zone database, such as Europe/Berlin"),
         ("2026-12-01T02:00", "CEST", "operating.yaml:10: time_zone: there is no time zone CEST; "),
-        ("2026-03-29T02:30", "Europe/Berlin", "operating.yaml:9: starts_at: clocks of Europe/Berlin never show this: they are put forward then; write a time that they show, such as 03:30"),
+        ("2026-03-29T02:30", "Europe/Berlin", "operating.yaml:9: starts_at: this local time does not exist in Europe/Berlin: clocks are put forward then; write a time that exists, such as 03:30"),
     ],
 )  # fmt: skip
 def test_clocks_that_cannot_be(starts_at: str, zone: str, error: str) -> None:

@@ -68,7 +68,7 @@ def test_documents_and_their_fields_remember_their_lines() -> None:
         ("a:\n  b: 1\n  b: 2", "a.yaml:3: a.b: written twice; keep one; the other is at line 2"),
         ("a: 1\n2: b", "a.yaml:2: a field's name is not a word; put it in quotes"),
         ("a: {[1]: b}", "a.yaml:1: a: a field's name is not a word; put it in quotes"),
-        ("- a\n- b", "a.yaml:1: this document is no mapping; begin it with `apiVersion` and `kind`"),
+        ("- a\n- b", "a.yaml:1: this document is not a mapping; begin it with `apiVersion` and `kind`"),
         ("a: 1\n---\n", "a.yaml:3: this document is empty; write it, or remove the `---` before it"),
         ("a: 1\nb: [1, 2", "a.yaml:2: expected ',' or ']', but got '<stream end>'; correct the YAML; what follows in this file was not read"),
         ("a: 1\nb: \x07", "a.yaml:2: a character that YAML does not allow; remove it"),

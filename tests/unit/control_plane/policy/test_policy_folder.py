@@ -55,8 +55,8 @@ def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").symlink_to("absent.yaml")
     (tmp_path / "b.yaml").symlink_to("b.yaml")
     assert [one.split(";")[0] for one in refused(tmp_path)] == [
-        "a.yaml: is a symbolic link that leads nowhere: No such file or directory",
-        "b.yaml: is a symbolic link that leads nowhere: Too many levels of symbolic links",
+        "a.yaml: is a broken symbolic link: No such file or directory",
+        "b.yaml: is a broken symbolic link: Too many levels of symbolic links",
     ]
 
 
@@ -64,13 +64,13 @@ def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
 def test_what_only_looks_like_policy_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a: 1\n")
     assert refused(tmp_path) == [
-        f"{name}: is no .yaml file; name policy files *.yaml, and keep anything else out of the folder"
+        f"{name}: is not a .yaml file; name policy files *.yaml, and keep anything else out of the folder"
     ]
 
 
 def test_a_folder_inside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").mkdir()
-    assert "more.yaml: is no .yaml file" in refused(tmp_path)[0]
+    assert "more.yaml: is not a .yaml file" in refused(tmp_path)[0]
 
 
 def test_a_missing_and_an_empty_folder(tmp_path: Path) -> None:

@@ -24,18 +24,18 @@ SHAPE = [
     ("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500", "places.yaml:6: latitude_deg: input should be less than or equal to 90; correct it; policies/schema.json describes every field"),
     ("places.yaml", "latitude_deg: 50.11", 'latitude_deg: "50.11"', "places.yaml:6: latitude_deg: input should be a valid number; write a number, without quotes"),
     ("places.yaml", "country: DE\n", "", "places.yaml:1: country: is missing; write it: it has no default"),
-    ("places.yaml", "city: Frankfurt", "ctiy: Frankfurt\ncity: x", "places.yaml:4: ctiy: is no field here; did you mean city?"),
+    ("places.yaml", "city: Frankfurt", "ctiy: Frankfurt\ncity: x", "places.yaml:4: ctiy: is not a known field; did you mean city?"),
     ("places.yaml", "name: eu-de", "name: EU_DE", "places.yaml:3: name: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
     ("senders.yaml", f'"{DIGEST}"', "my-secret-key", "senders.yaml:11: key_digests[0]: is not well-formed; write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum"),
     ("senders.yaml", f'["{DIGEST}"]', f'["{DIGEST}", "{DIGEST}"]', f"senders.yaml:11: key_digests: '{DIGEST}' is listed twice; keep one of them"),
-    ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is no field here; did you mean countries?"),
+    ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is not a known field; did you mean countries?"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [California]", "residency.yaml:7: match.subdivisions[0]: is not well-formed; write an ISO 3166-2 code with its country, such as US-CA"),
     ("residency.yaml", "countries: [EEA]", "countries: []", "residency.yaml:7: match.countries: is empty; list something, or remove the field"),
     ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: is blank; write its value, or remove the field to use its default"),
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule has no effect; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: selects no region; write `regions`, `jurisdictions`, or both"),
-    ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
+    ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is not a kind of policy document; did you mean ResidencyRule?"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the invisible character \\x1b; remove it"),
@@ -48,8 +48,8 @@ SHAPE = [
     ("serving.yaml", "healthy_threshold: 3", "healthy_threshold: 2.5", "serving.yaml:28: healthy_threshold: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; write requests_per_s or concurrent, or remove the quota"),
-    ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is no field here; use one of burst_requests, concurrent, requests_per_s"),
-    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is no field here; did you mean model?"),
+    ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is not a known field; use one of burst_requests, concurrent, requests_per_s"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is not a known field; did you mean model?"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
@@ -58,13 +58,13 @@ REFERENCES = [
     ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:45: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
-    ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),
-    ("residency.yaml", "countries: [EEA]", "countries: [EEA, UK]", "residency.yaml:7: match.countries[1]: UK is no country or bloc; the United Kingdom is GB in ISO 3166-1"),
-    ("residency.yaml", "countries: [EEA]", "countries: [de]", "residency.yaml:7: match.countries[0]: de is no country or bloc; write DE, in capitals"),
-    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is no country or bloc; use one of EEA, EU"),
+    ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is not a country; the United Kingdom is GB in ISO 3166-1"),
+    ("residency.yaml", "countries: [EEA]", "countries: [EEA, UK]", "residency.yaml:7: match.countries[1]: UK is not a country or bloc; the United Kingdom is GB in ISO 3166-1"),
+    ("residency.yaml", "countries: [EEA]", "countries: [de]", "residency.yaml:7: match.countries[0]: de is not a country or bloc; write DE, in capitals"),
+    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is not a country or bloc; use one of EEA, EU"),
     ("residency.yaml", "jurisdictions: [EU]", "regions: [eu-dd]", "residency.yaml:9: allow.regions[0]: there is no Region eu-dd; did you mean eu-de?"),
-    ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region at all; name a place where a region of this bundle lies"),
-    ("places.yaml", "country: US", "country: USA", "places.yaml:15: country: USA is no country; use its ISO 3166-1 alpha-2 code, such as DE"),
+    ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region; name a region of this bundle, or a jurisdiction of one"),
+    ("places.yaml", "country: US", "country: USA", "places.yaml:15: country: USA is not a country; use its ISO 3166-1 alpha-2 code, such as DE"),
     ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:24: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
@@ -143,7 +143,7 @@ def test_bounds(
 def test_what_does_not_belong_is_passed_over_or_refused_as_in_a_folder() -> None:
     assert compile_bundle(BUNDLE | {"README.md": "# [", ".hidden.yaml": "["}) == compile_bundle(BUNDLE)
     remedy = "name policy files *.yaml, and keep anything else out of the folder"
-    assert refused(BUNDLE | {"rules.yml": ""}) == [f"rules.yml: is no .yaml file; {remedy}"]
+    assert refused(BUNDLE | {"rules.yml": ""}) == [f"rules.yml: is not a .yaml file; {remedy}"]
 
 
 def many(kind: str, number: int, fields: str) -> str:
@@ -153,7 +153,7 @@ def many(kind: str, number: int, fields: str) -> str:
 def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
     errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MAX_ERRORS, "extra: 1\n")})
     assert len(errors) < MAX_ERRORS + 10
-    remedy = "correct these first; what follows in the bundle was not judged"
+    remedy = "correct these first; the rest of the bundle was not checked"
     assert f"(bundle): {MAX_ERRORS} errors or more; {remedy}" in errors
 
 
@@ -161,7 +161,7 @@ def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged()
     most = KINDS["Bloc"].max_count
     errors = refused({"zz.yaml": many("Bloc", most + 50, "members: [DE]\nextra: 1\n")})
     assert sum("too many documents of kind Bloc" in error for error in errors) == 1
-    assert sum("extra: is no field here" in error for error in errors) == most
+    assert sum("extra: is not a known field" in error for error in errors) == most
 
 
 def test_the_likeliest_name_is_looked_up_for_the_first_unknown_ones_alone() -> None:
@@ -200,9 +200,9 @@ def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) ->
         (
             "match:\n  data_classes: [personal]\n  countries: [EEA]\n",
             "match: []\n",
-            "match: is no mapping; write its fields below it, indented",
+            "match: is not a mapping; write its fields below it, indented",
         ),
-        ("countries: [EEA]", "countries: EEA", "match.countries: is no list; write it as one, such as [a, b]"),
+        ("countries: [EEA]", "countries: EEA", "match.countries: is not a list; write it as one, such as [a, b]"),
         (
             "allow:\n  jurisdictions: [EU]",
             "allow:",
@@ -222,7 +222,7 @@ def test_what_could_not_be_read_is_not_called_missing() -> None:
 
 def test_an_unknown_jurisdiction_is_one_error() -> None:
     errors = refused(changed("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [USA]"))
-    assert not [error for error in errors if "allows no region at all" in error]
+    assert not [error for error in errors if "allows no region" in error]
     assert len(errors) == 1
 
 
