@@ -50,7 +50,9 @@ def range_request(key: str, *, prefix: bool, values: bool = True) -> Any:
 
 def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:
     """All of `do` if all of `expect` holds."""
-    return etcdrpc.TxnRequest(compare=[to_compare(one) for one in expect], success=[to_operation(one) for one in do])
+    return etcdrpc.TxnRequest(
+        compare=[to_compare(item) for item in expect], success=[to_operation(item) for item in do]
+    )
 
 
 def to_compare(expectation: Unchanged | SameKey) -> Any:

@@ -68,7 +68,7 @@ class EtcdStore:
         """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
         response = await self._range(prefix, prefix=True, values=values)
         return Listing(
-            items=tuple(etcd_messages.to_key_value(one) for one in response.kvs),
+            items=tuple(etcd_messages.to_key_value(message) for message in response.kvs),
             revision=response.header.revision,
         )
 

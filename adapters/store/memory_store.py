@@ -82,7 +82,7 @@ class MemoryStore:
         """
         self._begin()
         self._check_operations(expect, do)
-        if not all(self._holds(one) for one in expect):
+        if not all(self._holds(expectation) for expectation in expect):
             return Committed(succeeded=False, revision=self._revision)
         for operation in do:
             if isinstance(operation, Put) and operation.lease_id and operation.lease_id not in self._leases:

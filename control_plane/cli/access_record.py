@@ -1,4 +1,4 @@
-"""A line of an agent's access log, as far as it says what was asked for."""
+"""A line of an agent's access log: the fields that describe the request."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import msgspec
 
 
 class BadRecord(Exception):
-    """What is given is no line of an access log; the message says what to give."""
+    """The text is not a line of an access log."""
 
 
 class AccessRecord(msgspec.Struct, frozen=True):
-    """One request as its agent logged it."""
+    """A logged request."""
 
     tenant: str
     model: str
     kind: str
-    """Why it went where it went."""
+    """Reason for the choice of the serving region."""
     server: str
     """Region that served it."""
     endpoint: str
     outcome: str
     request_id: str = ""
     origin: str = ""
-    """Region that it landed on; empty in lines of older agents."""
+    """Region that received the request."""
     country: str = ""
     subdivision: str = ""
 
@@ -32,10 +32,10 @@ class AccessRecord(msgspec.Struct, frozen=True):
 
 
 def read_record(line: str) -> AccessRecord:
-    """The request in a line.
+    """Return the request of a line.
 
     Raises:
-        BadRecord: it is not one of an access log.
+        BadRecord: the text is not a line of an access log.
     """
     try:
         return msgspec.json.decode(line, type=AccessRecord)

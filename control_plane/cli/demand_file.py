@@ -101,10 +101,10 @@ def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
     counts: dict[tuple[str, ...], int] = defaultdict(int)
     first, last = float("inf"), float("-inf")
     for file in files:
-        for _, one in _json_lines(file, _LoggedRequest):
-            first, last = min(first, one.at), max(last, one.at)
-            if one.tenant and one.kind != FORWARDED:
-                counts[one.origin, one.tenant, one.country, one.model, one.subdivision] += 1
+        for _, request in _json_lines(file, _LoggedRequest):
+            first, last = min(first, request.at), max(last, request.at)
+            if request.tenant and request.kind != FORWARDED:
+                counts[request.origin, request.tenant, request.country, request.model, request.subdivision] += 1
     if not counts:
         raise BadDemand(f"{', '.join(map(str, files))}: no request of any tenant; log some with access_log_file")
     span_s = max(1.0, last - first)
@@ -162,9 +162,9 @@ def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
     with _opened(file) as text:
         line = 0
         try:
-            for line, one in enumerate(text, 1):
-                if one.strip():
-                    yield line, _shaped(file, line, msgspec.json.decode(one), shape)
+            for line, text_line in enumerate(text, 1):
+                if text_line.strip():
+                    yield line, _shaped(file, line, msgspec.json.decode(text_line), shape)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadDemand(f"{file}:{line}: not JSON: {error}; correct it, or name a CSV file *.csv") from None
         except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""An explanation as a person reads it in a terminal."""
+"""Tables of an explanation of a routing decision."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COLOURS = {
 
 
 def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> RenderableType:
-    """The request, the rules, every region, and what would be done.
+    """Return the request, the rules, every region, and the decision.
 
     Args:
-        notes: what the reader has to know of where the explanation comes from.
+        notes: the source and the limits of the explanation, printed below it.
     """
     parts: list[RenderableType] = [_heading(explanation)]
     parts += [_rule(rule) for rule in explanation.rules]
@@ -55,7 +55,7 @@ def _heading(explanation: Explanation) -> Text:
     else:
         lines[1] += ", no plan: the nearest serves"
     if explanation.versions:
-        shares = ", ".join(f"{one.model} {one.percent:g}%" for one in explanation.versions)
+        shares = ", ".join(f"{version.model} {version.percent:g}%" for version in explanation.versions)
         lines.append(f"versions   {shares}; this is about requests that {asked.model} itself serves")
     if explanation.residency is not None:
         lines.append(f"residency  {explanation.residency}")
@@ -83,23 +83,23 @@ def _rule(rule: ApplicableRule) -> Text:
 def _regions(explanation: Explanation) -> Table:
     numbers = ("chance", "plan", "round trip")
     table = table_of("region", "verdict", *numbers, "state", "because", title="Regions", right=numbers)
-    for one in explanation.regions:
+    for region in explanation.regions:
         table.add_row(
-            one.region,
-            Text(one.verdict.value, _COLOURS[one.verdict]),
-            f"{one.chance:.0%}" if one.chance else "",
-            _planned(one),
-            f"{one.round_trip_ms:.0f} ms" if one.round_trip_ms is not None else "",
-            _state(one.view),
-            _because(one),
+            region.region,
+            Text(region.verdict.value, _COLOURS[region.verdict]),
+            f"{region.chance:.0%}" if region.chance else "",
+            _planned(region),
+            f"{region.round_trip_ms:.0f} ms" if region.round_trip_ms is not None else "",
+            _state(region.view),
+            _because(region),
         )
     return table
 
 
-def _planned(one: ConsideredRegion) -> str:
-    if one.arc is not None:
-        return f"{one.arc.share:.0%}"
-    return f"fallback {one.fallback}" if one.fallback is not None else ""
+def _planned(region: ConsideredRegion) -> str:
+    if region.arc is not None:
+        return f"{region.arc.share:.0%}"
+    return f"fallback {region.fallback}" if region.fallback is not None else ""
 
 
 def _state(view: RegionView | None) -> str:
@@ -115,16 +115,16 @@ def _state(view: RegionView | None) -> str:
     return ", ".join(told)
 
 
-def _because(one: ConsideredRegion) -> str:
+def _because(region: ConsideredRegion) -> str:
     lines = []
-    if one.why is not None:
-        detail = f": {one.arc.detail}" if one.arc is not None and one.arc.detail else ""
-        lines.append(one.why.value + detail + (", on a spill credit" if one.spends_credit else ""))
-    elif one.verdict is RegionVerdict.SPARE:
+    if region.why is not None:
+        detail = f": {region.arc.detail}" if region.arc is not None and region.arc.detail else ""
+        lines.append(region.why.value + detail + (", on a spill credit" if region.spends_credit else ""))
+    elif region.verdict is RegionVerdict.SPARE:
         lines.append("could serve; nothing is sent there")
-    if one.closed:
+    if region.closed:
         lines.append("closed by an operator")
-    lines += [_rejection(reason) for reason in one.reasons]
+    lines += [_rejection(reason) for reason in region.reasons]
     return "\n".join(lines)
 
 
@@ -134,8 +134,8 @@ def _rejection(reason: Rejection) -> str:
 
 def _endpoints(endpoints: tuple[ConsideredEndpoint, ...]) -> Table:
     table = table_of("endpoint", "done in", "in flight", "because", title="Endpoints here")
-    for one in endpoints:
-        table.add_row(one.name, _done(one.done_s), str(one.in_flight), _of_endpoint(one))
+    for endpoint in endpoints:
+        table.add_row(endpoint.name, _done(endpoint.done_s), str(endpoint.in_flight), _of_endpoint(endpoint))
     return table
 
 
@@ -145,11 +145,11 @@ def _done(done_s: float | None) -> str:
     return f"{done_s:.2f} s" if done_s < NEWCOMER_S else "after the others: it is new"
 
 
-def _of_endpoint(one: ConsideredEndpoint) -> str:
-    if one.reason is not None:
-        return one.reason.value
-    told = ["holds the conversation, its beginning or the model"] if one.holds else []
-    return ", ".join([*told, "same zone"] if one.near else told)
+def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
+    if endpoint.reason is not None:
+        return endpoint.reason.value
+    told = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
+    return ", ".join([*told, "same zone"] if endpoint.near else told)
 
 
 def _outcome(explanation: Explanation) -> Text:

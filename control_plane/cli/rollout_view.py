@@ -1,4 +1,4 @@
-"""Rollouts and revisions as a person reads them in a terminal."""
+"""Tables of rollouts and policy revisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SHOWN = 30
 
 
 def rollout_view(status: RolloutStatus) -> RenderableType:
-    """How far it is, what it changes, and who runs what."""
+    """Return the progress of a rollout, its changes, and the policy of each agent."""
     parts: list[RenderableType] = [_heading(status.rollout)]
     if status.changes:
         parts.append(_listing("What it says otherwise", [str(change) for change in status.changes]))
@@ -32,16 +32,16 @@ def rollout_view(status: RolloutStatus) -> RenderableType:
 
 
 def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
-    """One line for each."""
+    """Return a table with a line for each rollout."""
     table = table_of("number", "candidate", "phase", "since", "by", "why")
-    for one in rollouts:
-        number, candidate = str(one.number), one.candidate[:12]
-        table.add_row(number, candidate, one.phase.value, _at(one.since), one.by or "-", one.why)
+    for rollout in rollouts:
+        number, candidate = str(rollout.number), rollout.candidate[:12]
+        table.add_row(number, candidate, rollout.phase.value, _at(rollout.since), rollout.by or "-", rollout.why)
     return table
 
 
 def revisions_view(revisions: Iterable[Revision]) -> RenderableType:
-    """One line for each; refused ones with their first error."""
+    """Return a table with a line for each revision; rejected ones with their first error."""
     table = table_of("number", "judged", "policy", "commit", "author", "subject")
     for revision in revisions:
         source = revision.provenance

@@ -1,4 +1,4 @@
-"""Two policies under one demand, side by side, as people and as scripts read it."""
+"""Comparison of two policies under the same demand, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from penstock.what_if.totals import Totals
 
 MAX_MOVES = 30
-"""Moves that are shown to people; `-o json` has all of them."""
+"""Maximum number of moves in the table; `-o json` has all of them."""
 
 
 def simulated_json(before: Totals, after: Totals, moved: Sequence[Move]) -> dict[str, Any]:
-    """Both totals, and every move."""
+    """Return both totals, and every move, for JSON."""
     return {
         "before": msgspec.to_builtins(before),
         "after": msgspec.to_builtins(after),
-        "moved_per_s": sum(one.requests_per_s for one in moved),
+        "moved_per_s": sum(move.requests_per_s for move in moved),
         "moves": msgspec.to_builtins(moved),
     }
 
 
 def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> RenderableType:
-    """The totals in two columns, then who moves."""
-    part = sum(one.requests_per_s for one in moved) / before.requests_per_s if before.requests_per_s else 0.0
+    """Return the totals in two columns, then the requests that move."""
+    part = sum(move.requests_per_s for move in moved) / before.requests_per_s if before.requests_per_s else 0.0
     told = Text(f"{part:.1%} of requests get another region or another answer")
     more = len(moved) - MAX_MOVES
     rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
@@ -77,18 +77,20 @@ def _moves(moved: Sequence[Move]) -> Table:
     table = table_of(
         "origin", "tenant", "model", "clients in", "class", "from", "to", *numbers, title="Who moves", right=numbers
     )
-    for one in moved[:MAX_MOVES]:
-        changed = one.residency_before != one.residency_after
-        residency = f"{one.residency_before or '-'} -> {one.residency_after or '-'}" if changed else one.residency_after
+    for move in moved[:MAX_MOVES]:
+        changed = move.residency_before != move.residency_after
+        residency = (
+            f"{move.residency_before or '-'} -> {move.residency_after or '-'}" if changed else move.residency_after
+        )
         table.add_row(
-            one.origin or "(steered)",
-            one.tenant,
-            one.model,
-            listed(one.countries),
+            move.origin or "(steered)",
+            move.tenant,
+            move.model,
+            listed(move.countries),
             residency,
-            one.source,
-            one.target,
-            f"{one.share:.1%}",
-            f"{one.requests_per_s:.2f}",
+            move.source,
+            move.target,
+            f"{move.share:.1%}",
+            f"{move.requests_per_s:.2f}",
         )
     return table

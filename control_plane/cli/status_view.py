@@ -1,4 +1,4 @@
-"""The status of a fleet as a person reads it in a terminal."""
+"""Tables of the status of a fleet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.health.region_health import RegionState
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Phase
 
-HEARD_WITHIN_S = 5.0
-"""How long (s) a new leader may not have heard an agent yet; they report once a second."""
+FIRST_REPORT_WITHIN_S = 5.0
+"""Time (s) after an election in which a missing report is normal; agents report once a second."""
 
 _COLOURS = {
     RegionState.UNKNOWN: "dim",
@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 def status_view(status: Status) -> RenderableType:
-    """Who leads, every region with its load, and who serves whom."""
+    """Return the leader, every region with its load, and the regions that serve each traffic class."""
     return Group(
         _heading(status),
         _regions(status),
@@ -64,7 +64,7 @@ def _heading(status: Status) -> Text:
 
 
 def _obeyed(status: Status) -> tuple[str | None, Provenance | None]:
-    """The policy that regions obey but for those that try another, and its commit; the source may be ahead of it."""
+    """Return the stable policy and its commit; canary regions and the policy source may have a newer one."""
     rollout = status.rollout
     if rollout is None:
         return status.policy.digest, status.policy.provenance
@@ -84,7 +84,7 @@ def _regions(status: Status) -> Table:
             Text(_since(region), _COLOURS[region.state]),
             str(agents),
             _load(region),
-            f"{sum(one.requests_per_s for one in region.demand):.1f}",
+            f"{sum(demand.requests_per_s for demand in region.demand):.1f}",
             "never" if region.report_age_s is None else f"{region.report_age_s:.1f} s",
         )
     return table
@@ -106,27 +106,37 @@ def _pool(pool: PoolStatus) -> str:
 
 
 def _objectives(status: Status) -> Iterable[Table]:
-    """How service objectives are kept over all regions, and where they are not."""
-    whole = objective_statuses(one for region in status.regions for one in region.objectives)
+    """Yield a table of service objectives over all regions, and the regions that miss them."""
+    whole = objective_statuses(objective for region in status.regions for objective in region.objectives)
     if not whole:
         return
     table = table_of(
         "model", "answers begin within", "wanted", "attained", "missed in", title="Service objectives, last 5 minutes"
     )
-    for one in whole:
-        missed = [f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, one)]
-        colour = "green" if one.is_met else "dim" if one.is_met is None else "bold red"
-        within = f"{one.first_byte_s:g} s"
-        table.add_row(one.model, within, f"{one.share:.2%}", Text(_attained(one), colour), ", ".join(missed) or "-")
+    for objective in whole:
+        missed = [
+            f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, objective)
+        ]
+        colour = "green" if objective.is_met else "dim" if objective.is_met is None else "bold red"
+        within = f"{objective.first_byte_s:g} s"
+        table.add_row(
+            objective.model,
+            within,
+            f"{objective.share:.2%}",
+            Text(_attained(objective), colour),
+            ", ".join(missed) or "-",
+        )
     yield table
 
 
 def _missed(region: RegionStatus, whole: ObjectiveStatus) -> Iterable[ObjectiveStatus]:
-    return (one for one in region.objectives if one.is_met is False and one.wanted == whole.wanted)
+    return (
+        objective for objective in region.objectives if objective.is_met is False and objective.wanted == whole.wanted
+    )
 
 
-def _attained(one: ObjectiveStatus) -> str:
-    return "no answers" if one.attained is None else f"{one.attained:.2%} of {one.answers}"
+def _attained(objective: ObjectiveStatus) -> str:
+    return "no answers" if objective.attained is None else f"{objective.attained:.2%} of {objective.answers}"
 
 
 def _serving(status: Status) -> Table:
@@ -145,10 +155,10 @@ def _by_class(arcs: Iterable[ArcStatus]) -> dict[tuple[str, str, str], list[ArcS
 
 
 def _overrides(status: Status) -> Iterable[Text]:
-    for one in status.overrides:
-        override = one.override
+    for override_status in status.overrides:
+        override = override_status.override
         what = f"{override.kind.value.replace('_', ' ')} of {override.region or override.origin or 'every plan'}"
-        yield Text(f"{what} {one.phase.value}, by {override.author}: {override.reason}", "magenta")
+        yield Text(f"{what} {override_status.phase.value}, by {override.author}: {override.reason}", "magenta")
 
 
 def _warnings(status: Status) -> Iterable[Text]:
@@ -160,15 +170,17 @@ def _warnings(status: Status) -> Iterable[Text]:
         yield Text(f"policy refused{_of(status)}: {error}", "bold red")
     if status.policy.unreadable:
         yield Text(f"policy source cannot be read: {status.policy.unreadable}", "bold red")
-    for one in status.shortfalls:
-        if one.lost is None:
-            where = " or ".join(one.regions)
-            yield Text(f"{one.model} lacks {one.slots:.1f} slots in {where} to stay within its target", "yellow")
+    for shortfall in status.shortfalls:
+        if shortfall.lost is None:
+            where = " or ".join(shortfall.regions)
+            yield Text(
+                f"{shortfall.model} lacks {shortfall.slots:.1f} slots in {where} to stay within its target", "yellow"
+            )
     named = {region.name for region in status.regions}
     for agent in status.agents:
         if agent.region not in named:
             yield Text(f"{agent.region}/{agent.name} is in no use: the policy has no region {agent.region}", "bold red")
-        elif _is_unheard(agent, status):
+        elif _is_missing_report(agent, status):
             yield Text(
                 f"{agent.region}/{agent.name} is registered, and no report of it was accepted: its log says why",
                 "yellow",
@@ -177,9 +189,9 @@ def _warnings(status: Status) -> Iterable[Text]:
             yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")
 
 
-def _is_unheard(agent: AgentStatus, status: Status) -> bool:
-    """Whether an agent is there that this control plane should have heard by now."""
-    settled = status.leading and status.role_age_s > HEARD_WITHIN_S
+def _is_missing_report(agent: AgentStatus, status: Status) -> bool:
+    """Whether an agent is registered but has not reported in time to this leader."""
+    settled = status.leading and status.role_age_s > FIRST_REPORT_WITHIN_S
     return settled and agent.registered and agent.report_age_s is None
 
 

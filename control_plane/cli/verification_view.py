@@ -24,7 +24,9 @@ MAX_SHOWN = 20
 
 def verified_json(found: VerificationReport) -> dict[str, Any]:
     """Everything, and whether it is good."""
-    classes = [msgspec.to_builtins(one) | {"survives_any_one": one.survives_any_one} for one in found.classes]
+    classes = [
+        msgspec.to_builtins(survival) | {"survives_any_one": survival.survives_any_one} for survival in found.classes
+    ]
     return {"good": found.passed, **msgspec.to_builtins(found), "classes": classes}
 
 
@@ -35,24 +37,25 @@ def verified_view(found: VerificationReport) -> RenderableType:
 
 def _classes(found: VerificationReport) -> Table:
     table = table_of("regions", "whose requests", "any one lost", "any two lost", title="Residency classes")
-    for one in found.classes:
-        table.add_row(", ".join(one.regions), "\n".join(one.requests), _at_one(one), _at_two(one))
+    for survival in found.classes:
+        table.add_row(", ".join(survival.regions), "\n".join(survival.requests), _at_one(survival), _at_two(survival))
     return table
 
 
-def _at_one(one: Survival) -> Text:
-    if one.survives_any_one:
+def _at_one(survival: Survival) -> Text:
+    if survival.survives_any_one:
         return Text("survives", "green")
-    lost = ", ".join(end.lost[0] for end in one.ends if len(end.lost) == 1)
+    lost = ", ".join(end.lost[0] for end in survival.ends if len(end.lost) == 1)
     return Text(
-        f"not without {lost}" + (" (accepted)" if one.accepted else ""), "yellow" if one.accepted else "bold red"
+        f"not without {lost}" + (" (accepted)" if survival.accepted else ""),
+        "yellow" if survival.accepted else "bold red",
     )
 
 
-def _at_two(one: Survival) -> Text:
-    if not one.ends:
+def _at_two(survival: Survival) -> Text:
+    if not survival.ends:
         return Text("survives", "green")
-    return Text("; ".join(f"not without {' and '.join(end.lost)}" for end in one.ends), "yellow")
+    return Text("; ".join(f"not without {' and '.join(end.lost)}" for end in survival.ends), "yellow")
 
 
 def _lines(found: VerificationReport) -> Iterator[Text]:
@@ -60,8 +63,8 @@ def _lines(found: VerificationReport) -> Iterator[Text]:
         yield Text(f"FORBIDDEN REGION REACHED: {_message(breach)}", "bold red")
     if len(found.breaches) > MAX_SHOWN:
         yield Text(f"and {len(found.breaches) - MAX_SHOWN} more", "bold red")
-    for one in found.unsurvived:
-        for end in one.ends:
+    for survival in found.unsurvived:
+        for end in survival.ends:
             if len(end.lost) == 1:
                 yield Text(f"DOES NOT SURVIVE: {end}", "bold red")
     if found.unsurvived:

@@ -63,8 +63,15 @@ def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[Endpoint
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
     table = table_of(*words, *numbers, title="Endpoints", right=numbers)
-    for one in found:
-        told = (one.region, one.name, one.address, ", ".join(one.models), one.zone or "-", one.accelerator or "-")
-        state = Text(one.state.value, _COLOURS[one.state])
-        table.add_row(*told, state, f"{one.in_flight}/{one.slots}", f"{one.age_s:.0f} s")
+    for endpoint in found:
+        told = (
+            endpoint.region,
+            endpoint.name,
+            endpoint.address,
+            ", ".join(endpoint.models),
+            endpoint.zone or "-",
+            endpoint.accelerator or "-",
+        )
+        state = Text(endpoint.state.value, _COLOURS[endpoint.state])
+        table.add_row(*told, state, f"{endpoint.in_flight}/{endpoint.slots}", f"{endpoint.age_s:.0f} s")
     return table

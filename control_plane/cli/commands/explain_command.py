@@ -135,7 +135,11 @@ def _online(
 def _by_agent(
     api: ApiClient, name: str, asked: ExplainQuery, key_digest: str | None, ip: str | None, session: str | None
 ) -> tuple[Explanation, list[str]]:
-    agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
+    agents = {
+        f"{agent_status.region}/{agent_status.name}": agent_status.admin_url
+        for agent_status in api.status().agents
+        if agent_status.admin_url is not None
+    }
     if name not in agents:
         raise UsageFault(f"there is no agent {name!r}; {suggest(name, agents, '`penstock status` lists regions')}")
     query: dict[str, str | list[str] | None] = {

@@ -124,9 +124,9 @@ def simulate(
                 else generated_demand(policies[0], requests_per_s)
             )
             pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
-            _check_regions(policies, [one.origin for one in asked if one.origin], "an origin of the demand")
-            _check_regions(policies, [one.region for one in pools], "a region of the fleet")
-            _check_models(policies, [one.model for one in pools])
+            _check_regions(policies, [row.origin for row in asked if row.origin], "an origin of the demand")
+            _check_regions(policies, [row.region for row in pools], "a region of the fleet")
+            _check_models(policies, [row.model for row in pools])
         except BadDemand as error:
             raise UsageFault(str(error)) from None
     before, after = (evaluate_demand(policy, asked, pools, frozenset(lost or ())) for policy in policies)
