@@ -1,1 +1,1 @@
-"""Benchmarks: what a thing costs at a stated size, as a table for people and a file for comparison."""
+"""Benchmarks. Each prints a table and writes a JSON file."""

@@ -63,7 +63,7 @@ PATIENCE_S = 30.0
 GOAL_P99_S = 1.0
 OUT = Path("out/bench/propagation.json")
 AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
-"""A rollout that is over as soon as it begins: its stages take as long as policy wants, which is not what is asked."""
+"""A rollout without stages, whose duration policy sets and which is not measured here."""
 
 SECRET = "a secret of this benchmark only"
 MAIN = b"refs/heads/main"
@@ -95,7 +95,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What is written."""
+    """Contents of the results file."""
 
     machine: Machine
     ways: tuple[Way, ...]
@@ -174,7 +174,7 @@ class Repository:
 
 
 def bundle(number: int) -> dict[str, str]:
-    """The shipped bundle, without stages of a rollout, with a margin that tells this change from all others."""
+    """The shipped bundle, without stages of a rollout, with a margin that identifies this change."""
     files = dict(read_folder(SHIPPED_BUNDLE))
     for name, content in files.items():
         if "kind: Rollout" in content:
@@ -228,8 +228,8 @@ async def by_webhook(directory: Path) -> Way:
 
         async def change(url: str, files: Mapping[str, str]) -> None:
             await asyncio.to_thread(repository.commit, files)
-            told = await host.post(f"{url}/v1/policies/webhook", content=body, headers=signature)
-            told.raise_for_status()
+            delivered = await host.post(f"{url}/v1/policies/webhook", content=body, headers=signature)
+            delivered.raise_for_status()
 
         return await _measured("commit and webhook", directory, settings, change)
 
@@ -289,7 +289,7 @@ async def _measured(
 
 
 async def measure() -> Results:
-    """Both ways, one after the other, each with an etcd, a control plane and agents of its own."""
+    """Measure both ways in turn, each with its own etcd, control plane and agents."""
     machine = this_machine()
     ways = []
     for way in (by_webhook, by_folder):
@@ -300,7 +300,7 @@ async def measure() -> Results:
 
 
 def bench_propagation() -> None:
-    """Measure how long it takes from a change of policy until it is in force at 100 agents, through a real etcd."""
+    """Measure the time from a policy change until 100 agents apply it, through a real etcd."""
     allow_many_open_files()
     results = uvloop.run(measure())
     write_results(OUT, results)

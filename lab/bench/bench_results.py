@@ -1,4 +1,4 @@
-"""How every benchmark writes its results: a JSON file for comparison, tables for people, and under what conditions."""
+"""Results of every benchmark: a JSON file, tables, and the machine's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float:
-        """How far the rounds lie apart, as a share of the median."""
+        """Range of the rounds, as a share of the median."""
         return (self.most - self.least) / abs(self.median) if self.median else 0.0
 
 
@@ -41,7 +41,7 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What it ran on, and how busy that was with other things."""
+    """The machine and its load before the benchmark."""
 
     processor: str
     cores: int
@@ -92,7 +92,7 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> T
 
 
 def goals_table(goals: Iterable[Goal]) -> Table:
-    """Every goal with whether it was kept."""
+    """Return the goals as a table."""
     words = {True: "kept", False: "missed", None: "not measured"}
     rows = [
         (
@@ -107,9 +107,11 @@ def goals_table(goals: Iterable[Goal]) -> Table:
 
 
 def closing_line(machine: Machine, out: Path) -> str:
-    """Where the results are, and whether others shared the machine while they were made."""
+    """Return the path of the results, with a warning if the machine was busy before the run."""
     shared = machine.load_average_before > MAX_LOAD_AVERAGE
-    warning = f" Load average {machine.load_average_before} before the run: the machine was not ours, expect noise."
+    warning = (
+        f" Load average {machine.load_average_before} before the run: other processes used the machine, expect noise."
+    )
     return f"Results in {out}.{warning if shared else ''}"
 
 

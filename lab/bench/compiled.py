@@ -1,4 +1,4 @@
-"""The compiled agent, where `make` could build one: what is installed in production, and so what is measured."""
+"""The compiled agent, if `make wheel` built one. Benchmarks measure it, since production installs it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 
 COMPILED = Path(sys.prefix) / "compiled"
-"""Where the wheel that `make wheel` builds is unpacked; the Makefile says the same."""
+"""The unpacked wheel of `make wheel`; the Makefile has the same path."""
 
 
 def environment() -> dict[str, str]:
-    """What makes a process of Penstock run compiled; empty where nothing is."""
+    """Return the environment in which Penstock's processes run compiled; empty if nothing is compiled."""
     return {"PYTHONPATH": str(COMPILED)} if is_there() else {}
 
 
 def is_there() -> bool:
-    """Whether there is a compiled form; without a C compiler there is none."""
+    """Whether a compiled agent exists."""
     return any(COMPILED.glob("*__mypyc*"))
 
 
 def form() -> str:
-    """How agents run here, for people."""
+    """Return a description of how agents run."""
     return "agents compiled with mypyc" if is_there() else "agents interpreted: `make` found no C compiler"

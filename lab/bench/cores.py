@@ -11,7 +11,7 @@ from lab.bench import pinned
 
 
 class TooFewCores(Exception):
-    """A router cannot have a core for itself; says what is missing in one line."""
+    """There are too few cores for one per router; the message is one line."""
 
 
 class Cores(NamedTuple):
@@ -35,7 +35,7 @@ def divide_cores() -> Cores:
 
 
 def keep_to(cores: Iterable[int]) -> None:
-    """Let this process, and what it starts from now on, run on these cores only."""
+    """Restrict this process and its future children to these cores."""
     os.sched_setaffinity(0, set(cores))
 
 

@@ -1,7 +1,7 @@
-"""Becomes another program that may only run on the cores it is given (Linux sched_setaffinity(2)).
+"""Executes another program on given cores (Linux sched_setaffinity(2)).
 
-Run as a script: `python -I -S pinned.py CORE[,CORE...] PROGRAM [ARGUMENT...]`. The cores are set before the program
-starts, because many count them once at their start to decide how many threads they need.
+Run as a script: `python -I -S pinned.py CORE[,CORE...] PROGRAM [ARGUMENT...]`. The affinity is set before the program
+starts, because many programs size their thread pools at the start.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Keep to the cores and become the program."""
+    """Set the affinity and execute the program."""
     os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
     os.execvp(sys.argv[2], sys.argv[2:])
 

@@ -40,7 +40,7 @@ MISJUDGED = 0.4
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How large a planet is."""
+    """Size of a fleet."""
 
     origins: int
     """Regions that clients land on."""
@@ -57,7 +57,7 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Planet(msgspec.Struct):
-    """A policy and what its regions report."""
+    """A policy and the reports of its regions."""
 
     policy: Policy
     rates: dict[tuple[str, str, tuple[str, ...]], float]
@@ -66,7 +66,7 @@ class Planet(msgspec.Struct):
     """By (region, model)."""
 
     def snapshot(self, rng: Random, jitter: float, *, failed: str | None = None) -> Snapshot:
-        """What is reported now: demand and service times vary by up to `jitter` of themselves."""
+        """Return the current reports: demand and service times vary by up to the share `jitter`."""
         names = {regions: residency_class(frozenset(regions)).name for regions in {key[2] for key in self.rates}}
         demand: dict[str, list[DemandReport]] = {}
         for (origin, model, regions), rate in self.rates.items():

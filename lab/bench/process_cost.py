@@ -1,4 +1,4 @@
-"""What a process and its children have used, from /proc (proc(5))."""
+"""CPU time and memory of a process and its children, from /proc (proc(5))."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def cpu_s(pid: int) -> float:
     """CPU time (s), user and system, of a process and its living descendants, with a resolution of about 10 ms.
 
-    On loopback the kernel's work for a packet is done in its sender's name, so everybody pays for what they send.
+    On loopback the kernel handles a packet in its sender's context, so each process is charged for what it sends.
     """
     ticks = 0
     for member in _tree(pid):

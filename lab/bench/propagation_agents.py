@@ -1,4 +1,4 @@
-"""A process of agents that only obey: each follows its region's plan in etcd as a whole agent does, and says when.
+"""A process of minimal agents: each watches its region's plan in etcd as a full agent does, and reports the time.
 
 Run as `python -m lab.bench.propagation_agents ENDPOINT DIRECTORY REGION...`, one agent for each region named. For every
 policy that comes into force at one, a line with the time (Unix, s) and the digest goes to standard output.

@@ -46,7 +46,7 @@ SETTINGS = (
     "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics, and a line of the"
     " access log for every request",
 )
-"""What an agent here is set to, for people."""
+"""The agents' settings, for the report."""
 
 
 class Site:

@@ -1,4 +1,4 @@
-"""The file that says which engines a process runs: read, checked whole, completed with what the hardware allows."""
+"""The configuration file of an engine process: read, validated, and completed from the hardware model."""
 
 from __future__ import annotations
 

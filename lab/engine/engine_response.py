@@ -9,7 +9,7 @@ from lab.engine.openai_format import DONE, CompletionFormat, usage
 
 
 class Answer:
-    """Carries one sequence's tokens. A client that reads slowly costs a counter, not a buffer: what it has not taken is
+    """Sends one sequence's tokens. A client that reads slowly costs a counter, not a buffer: what it has not taken is
     written when it has."""
 
     __slots__ = (

@@ -45,7 +45,7 @@ class Engine:
         self._answers: dict[Sequence, Answer] = {}
         self._step: Step | None = None
         self._step_begins = 0.0
-        """By the loop's clock: where the step before ended, however late that was noticed, so that no error adds up."""
+        """Time (s) of the loop's clock at which the last step ended; a late timer does not shift later steps."""
         self._timer: asyncio.TimerHandle | None = None
         self.faults = NO_FAULTS
         self.loaded = False

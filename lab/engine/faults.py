@@ -1,4 +1,4 @@
-"""What can be made to go wrong at an engine, at run time, to see what the system around it does."""
+"""Faults that can be injected into an engine at run time."""
 
 from __future__ import annotations
 

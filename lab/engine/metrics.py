@@ -1,4 +1,4 @@
-"""What an engine says about itself on /metrics: vLLM's names, labels and buckets, in Prometheus' text format.
+"""An engine's /metrics: vLLM's names, labels and buckets, in Prometheus' text format.
 
 Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names from
 vllm/v1/metrics/loggers.py and docs/design/metrics.md of vLLM; `gpu_cache_usage_perc` is what `kv_cache_usage_perc` was

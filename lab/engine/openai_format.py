@@ -10,7 +10,7 @@ _WORDS = (
     "water", "flows", "down", "through", "the", "gate", "and", "turns", "a", "wheel", "that", "lights", "every",
     "town", "along", "river", "while", "rain", "fills", "lake", "above", "again", "so", "it", "never", "runs", "dry",
 )  # fmt: skip
-"""What the engine says, over and over: it has no model. No word needs escaping in JSON."""
+"""Words of generated text, repeated. No word needs escaping in JSON."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -43,7 +43,7 @@ class CompletionFormat:
         self._tail = b'"},"logprobs":null,"finish_reason":' if chat else b'","logprobs":null,"finish_reason":'
 
     def role_event(self) -> bytes:
-        """The first chunk of a chat stream, which says who speaks; completions have none."""
+        """The first chunk of a chat stream, which has the role; completions have none."""
         if not self._chat:
             return b""
         delta = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'

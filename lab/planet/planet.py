@@ -1,4 +1,4 @@
-"""A whole planet as real processes: start it, kill parts of it, bring them back, stop it; nothing outlives us.
+"""A fleet of real processes: starts it, kills and restarts parts of it, stops it. No process outlives the starter.
 
 Every method blocks; from asyncio call them with `await asyncio.to_thread(...)`.
 """
@@ -39,7 +39,7 @@ from lab.servers.redis import RedisServer
 from lab.wan.matrix import RttMatrix
 
 READY_S = 45.0
-"""Longest time (s) that a process may take until it serves: a busy machine is no reason to give up."""
+"""Longest time (s) from the start of a process until it serves. Long, because the machine may be busy."""
 
 STOP_GRACE_S = 3.0
 
@@ -53,7 +53,7 @@ class Planet:
     """All processes of one topology.
 
     Args:
-        topology: what there is.
+        topology: the regions, engines, agents and control planes.
         ports: as `assign_ports` gives them for `Topology.port_names`.
         matrix: round trips between regions.
         directory: state and configuration files; has to be empty.

@@ -1,7 +1,7 @@
-"""A block of ports for a planet, chosen before the start, because the processes are configured with each other's.
+"""A block of ports for a fleet, chosen before the start, since each process is configured with the ports of others.
 
-Ports that the kernel hands out to outgoing connections are avoided: one of those may be in use at the moment that a
-server wants it, and a killed region has to come back where it was.
+The block lies outside the kernel's range for outgoing connections: a connection could hold such a port when a server
+binds it, and a restarted region needs the ports that it had.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ TRIES = 200
 
 
 def assign_ports(names: Sequence[str], base: int | None, rng: Random) -> dict[str, int]:
-    """A port for each name, one after the other.
+    """Assign successive ports to `names`.
 
     Args:
-        names: what needs a port; the order is kept, so the same planet at the same base is the same everywhere.
-        base: the first port; None looks for a free block.
-        rng: where to look.
+        names: names of the ports, in the order of assignment.
+        base: the first port; None searches for a free block.
+        rng: draws the blocks to try.
 
     Raises:
         PortTaken: a port of the block that was asked for is in use, or no block is free.
     """
     if base is not None:
         if base + len(names) > 65_536:
-            raise PortTaken(f"port {base}: a planet takes {len(names)} ports from there, more than there are; go lower")
+            raise PortTaken(f"port {base}: a fleet needs {len(names)} ports from there on; give a lower --port-base")
         for name, port in zip(names, range(base, base + len(names)), strict=True):
             if not is_free(port):
                 raise PortTaken(f"port {port} (for {name}) is taken by another process; choose another --port-base")

@@ -1,4 +1,4 @@
-"""The secrets of a fleet on one machine: made anew for each, and readable by their owner alone, as programs demand."""
+"""The secrets of a fleet on one machine: generated for each fleet, and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def write_secrets(directory: Path) -> None:
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write one secret, one line."""
+    """Write one secret as one line."""
     path.touch(mode=0o600)
     path.write_text(secret + "\n", encoding="ascii")

@@ -1,4 +1,4 @@
-"""How far client sites are from regions, and so at which region's entry a client's network ends."""
+"""Round trips from client sites to regions, and the nearest region of each site."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def entry_rtt_ms(site: ClientSite, region: str) -> float:
 
 
 def nearest_first(site: ClientSite, regions: Iterable[str]) -> tuple[str, ...]:
-    """`regions` by round trip from the site."""
+    """Return `regions`, ordered by round trip from the site."""
     return tuple(sorted(regions, key=lambda region: (entry_rtt_ms(site, region), region)))

@@ -1,1 +1,1 @@
-"""An open-loop client of many places: sends each request when it is due, come what may, and notes what became of it."""
+"""An open-loop client of many sites: sends each request when it is due and records its outcome."""

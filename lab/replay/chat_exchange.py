@@ -30,11 +30,11 @@ class _Usage(msgspec.Struct):
 
 class _Error(msgspec.Struct):
     code: str | int | None = None
-    """A word from Penstock; vLLM has the HTTP status here, which says nothing new."""
+    """Penstock's error code; vLLM has the HTTP status here."""
 
 
 class _Chunk(msgspec.Struct):
-    """What matters of a chat.completion.chunk, an error event, or an error body."""
+    """The fields used of a chat.completion.chunk, an error event, or an error body."""
 
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None

@@ -18,7 +18,7 @@ from lab.replay.replay_workload import PlannedRequest
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long clients wait, and for what."""
+    """Timeouts of clients."""
 
     connect_s: float = 3.0
     """For a connection (s)."""

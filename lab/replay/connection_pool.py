@@ -12,7 +12,7 @@ MAX_IDLE = 64
 
 
 class BadUrl(Exception):
-    """A URL that this client cannot use; says why in one line."""
+    """A URL that this client cannot use; the message gives the reason in one line."""
 
 
 class ConnectionPool:

@@ -32,7 +32,7 @@ class EntryHealth:
 
     def __init__(self) -> None:
         self.up = True
-        """Believed until probes say otherwise."""
+        """The state before the first probe."""
         self._against = 0
 
     def observe(self, good: bool) -> None:

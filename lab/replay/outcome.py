@@ -1,4 +1,4 @@
-"""What became of a request, as its client saw it. Times are seconds since the replay began."""
+"""Outcome of a request at its client. Times are seconds since the replay began."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OutcomeKind(StrEnum):
 
 
 class TryResult(StrEnum):
-    """How one try at an entry ended."""
+    """Result of one attempt at an entry."""
 
     ANSWERED = "answered"
     """A response came, complete or not."""
@@ -92,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def lag_s(self) -> float:
-        """How late (s) the replayer itself was: large values mean that the machine, not the server, was slow."""
+        """Lag (s) of the replayer itself; large values mean that the machine, not the server, was slow."""
         return self.started_s - self.scheduled_s
 
 

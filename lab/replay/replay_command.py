@@ -44,7 +44,7 @@ def replay(
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
 ) -> None:
-    """Send a workload open loop and print what became of it.
+    """Send a workload open loop and print the results.
 
     Entries are tried in the given order by every client. Latencies count from when a request was due.
     """

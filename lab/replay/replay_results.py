@@ -1,4 +1,4 @@
-"""What a replay showed: counts, and exact quantiles of latency by serving region and over time."""
+"""Results of a replay: counts, and exact latency quantiles by serving region and over time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Results(msgspec.Struct, frozen=True):
     retried: int
     """Requests that went to more than one entry."""
     lag_p99_ms: float | None
-    """How late the replayer itself was: large values mean that the other figures are worth little."""
+    """Lag of the replayer itself; large values make the other figures unreliable."""
 
 
 def summarise(outcomes: Sequence[Outcome], bucket_s: float) -> Results:

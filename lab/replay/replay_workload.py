@@ -1,4 +1,4 @@
-"""What is going to be asked, by whom and from where: a schedule fixed before the first request is sent."""
+"""The requests of a replay: a schedule fixed before the first request is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     at_s: float
     """When it is due, in seconds since the replay begins."""
     site: str
-    """Name of the client site; says which entries it may use."""
+    """Name of the client site, which determines the entries."""
     client_address: str
     tenant: str
     api_key: str
@@ -34,7 +34,7 @@ class PlannedRequest(msgspec.Struct, frozen=True):
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """Someone who asks for something."""
+    """A tenant's key and model."""
 
     tenant: str
     api_key: str

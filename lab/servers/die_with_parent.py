@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>; kept across execve
 
 
 def main() -> None:
-    """Ask to die with the starter, make sure that it is still there, and become the program."""
+    """Request SIGKILL at the starter's death, check that the starter is alive, and exec the program."""
     starter_pid, program = int(sys.argv[1]), sys.argv[2]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What can go wrong with a server process, each with its remedy in the message."""
+"""Errors of server processes; each message contains the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loopback ports for servers that must be told their port before they start: free ones, and whether one is free."""
+"""Free loopback ports, for servers whose configuration contains their port."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback TCP ports that were free a moment ago; a server that loses the race raises PortTaken."""
+    """Return distinct free loopback TCP ports. Another process may take one before the server binds it."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for held_socket in sockets:
@@ -20,7 +20,7 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the loopback TCP port now."""
     with socket.socket() as probe:
-        # As servers do, so that connections of a predecessor in TIME_WAIT are no obstacle.
+        # As servers do, so that connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

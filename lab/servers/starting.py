@@ -1,4 +1,4 @@
-"""Starting a server that must be told its port: try again elsewhere when another process won the port."""
+"""Starts a server whose port is configured; tries other ports if another process took the port first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Server = TypeVar("Server", bound=ServerProcess)
 
 
 def start_server(make: Callable[[], Server], *, tries: int, timeout_s: float) -> Server:
-    """A server that serves.
+    """Start a server and wait until it serves.
 
     Args:
-        make: builds it, on ports of its choice; called again after a lost race for one.
-        tries: how often to build it; 1 where the ports are given.
-        timeout_s: how long each may take to serve.
+        make: builds the server with ports of its choice; called again if a port was taken.
+        tries: maximum number of attempts; 1 if the ports are fixed.
+        timeout_s: longest time (s) until an attempt serves.
 
     Raises:
         PortTaken: the port was in use, every time.

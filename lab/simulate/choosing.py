@@ -1,4 +1,4 @@
-"""How much the way of choosing an endpoint matters: the same requests, engines and agents, and several ways."""
+"""Compares endpoint selection strategies with the same requests, engines and agents."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ REQUESTS_PER_S = (15.0, 26.0)
 """What MIXED serves of chat with some slots to spare, and what fills all of them."""
 
 WARM_UP_S = 20.0
-"""What arrives before is not counted: everybody begins with empty engines, and with nothing learned."""
+"""Earlier arrivals are not counted: engines start empty and agents without measurements."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one strategy did to latency, in seconds, and to engines."""
+    """Latency (s) and engine use of one strategy."""
 
     strategy: Strategy
     requests: int

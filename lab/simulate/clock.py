@@ -1,4 +1,4 @@
-"""Virtual time: what is due happens in order, at once, and the same way every time."""
+"""A virtual clock: scheduled actions run in order, without waiting, and deterministically."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Action = Callable[[], None]
 
 
 class VirtualClock:
-    """A heap of things to do. Times are seconds since it was made."""
+    """A heap of scheduled actions. Times are seconds since the clock was created."""
 
     def __init__(self) -> None:
-        """Nothing is due."""
+        """Create a clock without actions."""
         self.now = 0.0
         self._due: list[tuple[float, int, Action]] = []
         self._order = count()
 
     def at(self, when: float, action: Action) -> None:
-        """Do something at `when`; of what is due at one time, the first said comes first."""
+        """Schedule `action` at `when`; actions of the same time run in the order in which they were scheduled."""
         heappush(self._due, (max(when, self.now), next(self._order), action))
 
     def step(self) -> None:
-        """Let time pass until the next thing is due, and do it."""
+        """Advance to the next action and run it."""
         self.now, _, action = heappop(self._due)
         action()

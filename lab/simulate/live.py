@@ -36,7 +36,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """What clients felt over all rounds, in seconds since they asked."""
+    """Latency quantiles over all rounds, in seconds since the request was sent."""
 
     strategy: Strategy
     agents: int

@@ -1,4 +1,4 @@
-"""`penstock-lab simulate-choosing`: what each way of choosing an endpoint does to latency, on a virtual clock."""
+"""`penstock-lab simulate-choosing`: latency of each endpoint selection strategy, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def simulate_choosing(
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 1,
     out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/choosing.json"),
 ) -> None:
-    """Choose endpoints for the same requests in several ways, and compare what becomes of them."""
+    """Compare endpoint selection strategies on the same requests."""
     console = Console()
     found = []
     for each in rate or REQUESTS_PER_S:

@@ -1,4 +1,4 @@
-"""Reads a text file line by line with line numbers, within bounds, blaming the file for whatever is wrong with it."""
+"""Reads a text file by line, with line numbers and bounds; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from lab.traces.trace import TraceError
 
 MAX_LINE_BYTES = 1_048_576
-"""A Mooncake line of a million-token prompt is about 20 kB; a longer line than this is no trace."""
+"""A Mooncake line of a million-token prompt is about 20 kB; a longer line is not from a trace."""
 
 NumberedLine = tuple[int, str]
-"""Line number from 1, and the line without its ending."""
+"""Line number from 1, and the line without its terminator."""
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """The lines of `path` that are not blank.
+    """Yield the lines of `path` that are not blank.
 
     Raises:
         TraceError: the file cannot be opened or read, a line is too long, or is not UTF-8.

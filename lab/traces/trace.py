@@ -1,4 +1,4 @@
-"""The one noun of every workload: a request that arrived, how long it was, and what it shared with others."""
+"""A request of a workload: arrival time, lengths and shared prefix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """When it arrived, in seconds since the workload began."""
     prompt_tokens: int
     output_tokens: int
-    """How many tokens were generated for it."""
+    """Tokens that were generated."""
     prefix_blocks: tuple[int, ...] = ()
     """One id per BLOCK_TOKENS of prompt; equal leading ids mean an equal prefix. Empty if it was not recorded."""
 
@@ -36,5 +36,5 @@ class TraceError(Exception):
 
 
 def blocks_of(prompt_tokens: int) -> int:
-    """How many prefix blocks a prompt spans, the last of them perhaps not full."""
+    """Return the number of prefix blocks that a prompt spans; the last may be partial."""
     return -(-prompt_tokens // BLOCK_TOKENS)

@@ -35,7 +35,7 @@ class LinkStatus(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """Forwards connections to one target as if it stood as far away as the plan says."""
+    """Forwards connections to one target with the round trip of the plan."""
 
     def __init__(self, plan: LinkPlan, host: str, rng: Random) -> None:
         """Args: `host` is the address to listen on; `rng` draws jitter."""
@@ -151,7 +151,7 @@ def _take_seat(name: str, host: str, port: int) -> socket.socket:
     seat = _shared_socket(host)
     try:
         with socket.socket(seat.family, socket.SOCK_STREAM) as probe:
-            # Seats share their port, so another WAN's would not be noticed without a probe that does not.
+            # The reserving sockets share their port, so only a socket that does not can detect another WAN on it.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
         seat.bind((host, port))

@@ -25,14 +25,14 @@ SLOWEST_MS = 60_000.0
 
 
 class MatrixError(Exception):
-    """A matrix cannot be read or lacks a pair; says which in one line."""
+    """A matrix cannot be read or lacks a pair; the message names it in one line."""
 
 
 class RttMatrix:
     """Round trips (ms) by pair of sites; a pair may differ by direction, as measured ones do."""
 
     def __init__(self, rtt_ms: Mapping[tuple[str, str], float], source: str) -> None:
-        """Args: `source` is what errors call the matrix, such as its file."""
+        """Args: `source` names the matrix in errors, such as its file."""
         self._rtt_ms = dict(rtt_ms)
         self._source = source
 

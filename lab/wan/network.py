@@ -1,4 +1,4 @@
-"""Every link of a WAN, started, faulted and closed together; what a test embeds and the command serves."""
+"""All links of a WAN, started, faulted and closed together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.wan.wan_config import Fault, LinkPlan
 
 
 class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which links a fault is for: those that match every field that is given."""
+    """Selects the links of a fault: those that match every given field."""
 
     link: str | None = None
     """The name of one link."""
@@ -22,7 +22,7 @@ class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All links to this site."""
 
     def matches(self, plan: LinkPlan) -> bool:
-        """Whether the link is meant; an empty selector means all."""
+        """Whether the selector matches the link; an empty selector matches all."""
         return self.link in (None, plan.name) and self.origin in (None, plan.origin) and self.to in (None, plan.to)
 
 
@@ -54,7 +54,7 @@ class Wan:
         return [link.plan.name for link in chosen]
 
     def statuses(self) -> list[LinkStatus]:
-        """What every link is and does now."""
+        """The status of every link."""
         return [link.status() for link in self.links.values()]
 
     async def close(self) -> None:

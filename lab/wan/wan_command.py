@@ -19,8 +19,6 @@ from lab.wan.matrix import SHIPPED_MATRIX, MatrixError, read_matrix
 from lab.wan.network import Wan
 from lab.wan.wan_config import LinkPlan, WanConfig, WanConfigError, plan_links, read_config
 
-"""Exit code for input that cannot be used."""
-
 
 class ControlLine(msgspec.Struct, frozen=True):
     """The last line that is printed before serving: everything listens."""
@@ -50,10 +48,10 @@ def wan(
 
 
 async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
-    told_to_stop = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
+        loop.add_signal_handler(number, stop.set)
     async with Wan(plans, rng, config.host) as network:
         control = WanControl(network, config.host, config.control_port)
         try:
@@ -66,5 +64,5 @@ async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
         for status in network.statuses():
             print(msgspec.json.encode(status).decode())
         print(msgspec.json.encode(ControlLine(f"http://{config.host}:{port}", len(plans))).decode(), flush=True)
-        await told_to_stop.wait()
+        await stop.wait()
         await control.close()

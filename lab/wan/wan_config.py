@@ -1,4 +1,4 @@
-"""What a WAN is made of: links between sites, each with a round trip and, at run time, perhaps a fault."""
+"""Configuration of a WAN: links between sites, their round trips, and faults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=SLOWEST_MS)]
 
 
 class WanConfigError(Exception):
-    """A configuration cannot be used; says where and why in one line."""
+    """A configuration is invalid; the message is one line with field and reason."""
 
 
 class LinkConfig(msgspec.Struct, frozen=True, rename={"origin": "from"}, forbid_unknown_fields=True):
-    """One way to one server: a listener near the client, and the distance from there to the target."""
+    """One link: a listener near the client, and the round trip to its target."""
 
     name: str
     """Unique; faults name links by it."""
@@ -42,21 +42,21 @@ class WanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     """The address that links and control listen on."""
     control_port: _Port = 0
-    """Where faults are commanded over HTTP; 0 lets the system choose."""
+    """Port of the HTTP API for faults; 0 lets the system choose."""
 
 
 class FaultMode(StrEnum):
-    """What is wrong with a link."""
+    """Fault modes of a link."""
 
     NONE = "none"
     CUT = "cut"
     """Connections are reset, new ones refused."""
     BLACKHOLE = "blackhole"
-    """Everything vanishes without a sign; new connections are taken and never answered."""
+    """All data is dropped silently; new connections are accepted and never answered."""
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state that a link is put into; a later one replaces it whole."""
+    """The fault state of a link; a later one replaces it completely."""
 
     mode: FaultMode = FaultMode.NONE
     extra_rtt_ms: _Milliseconds = 0.0
@@ -66,7 +66,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkPlan(msgspec.Struct, frozen=True):
-    """A link whose every question is answered."""
+    """A link with target address and round trip resolved."""
 
     name: str
     origin: str

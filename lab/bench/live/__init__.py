@@ -1,1 +1,1 @@
-"""What choosing well does for tails and engine use, beside other people's balancers: `penstock-lab bench-live`."""
+"""Tail latency and engine use of Penstock and of other load balancers: `penstock-lab bench-live`."""

@@ -1,4 +1,4 @@
-"""`penstock-lab bench-live`: options, what can be wrong with them, and the exit code."""
+"""`penstock-lab bench-live`: options, their errors, and the exit code."""
 
 from __future__ import annotations
 
@@ -140,5 +140,5 @@ def _version(setup: Setup) -> str:
 def _settings(setup: Setup) -> tuple[str, ...]:
     if setup.balancer is not None:
         return setup.balancer.settings
-    told = f"told of every engine: accelerator type, {MAX_NUM_SEQS} slots, {QUEUE_PER_ENGINE} more that may wait in it"
-    return (*SETTINGS, compiled.form(), told)
+    known = f"per engine: its accelerator, {MAX_NUM_SEQS} slots and {QUEUE_PER_ENGINE} queue places"
+    return (*SETTINGS, compiled.form(), known)

@@ -1,4 +1,4 @@
-"""The live benchmark's results: what is written to live.json, what is printed, and which goals were kept."""
+"""The live benchmark's results: live.json, the printed table, and the goals."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lab.bench.live.contest import LiveRun
 PENSTOCK = "penstock"
 
 PART_OF_BEST_ALONE, PART_OF_BEST_OF_THREE = 1.0, 0.5
-"""What Penstock's p99 end to end should be at most, as a part of the best other's with as many instances."""
+"""Goal of Penstock's end-to-end p99, as a share of the best other balancer's with as many instances."""
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What everybody had to do."""
+    """The conditions, the same for every balancer."""
 
     workload: str
     engines: dict[str, str]
@@ -69,7 +69,7 @@ class LiveResults(msgspec.Struct, frozen=True):
 
 
 def balancer(name: str, version: str, settings: tuple[str, ...], instances: int, runs: Sequence[LiveRun]) -> Balancer:
-    """Put the rounds of one together."""
+    """Combine the rounds of one balancer."""
     figures: dict[str, list[float | None]] = {
         f"{what}_{part}_s": [getattr(getattr(run, what), f"{part}_s") for run in runs]
         for what in ("ttft", "e2e")
@@ -98,7 +98,7 @@ def balancer(name: str, version: str, settings: tuple[str, ...], instances: int,
 def live_results(
     machine: Machine, conditions: Conditions, balancers: Sequence[Balancer], missing: Mapping[str, str]
 ) -> LiveResults:
-    """Put everything together."""
+    """Combine all results."""
     goals = [
         goal(
             f"p99 end to end with {instances} instance{'s' if instances > 1 else ''}, as a part of the best other's",
@@ -118,7 +118,7 @@ def _part_of_best(balancers: Sequence[Balancer], instances: int) -> float | None
 
 
 def live_table(found: LiveResults) -> Table:
-    """The comparison as a table for people."""
+    """Return the comparison as a table."""
     rows = []
     for entry in sorted(found.balancers, key=lambda entry: entry.instances):
         rows.append(

@@ -1,4 +1,4 @@
-"""One run: fresh engines, one balancer in one or several instances, the workload, and what came of it."""
+"""One run: fresh engines, one balancer in one or several instances, the workload, and its outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lab.replay.replay_workload import PlannedRequest
 from lab.replay.replayer import Replayer
 
 PATIENCE = Patience(first_byte_s=60.0)
-"""Clients wait long: what a balancer does badly has to show as latency."""
+"""Clients wait long, so that a balancer's defects show as latency."""
 
 DRAIN_S = 60.0
 
@@ -37,7 +37,7 @@ START_S = 1.0
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """Who balances."""
+    """The balancer and the number of its instances."""
 
     balancer: Peer | None
     """None is Penstock."""
@@ -54,7 +54,7 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class LiveRun(msgspec.Struct, frozen=True):
-    """What came of one run, after the warm-up."""
+    """Results of one run, after the warm-up."""
 
     requests: int
     ok: int
@@ -66,7 +66,7 @@ class LiveRun(msgspec.Struct, frozen=True):
     e2e: Quantiles
     use: EngineUse
     lag_p99_ms: float
-    """How late the replayer itself was, on the wall: large values mean that the machine was too busy."""
+    """Lag of the replayer itself in wall-clock time; large values mean that the machine was too busy."""
 
 
 def contest(
@@ -77,15 +77,15 @@ def contest(
     warm_up_s: float,
     directory: Path,
 ) -> LiveRun:
-    """Carry one out.
+    """Execute one run.
 
     Args:
-        setup: who balances, in how many instances.
+        setup: the balancer and the number of its instances.
         engines: what over.
         workload: the requests, with times on the wall.
         time_scale: how many times as fast as the modelled hardware the engines are.
         warm_up_s: requests that are due before this (s, on the wall) are not counted, nor is how engines were used.
-        directory: for everybody's files; has to be empty.
+        directory: of all files; has to be empty.
 
     Raises:
         ServerError: something does not start; MissingBinary where the balancer is not installed.

@@ -1,4 +1,4 @@
-"""How well engines are used while a workload runs, from their own metrics: how full they are, and how evenly."""
+"""Utilisation and imbalance of engines during a workload, from the engines' metrics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EngineWatch:
                 await asyncio.sleep(max(0.0, began + INTERVAL_S - asyncio.get_running_loop().time()))
 
     def use(self) -> EngineUse:
-        """What was seen; all 0 where nothing was."""
+        """Return the figures; all 0 without samples."""
         return use_of(self._samples, self._seats)
 
 

@@ -1,4 +1,4 @@
-"""The engines that everybody balances over, and the workload that everybody is sent: the same, to the byte."""
+"""The engines and the workload of the live benchmark, identical for every balancer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_NUM_SEQS = 6
 on an engine."""
 
 SOURCE_S = 1800.0
-"""How much (s) of a trace is drawn from."""
+"""Length (s) of the trace from which the workload is drawn."""
 
 MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS = 8_000, 1_000
 

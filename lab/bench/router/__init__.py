@@ -1,1 +1,1 @@
-"""What the agent costs for a request, beside other people's proxies: `penstock-lab bench-router`."""
+"""CPU and memory per request of the agent and of other proxies: `penstock-lab bench-router`."""

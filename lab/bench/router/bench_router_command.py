@@ -1,4 +1,4 @@
-"""`penstock-lab bench-router`: options, what can be wrong with them, and the exit code."""
+"""`penstock-lab bench-router`: options, their errors, and the exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = (10, 100, 1000)
 
 
 class Part(StrEnum):
-    """What can be measured by itself."""
+    """Parts that can be measured separately."""
 
     REQUESTS = "requests"
     STREAMS = "streams"

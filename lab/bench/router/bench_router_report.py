@@ -1,4 +1,4 @@
-"""The router benchmark's results: what is written to router.json, what is printed, and which goals were kept."""
+"""The router benchmark's results: router.json, the printed tables, and the goals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LEAKED_SHARE = 0.01
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """How long and how hard."""
+    """Durations and load of the benchmark."""
 
     rounds: int
     seconds: float
@@ -44,7 +44,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class System(msgspec.Struct, frozen=True):
-    """One contestant. Medians over the rounds; how far the rounds lie apart is in `spread`."""
+    """One contestant. Medians over the rounds; `spread` has their range."""
 
     version: str
     settings: tuple[str, ...]
@@ -88,7 +88,7 @@ def results(
     decision: list[DecisionCost],
     leak: LeakCheck | None,
 ) -> Results:
-    """Put together what was measured."""
+    """Combine all measurements."""
     direct = requests.get(DIRECT, [])
     systems = {
         contestant.name: _system(
@@ -157,7 +157,7 @@ def _system(
 
 
 def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak: LeakCheck | None) -> list[Goal]:
-    """What the router is held to."""
+    """Return the goals with their measured values."""
     ours = systems.get(PENSTOCK, System("", ()))
     slow = ours.open_streams
     at_size = next((cost for cost in decision if cost.endpoints == GOAL_ENDPOINTS), None)
@@ -181,7 +181,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
 
 
 def tables(found: Results) -> list[Table]:
-    """The results as tables for people."""
+    """Return the results as tables."""
     shown = []
     if any(system.requests_per_s is not None for system in found.systems.values()):
         shown.append(_requests_table(found))

@@ -1,4 +1,4 @@
-"""The one request and the answers that every router carries in this benchmark, fixed to the byte."""
+"""The request and the responses of the router benchmark, fixed to the byte."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from lab.servers.errors import NotReady
 CONNECTIONS = 64
 
 LOOKS = 20
-"""How often memory is looked at, evenly over the requests."""
+"""Number of memory samples, evenly over the requests."""
 
 STREAMS_BETWEEN = 100
 """Streams that are opened and left in the middle between two looks."""
@@ -45,7 +45,7 @@ class LeakCheck(msgspec.Struct, frozen=True):
 
 
 def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
-    """Send so many requests to a fresh agent and watch its memory."""
+    """Send `requests` requests to a fresh agent and sample its memory."""
     contestant = next(contestant for contestant in field.contestants if contestant.name == PENSTOCK)
     set_pace(field, Pace(interval_s=1.0))
     contestant.process.restart(60.0)

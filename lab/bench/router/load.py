@@ -25,13 +25,13 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Run(msgspec.Struct):
-    """What came of a stretch of load."""
+    """Results of one period of load."""
 
     seconds: float = 0.0
     answers: int = 0
     errors: int = 0
     latencies_s: list[float] = []
-    """Of every answer at a fixed rate; empty for a closed loop, whose latencies say nothing (coordinated omission)."""
+    """Of every answer at a fixed rate; empty for a closed loop, whose latencies suffer from coordinated omission."""
 
 
 class _Connection:
@@ -143,7 +143,7 @@ class Load:
             connection.sock.send(connection.request)
 
     def _hear(self, connection: _Connection) -> bool:
-        """Take what has come in; whether the connection is free again, be it for an answer or for an error."""
+        """Process received data; returns whether the connection is free again, after a response or an error."""
         assert connection.sock is not None
         try:
             data = connection.sock.recv(65_536)
@@ -177,7 +177,7 @@ class Load:
         return True
 
     def _settle(self) -> None:
-        """Wait for what is still under way, uncounted, so that the next run begins with free connections."""
+        """Wait for requests in flight without counting them, so that the next run starts with free connections."""
         run, self._run = self._run, Run()
         ends = time.perf_counter() + ANSWER_TIMEOUT_S
         while any(connection.busy for connection in self._all) and time.perf_counter() < ends:
@@ -199,7 +199,7 @@ class Load:
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether what is there of an answer can no longer become the right one."""
+    """Whether the received part differs from the expected response."""
     head, found, body = data.partition(b"\r\n\r\n")
     if not found:
         return False

@@ -1,4 +1,4 @@
-"""Clients that hold streams open: what a relayed token costs, and what an open stream does."""
+"""Clients that hold streams open, to measure the cost of a relayed token and of an open stream."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TOKEN = b'data: {"id"'
 """Begins every chunk that the backends stream."""
 
 CONNECT_AT_ONCE = 200
-"""Streams opened between two looks at what has come in, so that no queue of a listener runs over."""
+"""Streams opened between two reads, so that no listener's accept queue overflows."""
 
 
 class StreamRun(msgspec.Struct):
-    """What came of a stretch of streaming."""
+    """Results of one period of streaming."""
 
     seconds: float = 0.0
     chunks: int = 0

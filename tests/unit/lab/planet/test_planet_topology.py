@@ -90,5 +90,5 @@ def test_a_taken_port_is_named_with_what_wanted_it() -> None:
 
 
 def test_a_block_past_the_last_port_is_refused() -> None:
-    with pytest.raises(PortTaken, match="go lower"):
+    with pytest.raises(PortTaken, match="give a lower --port-base"):
         assign_ports(["a", "b"], 65_535, Random(1))
