@@ -20,7 +20,7 @@ class Readiness:
     def not_ready_reason(self) -> str | None:
         """Why this agent should receive no clients; None when it is ready. Ignores `shutting_down`."""
         if self._config.policy is None:
-            return self._config.why_none()
+            return self._config.no_policy_reason()
         if not any(pool.ready for pool in self._endpoints.pools.values()):
             return "no endpoint is ready"
         return None

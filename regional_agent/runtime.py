@@ -258,7 +258,7 @@ class AgentRuntime:
     def _on_policy(self, policy: Policy) -> None:
         """Apply a policy that has come into force to the parts that depend on it."""
         self._metrics.use_names(policy.models, policy.regions)
-        self.tally.use(policy.models)
+        self.tally.use_objectives(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)
 

@@ -28,20 +28,20 @@ from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
 
-FETCH_AGAIN_S = 0.5
+FETCH_RETRY_S = 0.5
 """Interval (s) between two attempts to read a policy."""
 
 log = structlog.get_logger()
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """A policy and a plan made under it, as they are kept on disk."""
+    """A policy and a plan made under it, as stored on disk."""
 
     policy: Policy
     plan: RegionPlan
 
 
-class Refused(Exception):
+class RejectedConfig(Exception):
     """The published configuration is invalid.
 
     Args:
@@ -84,19 +84,19 @@ class ActiveConfig:
         self._region = region
         self._store = store
         self._on_change = on_change
-        self._memory = LastKnownGood(state_dir / "in-force", InForce)
-        self._informer = Informer(store, keys.plan(region), self._published, rng=rng)
+        self._file = LastKnownGood(state_dir / "in-force", InForce)
+        self._informer = Informer(store, keys.plan(region), self._on_published, rng=rng)
         self._newest: KeyValue | None = None
-        self._news = asyncio.Event()
+        self._has_update = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Load the stored configuration and start to follow the store."""
-        remembered = self._memory.load()
-        if remembered is not None and remembered.plan.region == self._region:
-            self._take(remembered)
+        stored = self._file.load()
+        if stored is not None and stored.plan.region == self._region:
+            self._put_in_force(stored)
         self._informer.start()
-        self._task = keep_running("active configuration", self._keep_up)
+        self._task = keep_running("active configuration", self._follow_updates)
 
     async def stop(self) -> None:
         """Stop following the store; the configuration stays in force."""
@@ -119,44 +119,45 @@ class ActiveConfig:
             "refused_plan": self.refused,
         }
 
-    def why_none(self) -> str:
+    def no_policy_reason(self) -> str:
         """Why no policy is in force, if none is."""
-        why = self.refused
-        if not why and self._newest is None and self.age_s() < math.inf:
-            why = (
-                f"the store has no plan for region {self._region}; does policy have it, and does a control plane lead?"
+        reason = self.refused
+        if not reason and self._newest is None and self.age_s() < math.inf:
+            reason = (
+                f"the store has no plan for region {self._region}; check that the policy contains the region and that a"
+                " control plane is the leader"
             )
-        return f"no policy accepted yet: {why}" if why else "no policy accepted yet"
+        return f"no policy accepted yet: {reason}" if reason else "no policy accepted yet"
 
-    def _published(self, change: Changed) -> None:
+    def _on_published(self, change: Changed) -> None:
         # Deleting a plan leaves the current one in force: a region must not be disabled by removing a key.
         if change.key == keys.plan(self._region) and change.now is not None:
             self._newest = change.now
-            self._news.set()
+            self._has_update.set()
 
-    async def _keep_up(self) -> None:
+    async def _follow_updates(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._has_update.wait()
+            self._has_update.clear()
             newest = self._newest
             assert newest is not None
             try:
-                await self._consider(newest)
-            except Refused as error:
+                await self._accept(newest)
+            except RejectedConfig as error:
                 if self.refused != str(error):
-                    log.error("published plan refused; the last good one stays in force", reason=str(error))
+                    log.error("published plan rejected; the current one stays in force", reason=str(error))
                 self.refused, self.refused_digest = str(error), error.digest
             except StoreError as error:
                 self.refused, self.refused_digest = f"the policy could not be read yet: {error}", ""
-                await asyncio.sleep(FETCH_AGAIN_S)
-                self._news.set()
+                await asyncio.sleep(FETCH_RETRY_S)
+                self._has_update.set()
 
-    async def _consider(self, published: KeyValue) -> None:
+    async def _accept(self, published: KeyValue) -> None:
         """Apply a published plan together with its policy."""
         try:
             plan = decode(published.value, RegionPlan)
         except CodecError as error:
-            raise Refused(str(error)) from None
+            raise RejectedConfig(str(error)) from None
         if plan == self.plan:
             self.refused = self.refused_digest = ""
             return
@@ -165,26 +166,26 @@ class ActiveConfig:
             policy = await self._fetch_policy(plan.policy_digest)
         reason = refuse_plan(plan, policy, self._region, self.plan)
         if reason is not None:
-            raise Refused(reason, plan.policy_digest)
+            raise RejectedConfig(reason, plan.policy_digest)
         in_force = InForce(policy, plan)
-        self._take(in_force)
+        self._put_in_force(in_force)
         self.refused = self.refused_digest = ""
-        await self._memory.save(in_force)
+        await self._file.save(in_force)
 
     async def _fetch_policy(self, digest: str) -> Policy:
         item = await self._store.get(keys.policy(digest))
         if item is None:
-            raise Refused(f"policy {digest[:12]} is not in the store", digest)
+            raise RejectedConfig(f"policy {digest[:12]} is not in the store", digest)
         try:
             policy = read_policy(item.value, digest)
         except CodecError as error:
-            raise Refused(str(error), digest) from None
+            raise RejectedConfig(str(error), digest) from None
         reason = refuse_policy(policy, digest, self._region)
         if reason is not None:
-            raise Refused(reason, digest)
+            raise RejectedConfig(reason, digest)
         return policy
 
-    def _take(self, in_force: InForce) -> None:
+    def _put_in_force(self, in_force: InForce) -> None:
         self.plan = in_force.plan
         self.samplers = samplers_of(in_force.plan)
         if in_force.policy is not self.policy:

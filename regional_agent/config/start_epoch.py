@@ -30,11 +30,11 @@ def next_epoch(state_dir: Path, unix_s: float) -> int:
         state_dir: directory of the stored epoch.
         unix_s: Unix time, in seconds.
     """
-    memory = LastKnownGood(state_dir / "start", Start)
-    before = memory.load()
+    file = LastKnownGood(state_dir / "start", Start)
+    before = file.load()
     epoch = max(int(unix_s * 1000), before.epoch + 1 if before is not None and before.epoch < MAX_EPOCH else 0)
     try:
-        memory.write(Start(epoch))
+        file.write(Start(epoch))
     except OSError as error:
-        log.warning("start epoch not stored", file=str(memory.path), error=error.strerror)
+        log.warning("start epoch not stored", file=str(file.path), error=error.strerror)
     return epoch

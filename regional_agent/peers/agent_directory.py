@@ -26,12 +26,12 @@ MAX_AGENTS_PER_REGION = 8
 """Maximum number of probed agents per region; a region may have more."""
 
 SAVE_AFTER_S = 1.0
-"""Changes within this time (s) are written to disk together, since a starting planet makes many."""
+"""Changes within this time (s) are written to disk together, since a starting fleet makes many."""
 
 log = structlog.get_logger()
 
 
-class Registered(msgspec.Struct, frozen=True):
+class StoredMembers(msgspec.Struct, frozen=True):
     """All registered agents, as stored on disk."""
 
     members: dict[str, AgentMember]
@@ -44,20 +44,18 @@ class AgentDirectory:
         """`fixed` are base URLs by region that replace the agents' registered addresses."""
         self._fixed = {region: tuple(Address.parse(url) for url in urls) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
-        self._remembered: dict[str, AgentMember] = {}
+        self._stored: dict[str, AgentMember] = {}
         """The stored registrations, used until the store has been listed."""
-        self._memory = LastKnownGood(state_dir / "agents", Registered)
+        self._file = LastKnownGood(state_dir / "agents", StoredMembers)
         self._informer = Informer(store, keys.AGENTS, self._changed, rng=rng)
         self._unsaved = asyncio.Event()
         self._saver: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Load the stored registrations and start to follow the store."""
-        remembered = self._memory.load()
-        if remembered is not None:
-            self._remembered = {
-                key: member for key, member in remembered.members.items() if _is_address(member.peer_url)
-            }
+        stored = self._file.load()
+        if stored is not None:
+            self._stored = {key: member for key, member in stored.members.items() if _is_address(member.peer_url)}
         self._informer.start()
         self._saver = keep_running("agent directory", self._keep_saving)
 
@@ -84,7 +82,7 @@ class AgentDirectory:
         return self._known().get(keys.agent(region, name))
 
     def _known(self) -> dict[str, AgentMember]:
-        return self._members if self._informer.synced else {**self._remembered, **self._members}
+        return self._members if self._informer.synced else {**self._stored, **self._members}
 
     def _changed(self, change: Changed) -> None:
         self._unsaved.set()
@@ -94,9 +92,9 @@ class AgentDirectory:
         try:
             member = decode(change.now.value, AgentMember)
             if change.key != keys.agent(member.region, member.name):
-                raise CodecError(f"{member.region}/{member.name} is registered under another's key")
+                raise CodecError(f"{member.region}/{member.name} is registered under the key of another agent")
             if not _is_address(member.peer_url):
-                raise CodecError(f"{member.peer_url!r} is no address")
+                raise CodecError(f"{member.peer_url!r} is not an address")
         except CodecError as error:
             log.warning("agent registration ignored", key=change.key, reason=str(error))
             self._members.pop(change.key, None)
@@ -110,7 +108,7 @@ class AgentDirectory:
             self._unsaved.clear()
             if self._members:
                 # An empty store is no evidence that the agents have moved; the previous addresses may still be valid.
-                await self._memory.save(Registered(dict(self._members)))
+                await self._file.save(StoredMembers(dict(self._members)))
 
 
 def _is_address(url: str) -> bool:

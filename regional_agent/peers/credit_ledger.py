@@ -32,7 +32,7 @@ class CreditLedger:
         Args:
             agent: name of this agent.
             endpoints: the endpoints of this region.
-            queue: the requests that wait here.
+            queue: the admission queue of this agent.
             demand: the rate at which clients send requests.
             agents_here: names of this region's agents, in an order that all of them agree on.
             clock: monotonic, in seconds.
@@ -46,7 +46,7 @@ class CreditLedger:
         self._grants: dict[str, Grants] = {}
 
     def wanted(self, model: str, spillover: Spillover) -> int:
-        """How many credits this agent requests from each other region for a model."""
+        """The number of credits that this agent requests from each other region for a model."""
         pool = self._endpoints.pool(model)
         return wanted(
             pool.in_flight + self._queue.waiting(model),
@@ -57,21 +57,21 @@ class CreditLedger:
             spillover.credit_ttl_s,
         )
 
-    def grant(self, model: str, question: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
+    def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
 
         Args:
             model: what the credits are for.
-            question: the probe: who requests how many.
+            request: the probe, which contains the origin and the requested credits.
             policy: the policy in force.
             plan: the plan in force; a region that it closes grants nothing.
         """
-        is_closed = plan is not None and question.server in plan.closed_for(model)
+        is_closed = plan is not None and request.server in plan.closed_for(model)
         headroom = 0 if is_closed else self._headroom(model, policy)
         grants, granted = grant(
             self._grants.get(model, Grants()),
-            f"{question.origin}/{question.agent}",
-            question.wanted.get(model, 0),
+            f"{request.origin}/{request.agent}",
+            request.wanted.get(model, 0),
             headroom,
             self._clock(),
             policy.spillover.credit_ttl_s,

@@ -25,7 +25,7 @@ from regional_agent.upstream.http_fetch import Fetched, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
-HURRY_S = 0.05
+MIN_INTERVAL_S = 0.05
 """Minimum interval (s) between two rounds of probes when the outcome of one triggers the next."""
 
 MAX_ROUNDS = 6
@@ -37,8 +37,8 @@ OWN_LAG_S = 0.1
 The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
 """
 
-MAX_EXCUSED = 2
-"""Maximum number of successive rounds that local delay excuses: an agent that is always late must detect failures."""
+MAX_LAGGED_ROUNDS = 2
+"""Maximum successive rounds ignored because of local delay: an agent that is always late must detect failures."""
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
@@ -46,14 +46,14 @@ UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 class _Round:
     """The result of one round of probes to one region."""
 
-    __slots__ = ("asked_at", "good", "lagged")
+    __slots__ = ("can_serve", "lagged", "started_at")
 
-    def __init__(self, asked_at: float) -> None:
-        self.asked_at = asked_at
-        self.good = False
-        """Whether an agent can serve."""
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.can_serve = False
+        """Whether an agent reported that it can serve."""
         self.lagged = False
-        """Whether an agent may have answered, but this process was too late to read it."""
+        """Whether this process may have been too late to read an answer."""
 
 
 class PeerProber:
@@ -92,7 +92,7 @@ class PeerProber:
         self._clock = clock
         self._policy: Policy | None = None
         self._failover = Failover()
-        self._hurry: dict[str, asyncio.Event] = {}
+        self._probe_now: dict[str, asyncio.Event] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
 
     def use(self, policy: Policy) -> None:
@@ -100,12 +100,12 @@ class PeerProber:
         self._policy, self._failover = policy, policy.failover
         others = policy.regions.keys() - {self._region}
         for gone in self.regions.keys() - others:
-            del self.regions[gone], self._hurry[gone]
+            del self.regions[gone], self._probe_now[gone]
             self._watches.pop(gone).cancel()
         for name in sorted(others - self.regions.keys()):
             self.regions[name] = PeerRegion(name)
-            self._hurry[name] = asyncio.Event()
-            watch = partial(self._watch, self.regions[name], self._hurry[name])
+            self._probe_now[name] = asyncio.Event()
+            watch = partial(self._watch, self.regions[name], self._probe_now[name])
             self._watches[name] = keep_running(f"peer {name}", watch)
 
     async def stop(self) -> None:
@@ -128,7 +128,7 @@ class PeerProber:
     def address(self, region: str) -> Address | None:
         """The address of a region's agent that answers; of any known agent if none does."""
         peer = self.regions.get(region)
-        choices = (peer.reached if peer is not None else ()) or self._directory.addresses(region)
+        choices = (peer.reachable if peer is not None else ()) or self._directory.addresses(region)
         if len(choices) > 1:
             return self._rng.choice(choices)
         return choices[0] if choices else None
@@ -139,17 +139,18 @@ class PeerProber:
         if peer is not None:
             peer.spend(model, self._clock())
 
-    def broken(self, region: str, address: Address) -> None:
+    def request_failed(self, region: str, address: Address) -> None:
         """Record a failed request to an agent, and probe the region at once."""
         peer = self.regions.get(region)
         if peer is not None:
-            peer.broken(address, self._clock(), self._failover)
-            self._hurry[region].set()
+            peer.request_failed(address, self._clock(), self._failover)
+            self._probe_now[region].set()
 
     def report(self) -> tuple[PeerReport, ...]:
         """Every region's state, as evidence for the control plane."""
         return tuple(
-            PeerReport(name, peer.health.state, self._usual_rtt_s(peer) * 1000) for name, peer in self.regions.items()
+            PeerReport(name, peer.health.state, self._expected_rtt_s(peer) * 1000)
+            for name, peer in self.regions.items()
         )
 
     def status(self) -> dict[str, Any]:
@@ -158,92 +159,92 @@ class PeerProber:
             name: {
                 "state": peer.health.state.value,
                 "rtt_ms": None if peer.rtt_s is None else round(peer.rtt_s * 1000, 1),
-                "agents": [str(address) for address in peer.reached],
+                "agents": [str(address) for address in peer.reachable],
             }
             for name, peer in self.regions.items()
         }
 
-    async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
+    async def _watch(self, peer: PeerRegion, probe_now: asyncio.Event) -> None:
         """Start a round each interval, even if earlier ones have not ended, so that a hung region is detected."""
         rounds: set[asyncio.Task[None]] = set()
-        excuses = [MAX_EXCUSED]
+        lagged_rounds_left = [MAX_LAGGED_ROUNDS]
         try:
             while True:
-                hurry.clear()
+                probe_now.clear()
                 if len(rounds) < MAX_ROUNDS:
-                    rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
+                    rounds.add(asyncio.create_task(self._round(peer, probe_now, lagged_rounds_left)))
                 interval_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1)
-                await wait_for_event(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
-                for ended in [one for one in rounds if one.done()]:
+                await wait_for_event(probe_now, at_least_s=MIN_INTERVAL_S, at_most_s=interval_s)
+                for ended in [task for task in rounds if task.done()]:
                     rounds.remove(ended)
                     ended.result()
         finally:
             await cancel(rounds)
 
-    async def _round(self, peer: PeerRegion, hurry: asyncio.Event, excuses: list[int]) -> None:
+    async def _round(self, peer: PeerRegion, probe_now: asyncio.Event, lagged_rounds_left: list[int]) -> None:
         """Probe all agents of a region; the region is healthy as soon as one agent reports that it can serve."""
-        peer.know(self._directory.addresses(peer.name))
+        peer.set_addresses(self._directory.addresses(peer.name))
         if not peer.agents and peer.health.state is RegionState.UNKNOWN:
             return  # a region without a known address was never reachable, so it cannot be lost
-        this = _Round(self._clock())
-        async with asyncio.TaskGroup() as asking:
+        current = _Round(self._clock())
+        async with asyncio.TaskGroup() as probes:
             for address in peer.agents:
-                asking.create_task(self._ask(peer, address, this))
-        if this.good:
-            excuses[0] = MAX_EXCUSED
+                probes.create_task(self._probe(peer, address, current))
+        if current.can_serve:
+            lagged_rounds_left[0] = MAX_LAGGED_ROUNDS
             return
-        if this.lagged and excuses[0] > 0:
-            excuses[0] -= 1
+        if current.lagged and lagged_rounds_left[0] > 0:
+            lagged_rounds_left[0] -= 1
         else:
-            peer.round_bad(this.asked_at, self._clock(), self._failover)
+            peer.round_failed(current.started_at, self._clock(), self._failover)
         if peer.health.state is not RegionState.FAILED:
-            hurry.set()
+            probe_now.set()
 
-    async def _ask(self, peer: PeerRegion, address: Address, this: _Round) -> None:
-        """One probe of one agent."""
-        question = self._question(peer.name)
-        header = (probe.HEADER.encode(), probe.seal_request(question, self._key).encode())
+    async def _probe(self, peer: PeerRegion, address: Address, current: _Round) -> None:
+        """Probe one agent and apply the result."""
+        request = self._request(peer.name)
+        header = (probe.HEADER.encode(), probe.seal_request(request, self._key).encode())
         # A new connection costs a second round trip.
-        timeout_s = self._failover.probe_timeout_s + 2 * self._usual_rtt_s(peer)
-        asked_at = self._clock()
+        timeout_s = self._failover.probe_timeout_s + 2 * self._expected_rtt_s(peer)
+        sent_at = self._clock()
         try:
             fetched = await fetch(self._connections, address, probe.PATH, headers=[header], timeout_s=timeout_s)
-            answer = self._believed(fetched, question)
+            answer = self._verified(fetched, request)
         except TimedOut:
-            if self._clock() - asked_at > timeout_s + OWN_LAG_S:
-                this.lagged = True
+            if self._clock() - sent_at > timeout_s + OWN_LAG_S:
+                current.lagged = True
             else:
-                peer.silent(address)
+                peer.unreachable(address)
             return
         except UpstreamError:
-            peer.silent(address)
+            peer.unreachable(address)
             return
         except BadSignature as error:
-            peer.doubt(address, str(error))
+            peer.answer_rejected(address, str(error))
             return
         now = self._clock()
-        peer.heard(address, answer, now - asked_at, now)
-        if not this.good and any(one.ready for one in answer.models.values()):
-            this.good = True
-            peer.round_good(this.asked_at, now, self._failover)
-        if any(one.credits for one in answer.models.values()):
+        peer.answered(address, answer, now - sent_at, now)
+        if not current.can_serve and any(model.ready for model in answer.models.values()):
+            current.can_serve = True
+            peer.round_succeeded(current.started_at, now, self._failover)
+        if any(model.credits for model in answer.models.values()):
             self._on_credit()
 
-    def _believed(self, fetched: Fetched, question: ProbeRequest) -> ProbeResponse:
+    def _verified(self, fetched: Fetched, request: ProbeRequest) -> ProbeResponse:
         """Verify and decode a probe response; raises BadSignature unless the fleet's key signed it."""
         if fetched.status != 200:
-            said = fetched.body[:200].decode("utf-8", "replace").strip()
-            raise BadSignature(f"answered {fetched.status}: {said}")
-        return probe.open_response(fetched.body, question, self._key)
+            text = fetched.body[:200].decode("utf-8", "replace").strip()
+            raise BadSignature(f"answered {fetched.status}: {text}")
+        return probe.open_response(fetched.body, request, self._key)
 
-    def _question(self, region: str) -> ProbeRequest:
+    def _request(self, region: str) -> ProbeRequest:
         policy = self._policy
         models = policy.models if policy is not None else {}
         spillover = policy.spillover if policy is not None else Spillover()
         wanted = {model: credits for model in models if (credits := self._wanted(model, spillover)) > 0}
         return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
 
-    def _usual_rtt_s(self, peer: PeerRegion) -> float:
+    def _expected_rtt_s(self, peer: PeerRegion) -> float:
         if peer.rtt_s is not None:
             return peer.rtt_s
         assert self._policy is not None

@@ -26,15 +26,15 @@ log = structlog.get_logger()
 class PeerAgent:
     """One agent of the region, by its address."""
 
-    __slots__ = ("answer", "doubted", "rtt_s", "wallet")
+    __slots__ = ("answer", "rejection_logged", "rtt_s", "wallet")
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
         """The newest valid response; None after a failure."""
-        self.doubted = False
-        """Whether the failure was logged already."""
+        self.rejection_logged = False
+        """Whether a rejected answer was logged since the last valid one."""
         self.rtt_s: float | None = None
-        """Smoothed round trip; None before its first good answer."""
+        """Smoothed round trip; None before its first valid answer."""
         self.wallet = Wallet()
         """The spill credits that the agent has granted."""
 
@@ -47,11 +47,11 @@ class PeerRegion:
         self.name = name
         self.health = RegionHealth()
         self.agents: dict[Address, PeerAgent] = {}
-        self.reached: tuple[Address, ...] = ()
+        self.reachable: tuple[Address, ...] = ()
         """The agents that answered their last probe."""
-        self._good_asked_at = -inf
+        self._succeeded_at = -inf
         """Start time (s) of the newest successful round."""
-        self._passive_miss = False
+        self._counted_request_failure = False
         """Whether failed requests have counted as a missed probe since the last round."""
         self._views: dict[str, tuple[RegionView, float]] = {}
         """Cached views by model, with their expiry times (s)."""
@@ -61,74 +61,74 @@ class PeerRegion:
         """Smoothed round trip to its nearest agent; None before any answered."""
         return min((agent.rtt_s for agent in self.agents.values() if agent.rtt_s is not None), default=None)
 
-    def know(self, addresses: Iterable[Address]) -> None:
+    def set_addresses(self, addresses: Iterable[Address]) -> None:
         """Set the agents' addresses. A removed one is kept while it answers: the store may have lost it."""
-        named = set(addresses)
-        for address in named - self.agents.keys():
+        registered = set(addresses)
+        for address in registered - self.agents.keys():
             self.agents[address] = PeerAgent()
-        for address in self.agents.keys() - named:
+        for address in self.agents.keys() - registered:
             if self.agents[address].answer is None:
                 del self.agents[address]
 
-    def heard(self, address: Address, answer: ProbeResponse, rtt_s: float, now: float) -> None:
+    def answered(self, address: Address, answer: ProbeResponse, rtt_s: float, now: float) -> None:
         """Apply an agent's probe response."""
         agent = self.agents.get(address)
         if agent is None:
             return
         if agent.answer is None:
-            self.reached = (*self.reached, address)
+            self.reachable = (*self.reachable, address)
         agent.answer = answer
-        agent.doubted = False
+        agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
-        for model, one in answer.models.items():
-            agent.wallet = agent.wallet.received(self.name, model, one.credits, now, answer.credit_ttl_s)
+        for model, readiness in answer.models.items():
+            agent.wallet = agent.wallet.received(self.name, model, readiness.credits, now, answer.credit_ttl_s)
         self._views.clear()
 
-    def silent(self, address: Address) -> None:
+    def unreachable(self, address: Address) -> None:
         """Record that an agent did not answer or was unreachable."""
         agent = self.agents.get(address)
         if agent is not None and agent.answer is not None:
             agent.answer = None
-            self.reached = tuple(one for one in self.reached if one != address)
+            self.reachable = tuple(other for other in self.reachable if other != address)
             self._views.clear()
 
-    def doubt(self, address: Address, why: str) -> None:
+    def answer_rejected(self, address: Address, reason: str) -> None:
         """Record an invalid response: the sender is not an agent of the fleet, or rejects this agent."""
         agent = self.agents.get(address)
-        if agent is not None and not agent.doubted:
-            agent.doubted = True
-            log.warning("probe answer not believed", region=self.name, agent=str(address), reason=why)
-        self.silent(address)
+        if agent is not None and not agent.rejection_logged:
+            agent.rejection_logged = True
+            log.warning("probe answer rejected", region=self.name, agent=str(address), reason=reason)
+        self.unreachable(address)
 
-    def round_good(self, asked_at: float, now: float, failover: Failover) -> None:
+    def round_succeeded(self, started_at: float, now: float, failover: Failover) -> None:
         """Record a successful round. Called once per round, even if several agents can serve."""
-        self._good_asked_at = max(self._good_asked_at, asked_at)
-        self._passive_miss = False
+        self._succeeded_at = max(self._succeeded_at, started_at)
+        self._counted_request_failure = False
         self._observe(True, now, failover)
 
-    def round_bad(self, asked_at: float, now: float, failover: Failover) -> None:
+    def round_failed(self, started_at: float, now: float, failover: Failover) -> None:
         """Record a failed round; ignored if a later round succeeded."""
-        if asked_at > self._good_asked_at:
-            self._passive_miss = False
+        if started_at > self._succeeded_at:
+            self._counted_request_failure = False
             self._observe(False, now, failover)
 
-    def broken(self, address: Address, now: float, failover: Failover) -> None:
+    def request_failed(self, address: Address, now: float, failover: Failover) -> None:
         """Record a failed request to an agent.
 
         Counts as a missed probe if no other agent is reachable, at most once per round, since many requests may fail
         at the same time.
         """
-        self.silent(address)
-        if not self.reached and not self._passive_miss:
-            self._passive_miss = True
+        self.unreachable(address)
+        if not self.reachable and not self._counted_request_failure:
+            self._counted_request_failure = True
             self._observe(False, now, failover)
 
     def view(self, model: str, now: float, failover: Failover) -> RegionView:
         """The view of the region for a model."""
-        held = self._views.get(model)
-        if held is None or now >= held[1]:
-            held = self._views[model] = self._view(model, now, failover)
-        return held[0]
+        cached = self._views.get(model)
+        if cached is None or now >= cached[1]:
+            cached = self._views[model] = self._view(model, now, failover)
+        return cached[0]
 
     def spend(self, model: str, now: float) -> None:
         """Use a credit of an agent that granted one."""
@@ -141,11 +141,11 @@ class PeerRegion:
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
         waits, credits, until = [], 0, inf
         for agent in self.agents.values():
-            one = agent.answer.models.get(model) if agent.answer is not None else None
-            if one is None:
+            readiness = agent.answer.models.get(model) if agent.answer is not None else None
+            if readiness is None:
                 continue
-            if one.ready:
-                waits.append(one.expected_wait_s)
+            if readiness.ready:
+                waits.append(readiness.expected_wait_s)
             available = agent.wallet.available(self.name, model, now)
             if available > 0:
                 credits += available
@@ -161,9 +161,9 @@ class PeerRegion:
         )
         return view, until
 
-    def _observe(self, good: bool, now: float, failover: Failover) -> None:
+    def _observe(self, is_success: bool, now: float, failover: Failover) -> None:
         before = self.health.state
-        self.health = observe(self.health, good, now, failover)
+        self.health = observe(self.health, is_success, now, failover)
         if self.health.state is not before:
-            log.info("region", region=self.name, was=before.value, now=self.health.state.value)
+            log.info("region state changed", region=self.name, was=before.value, now=self.health.state.value)
             self._views.clear()

@@ -43,7 +43,7 @@ class ProbeResponder:
             credits: grants spill credits.
         """
         self.shutting_down = False
-        """While set, answers say that nothing is ready here, so that other regions use other agents."""
+        """While set, answers report that no model is ready, so that other regions use other agents."""
         self._region = region
         self._agent = agent
         self._key = key
@@ -61,22 +61,22 @@ class ProbeResponder:
         policy = self._config.policy
         if policy is None:
             return 503, b"no policy yet\n"
-        question = probe.open_request((token or b"").decode("latin-1"), self._key, self._region, time.time())
-        if isinstance(question, str):
-            return 403, f"{question}\n".encode()
-        if question.origin not in policy.regions or question.origin == self._region:
+        request = probe.open_request((token or b"").decode("latin-1"), self._key, self._region, time.time())
+        if isinstance(request, str):
+            return 403, f"{request}\n".encode()
+        if request.origin not in policy.regions or request.origin == self._region:
             return 403, b"not another region of the policy\n"
         models = {
-            model: self._model_answer(model, question, policy)
+            model: self._model_answer(model, request, policy)
             for model in self._endpoints.pools
             if model in policy.models
         }
         answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s)
-        return 200, probe.seal_response(answer, question, self._key)
+        return 200, probe.seal_response(answer, request, self._key)
 
-    def _model_answer(self, model: str, question: ProbeRequest, policy: Policy) -> ModelReadiness:
+    def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
         wait_s = min(MAX_WAIT_S, self._queue.wait_s(model))
-        credits = self._credits.grant(model, question, policy, self._config.plan)
+        credits = self._credits.grant(model, request, policy, self._config.plan)
         return ModelReadiness(self._endpoints.pool(model).ready > 0, wait_s, credits)

@@ -93,7 +93,7 @@ class OutcomeRecorder:
     def record_rejected(self, request: Request, refusal: Refusal) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
-        self._tally.turned_away(refusal.reason)
+        self._tally.rejected(refusal.reason)
         if self._access_log is not None:
             self._access_log.add(
                 AccessLine(

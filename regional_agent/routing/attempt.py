@@ -223,13 +223,13 @@ class ForwardedAttempt:
 
     def stalled(self) -> None:
         """A timeout of this agent expired."""
-        self._peers.broken(self.region, self.address)
+        self._peers.request_failed(self.region, self.address)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """The attempt failed before a response."""
         context.failed_because = Reason.ENGINE_FAILED
         context.tried(self.region, Reason.UNREACHABLE)
-        self._peers.broken(self.region, self.address)
+        self._peers.request_failed(self.region, self.address)
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """The peer refused the request without starting it."""

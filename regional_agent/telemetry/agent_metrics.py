@@ -18,7 +18,7 @@ from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.request_metrics import CounterOfSeries, HistogramOfTimes, Series
+from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""
@@ -122,7 +122,7 @@ class AgentMetrics:
         self._done: dict[tuple[str, str, str, str], Series] = {}
         """By model, server, kind and outcome; only combinations whose number the policy bounds."""
 
-        self._requests = CounterOfSeries(
+        self._requests = RequestCounter(
             "penstock_agent_requests",
             "Completed requests, by model, serving region, kind of routing, and outcome.",
             REQUEST_LABELS,
@@ -141,17 +141,17 @@ class AgentMetrics:
             "Requests in this agent's admission queue, by model; included in requests_in_flight.",
             ("model",),
         )
-        self._ttft = HistogramOfTimes(
+        self._ttft = DurationHistograms(
             "penstock_agent_ttft_seconds",
             "Seconds from a client's request to the first byte of the response body; measured at the origin only.",
             TTFT_BUCKETS_S,
         )
-        self._request_duration = HistogramOfTimes(
+        self._request_duration = DurationHistograms(
             "penstock_agent_request_duration_seconds",
             "Seconds from a client's request to the end of the response or the deadline; measured at the origin only.",
             REQUEST_BUCKETS_S,
         )
-        self._queue_wait = HistogramOfTimes(
+        self._queue_wait = DurationHistograms(
             "penstock_agent_queue_wait_seconds",
             "Seconds that a queued request spent in the admission queue, by model and outcome.",
             WAIT_BUCKETS_S,
@@ -219,7 +219,7 @@ class AgentMetrics:
         self._slo_target = self._gauge(
             "slo_target_ratio", "Target share (0-1) of requests that meet the service objective, by model.", ("model",)
         )
-        self._slo_requests = CounterOfSeries(
+        self._slo_requests = RequestCounter(
             "penstock_agent_slo_requests",
             "Served or failed requests for a model with a service objective, by whether they met the objective.",
             ("model", "met"),
@@ -279,13 +279,13 @@ class AgentMetrics:
             series = self._series(model, server, kind, outcome)
         series.count += 1
         if ttft_s is not None and series.ttft is not None:
-            series.ttft.saw(ttft_s)
+            series.ttft.observe(ttft_s)
         if series.total is not None:
-            series.total.saw(total_s)
+            series.total.observe(total_s)
 
     def waited(self, model: str, waited_s: float, outcome: QueueOutcome) -> None:
         """Record the time in seconds that one request spent in the admission queue; called once per wait."""
-        self._queue_wait.of(self._model_label(model), outcome.value).saw(waited_s)
+        self._queue_wait.of(self._model_label(model), outcome.value).observe(waited_s)
 
     def refused(self, reason: Reason) -> None:
         """Count one rejected request."""

@@ -19,12 +19,12 @@ MAX_LIST_BYTES = 96 * 1024
 """Maximum size of one list: a report is limited to 256 KiB, and also contains the demand."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class EndpointPage(msgspec.Struct, frozen=True):
     """The per-endpoint part of one report."""
 
     endpoints: tuple[EndpointReport, ...] | None
     """None if this report omits the list; the list of the last report remains valid."""
-    left_out: int = 0
+    omitted: int = 0
     """Number of endpoints omitted because of the size limits."""
 
 
@@ -32,31 +32,31 @@ class EndpointReports:
     """Decides which reports include the list of endpoints, and builds the list.
 
     Args:
-        every: returns the region's endpoints.
+        endpoints: returns the region's endpoints.
     """
 
-    def __init__(self, every: Callable[[], Iterable[Endpoint]]) -> None:
-        self._every = every
-        self._silent = 0
+    def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
+        self._endpoints = endpoints
+        self._reports_to_skip = 0
         """Number of further reports that omit the list."""
 
-    def next(self) -> Told:
+    def next(self) -> EndpointPage:
         """The per-endpoint part of the next report."""
-        if self._silent > 0:
-            self._silent -= 1
-            return Told(None)
-        rows = [reported(one) for one in self._every()]
-        kept, room = [], MAX_LIST_BYTES
+        if self._reports_to_skip > 0:
+            self._reports_to_skip -= 1
+            return EndpointPage(None)
+        rows = [endpoint_report(endpoint) for endpoint in self._endpoints()]
+        kept, bytes_left = [], MAX_LIST_BYTES
         for row in rows[:MAX_ENDPOINTS]:
-            room -= len(msgspec.msgpack.encode(row))
-            if room < 0:
+            bytes_left -= len(msgspec.msgpack.encode(row))
+            if bytes_left < 0:
                 break
             kept.append(row)
-        self._silent = max(1, ceil(len(kept) / PER_REPORT)) - 1
-        return Told(tuple(kept), len(rows) - len(kept))
+        self._reports_to_skip = max(1, ceil(len(kept) / PER_REPORT)) - 1
+        return EndpointPage(tuple(kept), len(rows) - len(kept))
 
 
-def reported(endpoint: Endpoint) -> EndpointReport:
+def endpoint_report(endpoint: Endpoint) -> EndpointReport:
     """The report of one endpoint. Of its URL only host and port are reported, since the rest may hold secrets."""
     spec, view = endpoint.spec, endpoint.view
     return EndpointReport(

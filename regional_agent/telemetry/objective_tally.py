@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
 
-LATELY_S: Final = 300.0
+WINDOW_S: Final = 300.0
 """Length of the recent window in seconds: long enough for low request rates, short enough to show a failure."""
 
 STEP_S: Final = 15.0
@@ -36,7 +36,7 @@ class ObjectiveTally:
                 self.within += 1
 
     def report(self, model: str, now: float) -> ObjectiveReport:
-        """The counts of the last LATELY_S (within STEP_S) and since the start. Call it more often than every STEP_S.
+        """The counts of the last WINDOW_S (within STEP_S) and since the start. Call it more often than every STEP_S.
 
         Args:
             model: name of the model.
@@ -45,7 +45,7 @@ class ObjectiveTally:
         marks = self._marks
         if now - marks[-1][0] >= STEP_S:
             marks.append((now, self.answers, self.within))
-        while len(marks) > 1 and now - marks[1][0] >= LATELY_S:
+        while len(marks) > 1 and now - marks[1][0] >= WINDOW_S:
             marks.popleft()
         _, answers, within = marks[0]
         objective = self.objective

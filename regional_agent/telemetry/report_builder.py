@@ -41,7 +41,7 @@ class ReportBuilder:
             epoch: start of the agent; grows with every start.
             config: policy and plan in force, and why newer ones were rejected.
             endpoints: pools and endpoints of the region.
-            queue: requests that wait here.
+            queue: the admission queue of this agent.
             demand: rate of clients' requests by traffic class.
             peers: health of the other regions.
             tally: outcomes of requests.
@@ -61,11 +61,11 @@ class ReportBuilder:
         self._seq = 0
 
     def build(self) -> AgentReport:
-        """The next report. Brings the demand rates up to now."""
+        """Build the next report. Updates the demand rates to the current time."""
         self._seq += 1
         self._demand.settle()
         plan = self._config.plan
-        endpoints = self._endpoint_reports.next()
+        page = self._endpoint_reports.next()
         return AgentReport(
             region=self._region,
             agent=self._agent,
@@ -82,8 +82,8 @@ class ReportBuilder:
             refused_digest=self._config.refused_digest,
             request_counts=self._tally.report(),
             objectives=self._tally.report_objectives(self._clock()),
-            endpoints=endpoints.endpoints,
-            endpoints_omitted=endpoints.left_out,
+            endpoints=page.endpoints,
+            endpoints_omitted=page.omitted,
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

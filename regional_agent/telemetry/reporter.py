@@ -54,7 +54,7 @@ class Reporter:
         connections: UpstreamPool,
         key: FleetKey,
         rng: Random,
-        make: Callable[[], AgentReport],
+        build: Callable[[], AgentReport],
     ) -> None:
         """Create a reporter that sends nothing before `start`.
 
@@ -64,17 +64,17 @@ class Reporter:
             connections: pool of upstream connections.
             key: signs the reports.
             rng: chooses among control planes while the leader is unknown.
-            make: builds the current report.
+            build: builds the current report.
         """
         self._bootstrap = [Address.parse(url) for url in bootstrap]
         self._connections = connections
         self._key = key
         self._rng = rng
-        self._make = make
+        self._build = build
         self._leader: Address | None = None
         self._elected_leader: Address | None = None
         """The leader by the last value read from the store, which may be stale."""
-        self._heard = True
+        self._is_delivered = True
         self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
         self._task: asyncio.Task[None] | None = None
 
@@ -105,7 +105,7 @@ class Reporter:
         target = self._target()
         if target is None:
             return
-        body = msgspec.msgpack.encode(self._make())
+        body = msgspec.msgpack.encode(self._build())
         headers = [
             (b"content-type", b"application/msgpack"),
             (SIGNATURE_HEADER, self._key.sign(Purpose.REPORT, body).encode()),
@@ -115,10 +115,10 @@ class Reporter:
                 self._connections, target, PATH, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S
             )
         except UpstreamError as error:
-            self._unheard(target, str(error))
+            self._failed(target, str(error))
             return
         if answer.status >= 300:
-            self._unheard(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
+            self._failed(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
             return
         self._follow(answer.body, target)
 
@@ -131,9 +131,9 @@ class Reporter:
 
     def _follow(self, body: bytes, answered: Address) -> None:
         """Use the leader that a receipt names, unless the store has named another leader since the report was sent."""
-        if not self._heard:
-            log.info("reports are heard again", control_plane=str(answered))
-        self._heard = True
+        if not self._is_delivered:
+            log.info("reports are accepted again", control_plane=str(answered))
+        self._is_delivered = True
         if self._leader not in (None, answered):
             return
         try:
@@ -142,10 +142,10 @@ class Reporter:
         except (msgspec.DecodeError, ValueError):
             self._leader = None
 
-    def _unheard(self, target: Address, why: str) -> None:
+    def _failed(self, target: Address, reason: str) -> None:
         """Drop the leader after a failed report, unless another leader was elected since the report was sent."""
-        if self._heard:
-            log.warning("report not heard", control_plane=str(target), why=why)
-        self._heard = False
+        if self._is_delivered:
+            log.warning("report not delivered", control_plane=str(target), reason=reason)
+        self._is_delivered = False
         if self._leader == target:
             self._leader = None

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 
-class Times:
+class DurationHistogram:
     """A histogram of durations: the count of each bucket, and the sum."""
 
     __slots__ = ("_bounds_s", "_counts", "_sum_s")
@@ -23,7 +23,7 @@ class Times:
         self._counts = [0] * (len(bounds_s) + 1)
         self._sum_s = 0.0
 
-    def saw(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         """Count one duration."""
         self._counts[bisect_left(self._bounds_s, seconds)] += 1
         self._sum_s += seconds
@@ -44,49 +44,49 @@ class Series:
 
     __slots__ = ("count", "total", "ttft")
 
-    def __init__(self, ttft: Times | None, total: Times | None) -> None:
+    def __init__(self, ttft: DurationHistogram | None, total: DurationHistogram | None) -> None:
         """A histogram is None if the combination does not record that time."""
         self.count = 0
         self.ttft = ttft
         self.total = total
 
 
-class CounterOfSeries(Collector):
+class RequestCounter(Collector):
     """The counts of all label combinations, exported as one counter."""
 
     def __init__(self, name: str, help_text: str, labels: tuple[str, ...]) -> None:
         """`name` is without the suffix `_total`."""
-        self._about = (name, help_text, labels)
+        self._description = (name, help_text, labels)
         self.series: dict[tuple[str, ...], Series] = {}
 
     def keep(self, label: str, values: Collection[str]) -> None:
         """Drop the series whose value of `label` is not in `values`."""
-        at = self._about[2].index(label)
-        self.series = {labels: one for labels, one in self.series.items() if labels[at] in values}
+        at = self._description[2].index(label)
+        self.series = {labels: series for labels, series in self.series.items() if labels[at] in values}
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry at a scrape."""
-        name, help_text, labels = self._about
+        name, help_text, labels = self._description
         family = CounterMetricFamily(name, help_text, labels=labels)
-        for values, one in self.series.items():
-            family.add_metric(values, one.count)
+        for values, series in self.series.items():
+            family.add_metric(values, series.count)
         yield family
 
 
-class HistogramOfTimes(Collector):
+class DurationHistograms(Collector):
     """Durations by model and further labels, exported as one histogram."""
 
     def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...], *labels: str) -> None:
         """`bounds_s` are the buckets' upper bounds in seconds; `labels` come after `model`."""
-        self._about = (name, help_text, ("model", *labels))
+        self._description = (name, help_text, ("model", *labels))
         self._bounds_s = bounds_s
-        self._times: dict[tuple[str, ...], Times] = {}
+        self._times: dict[tuple[str, ...], DurationHistogram] = {}
 
-    def of(self, *labels: str) -> Times:
+    def of(self, *labels: str) -> DurationHistogram:
         """The histogram of one combination of label values, model first; created and exported if new."""
         times = self._times.get(labels)
         if times is None:
-            times = self._times[labels] = Times(self._bounds_s)
+            times = self._times[labels] = DurationHistogram(self._bounds_s)
         return times
 
     def keep(self, models: Collection[str]) -> None:
@@ -95,7 +95,7 @@ class HistogramOfTimes(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry at a scrape."""
-        name, help_text, labels = self._about
+        name, help_text, labels = self._description
         family = HistogramMetricFamily(name, help_text, labels=labels)
         for values, times in self._times.items():
             family.add_metric(values, times.buckets(), times.sum_s)

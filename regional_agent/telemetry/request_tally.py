@@ -15,10 +15,10 @@ from regional_agent.telemetry.objective_tally import ObjectiveTally
 _OK: Final = RequestOutcome.OK
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
-_NOT_OURS: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
+_UNCOUNTED: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
 """Outcomes that the fleet does not cause; they are not counted."""
 
-_BY_POLICY: Final = frozenset(
+_POLICY_REASONS: Final = frozenset(
     {
         Reason.INVALID_API_KEY,
         Reason.MODEL_NOT_FOUND,
@@ -44,7 +44,7 @@ class RequestTally:
         self.objectives: dict[str, ObjectiveTally] = {}
         """By model."""
 
-    def use(self, models: Mapping[str, Model]) -> None:
+    def use_objectives(self, models: Mapping[str, Model]) -> None:
         """Use the objectives of a newly accepted policy; counts of unchanged objectives are kept."""
         before, self.objectives = self.objectives, {}
         for name, model in models.items():
@@ -58,7 +58,7 @@ class RequestTally:
         """Count a client request that ended; `first_byte_s` is the time to the first byte in seconds, or None."""
         is_ok = outcome is _OK
         if not is_ok:
-            if outcome in _NOT_OURS:
+            if outcome in _UNCOUNTED:
                 return
             self._failed += 1
         self._ended += 1
@@ -69,9 +69,9 @@ class RequestTally:
         if objective is not None:
             objective.ended(is_ok, first_byte_s)
 
-    def turned_away(self, reason: Reason) -> None:
+    def rejected(self, reason: Reason) -> None:
         """Count a request that was rejected before routing."""
-        if reason in _BY_POLICY:
+        if reason in _POLICY_REASONS:
             self._ended += 1
             self._failed += 1
 

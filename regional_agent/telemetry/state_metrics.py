@@ -35,8 +35,8 @@ class StateMetrics:
         self._peers = peers
         self._queue = queue
         self._tally = tally
-        self._shown_endpoints: set[str] = set()
-        self._shown_peers: set[str] = set()
+        self._exported_endpoints: set[str] = set()
+        self._exported_peers: set[str] = set()
 
     def update(self, in_flight: Mapping[str, int]) -> None:
         """Set every gauge to the current state.
@@ -51,13 +51,13 @@ class StateMetrics:
         for model in self._endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._queue.waiting_here(model))
         self._metrics.set_objectives(self._tally.objectives)
-        self._show_endpoints()
-        self._show_peers()
+        self._update_endpoints()
+        self._update_peers()
 
-    def _show_endpoints(self) -> None:
+    def _update_endpoints(self) -> None:
         # An endpoint whose address changed is listed twice until requests to the old address end, the new one first.
         endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
-        for gone in self._shown_endpoints - endpoints.keys():
+        for gone in self._exported_endpoints - endpoints.keys():
             self._metrics.remove_endpoint(gone)
         for name, endpoint in endpoints.items():
             self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
@@ -65,12 +65,12 @@ class StateMetrics:
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
             heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
             self._metrics.set_engine_signals(name, values, endpoint.now() - heard_at)
-        self._shown_endpoints = set(endpoints)
+        self._exported_endpoints = set(endpoints)
 
-    def _show_peers(self) -> None:
+    def _update_peers(self) -> None:
         regions = self._peers.regions
-        for gone in self._shown_peers - regions.keys():
+        for gone in self._exported_peers - regions.keys():
             self._metrics.remove_peer(gone)
         for name, peer in regions.items():
             self._metrics.set_peer(name, peer.health.state, peer.rtt_s)
-        self._shown_peers = set(regions)
+        self._exported_peers = set(regions)

@@ -72,10 +72,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def test_nothing_is_in_force_before_anything_is_published(start: Start) -> None:
     agent = start(MemoryStore())
     assert (agent.active_config.policy, agent.active_config.plan, agent.active_config.policy_digest) == (None, None, "")
-    assert agent.active_config.why_none() == "no policy accepted yet"
+    assert agent.active_config.no_policy_reason() == "no policy accepted yet"
     await until(lambda: agent.active_config.age_s() < math.inf)
     assert agent.active_config.refused == ""
-    assert "the store has no plan for region here; does policy have it" in agent.active_config.why_none()
+    assert "the store has no plan for region here; check that the policy" in agent.active_config.no_policy_reason()
 
 
 async def test_an_agent_without_policy_says_what_it_refused(start: Start) -> None:
@@ -84,7 +84,8 @@ async def test_an_agent_without_policy_says_what_it_refused(start: Start) -> Non
     await publish(store, plan(1, 1))
     await until(lambda: agent.active_config.refused != "")
     assert (
-        agent.active_config.why_none() == f"no policy accepted yet: policy {POLICY.digest()[:12]} is not in the store"
+        agent.active_config.no_policy_reason()
+        == f"no policy accepted yet: policy {POLICY.digest()[:12]} is not in the store"
     )
 
 

@@ -130,7 +130,7 @@ async def test_unknown_regions_are_unknown(one: Observer) -> None:
     assert one.peers.view("mars", "m", 0.0).state is RegionState.UNKNOWN
     assert one.peers.address("mars") is None
     one.peers.spend("mars", "m")
-    one.peers.broken("mars", Address("127.0.0.1", 1))
+    one.peers.request_failed("mars", Address("127.0.0.1", 1))
 
 
 async def test_a_killed_region_fails_and_comes_back(one: Observer, agents: list[Agent]) -> None:
@@ -155,10 +155,10 @@ async def test_a_hung_region_fails_too(one: Observer, agents: list[Agent]) -> No
 
 async def test_a_region_stands_while_one_of_its_agents_does(two: Observer, agents: list[Agent]) -> None:
     two.peers.use(POLICY)
-    await until(lambda: len(two.peers.regions["there"].reached) == 2)
+    await until(lambda: len(two.peers.regions["there"].reachable) == 2)
     assert two.peers.view("there", "m", time.monotonic()).credits == 8
     await agents[0].stop()
-    await until(lambda: two.peers.regions["there"].reached == (agents[1].address,))
+    await until(lambda: two.peers.regions["there"].reachable == (agents[1].address,))
     agents[1].asked.clear()
     await agents[1].asked.wait()
     assert two.state is RegionState.HEALTHY
@@ -177,7 +177,7 @@ async def test_a_hung_agent_does_not_hold_up_the_others_word(two: Observer, agen
 async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Agent]) -> None:
     agents[0].models = {"m": ModelReadiness(False, 0.0), "n": ModelReadiness(True, 0.0)}
     two.peers.use(POLICY)
-    await until(lambda: len(two.peers.regions["there"].reached) == 2)
+    await until(lambda: len(two.peers.regions["there"].reachable) == 2)
     now = time.monotonic()
     assert two.peers.view("there", "m", now).ready
     assert two.peers.view("there", "n", now).ready
@@ -195,11 +195,11 @@ async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Obser
     one.peers.use(slow)
     await one.reaches(RegionState.HEALTHY)
     for _ in range(10):
-        one.peers.broken("there", agents[0].address)
+        one.peers.request_failed("there", agents[0].address)
     assert one.state is RegionState.SUSPECT
     await one.reaches(RegionState.HEALTHY)
     await agents[0].stop()
-    one.peers.broken("there", agents[0].address)
+    one.peers.request_failed("there", agents[0].address)
     await one.reaches(RegionState.FAILED)
 
 
@@ -227,7 +227,7 @@ async def test_a_stranger_attracts_no_traffic(agents: list[Agent], tmp_path: Pat
         await until(lambda: agents[0].requests >= 4)
     await observer.peers.stop()
     assert not observer.peers.view("there", "m", time.monotonic()).ready
-    assert sum("not believed" in entry["event"] for entry in logs) == 1
+    assert sum("answer rejected" in entry["event"] for entry in logs) == 1
 
 
 async def test_a_region_whose_agents_nobody_knows_was_never_lost(tmp_path: Path) -> None:

@@ -114,13 +114,13 @@ async def test_goes_on_trying_the_only_leader_it_knows(planes: list[ControlPlane
         await until(lambda: planes[0].reports != [])
         with capture_logs() as logs:
             await planes[0].stop()
-            await until(lambda: any("not heard" in entry["event"] for entry in logs))
+            await until(lambda: any("not delivered" in entry["event"] for entry in logs))
             await asyncio.sleep(0.3)
             planes[0].reports.clear()
             await planes[0].start()
             await until(lambda: planes[0].reports != [])
-        assert sum("not heard" in entry["event"] for entry in logs) == 1
-        assert sum("heard again" in entry["event"] for entry in logs) == 1
+        assert sum("not delivered" in entry["event"] for entry in logs) == 1
+        assert sum("accepted again" in entry["event"] for entry in logs) == 1
 
 
 async def test_a_hung_leader_holds_up_no_more_than_one_report(planes: list[ControlPlane]) -> None:
@@ -158,7 +158,7 @@ async def test_a_refused_report_is_told_once_and_the_next_one_goes_out(planes: l
     with capture_logs() as logs:
         async with Agent(MemoryStore(), planes[0].url):
             await until(lambda: len(planes[0].reports) >= 3)
-    assert sum("not heard" in entry["event"] for entry in logs) == 1
+    assert sum("not delivered" in entry["event"] for entry in logs) == 1
 
 
 async def test_without_anybody_to_tell_nothing_happens() -> None:

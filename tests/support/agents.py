@@ -71,7 +71,7 @@ class FixedPeers:
     def address(self, region: str) -> Address | None:
         return self.addresses.get(region)
 
-    def broken(self, region: str, address: Address) -> None:
+    def request_failed(self, region: str, address: Address) -> None:
         self.broke.append(region)
 
     def spend(self, region: str, model: str) -> None:

@@ -14,7 +14,7 @@ def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
     tally = RequestTally()
     for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
         tally.ended("m", outcome, 1.0)
-    tally.turned_away(Reason.BODY_TOO_LARGE)
+    tally.rejected(Reason.BODY_TOO_LARGE)
     assert tally.report() == RequestCounts()
 
 
@@ -24,7 +24,7 @@ def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
     tally.ended("m", RequestOutcome.OK, 1.5)
     tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
     tally.ended("m", RequestOutcome.REFUSED, None)
-    tally.turned_away(Reason.INVALID_API_KEY)
+    tally.rejected(Reason.INVALID_API_KEY)
     told = tally.report()
     assert told == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
     assert (told.failed_share, told.mean_first_byte_s) == (0.6, 1.0)

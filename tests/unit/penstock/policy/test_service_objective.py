@@ -15,7 +15,7 @@ from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
 from penstock.rollout.evidence import observations
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestOutcome
-from regional_agent.telemetry.objective_tally import LATELY_S, STEP_S
+from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
 
@@ -28,7 +28,7 @@ def models(objective: ServiceObjective | None) -> dict[str, Model]:
 
 def tally(objective: ServiceObjective | None = SOON) -> RequestTally:
     made = RequestTally()
-    made.use(models(objective))
+    made.use_objectives(models(objective))
     return made
 
 
@@ -59,26 +59,26 @@ def test_lately_forgets_what_is_older_by_more_than_a_step() -> None:
     counted = tally()
     counted.ended("m", RequestOutcome.OK, 2.0)
     seen = []
-    for second in range(int(LATELY_S + 3 * STEP_S)):
+    for second in range(int(WINDOW_S + 3 * STEP_S)):
         if second == STEP_S:
             counted.ended("m", RequestOutcome.OK, 0.5)
         seen.append(told(counted, float(second)))
     assert seen[0] == [(1, 0)], "what came before the first look counts"
-    assert seen[int(STEP_S)] == seen[int(LATELY_S) - 1] == [(2, 1)]
-    assert seen[int(LATELY_S)] == [(1, 1)]
+    assert seen[int(STEP_S)] == seen[int(WINDOW_S) - 1] == [(2, 1)]
+    assert seen[int(WINDOW_S)] == [(1, 1)]
     assert seen[-1] == [(0, 0)]
-    (one,) = counted.report_objectives(2 * LATELY_S)
+    (one,) = counted.report_objectives(2 * WINDOW_S)
     assert (one.answers_ever, one.within_ever) == (2, 1)
 
 
 def test_counts_go_on_under_a_policy_that_wants_the_same_and_begin_anew_under_another() -> None:
     counted = tally()
     counted.ended("m", RequestOutcome.OK, 0.5)
-    counted.use(models(SOON))
+    counted.use_objectives(models(SOON))
     assert told(counted) == [(1, 1)]
-    counted.use(models(ServiceObjective(0.2, 0.9)))
+    counted.use_objectives(models(ServiceObjective(0.2, 0.9)))
     assert told(counted) == [(0, 0)]
-    counted.use(models(None))
+    counted.use_objectives(models(None))
     assert told(counted) == []
 
 
@@ -95,7 +95,7 @@ def test_prometheus_is_told_of_models_that_have_an_objective_alone() -> None:
     ):
         assert line in page.splitlines()
     assert '"other"' not in page
-    counted.use(models(None))
+    counted.use_objectives(models(None))
     metrics.set_objectives(counted.objectives)
     assert 'model="m"' not in metrics.render().decode()
 
@@ -156,7 +156,7 @@ def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
     for first_byte_s in (0.5, 2.0):
         counted.ended("m", RequestOutcome.OK, first_byte_s)
     counted.report_objectives(0.0)
-    later = counted.report_objectives(2 * LATELY_S)
+    later = counted.report_objectives(2 * WINDOW_S)
     seen = observations(reported(("eu-de", "one", 0.0, later[0])), 0.0)
     assert seen["eu-de/one"].objectives == (ObjectiveCounts("m", 1.0, 0.9, 2, 1),)
 

@@ -18,14 +18,14 @@ def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> ProbeRe
 @pytest.fixture
 def region() -> PeerRegion:
     made = PeerRegion("there")
-    made.know([ONE, TWO])
+    made.set_addresses([ONE, TWO])
     return made
 
 
 def hear(region: PeerRegion, now: float, *addresses: Address, said: ProbeResponse | None = None) -> None:
     for address in addresses:
-        region.heard(address, said or answer(), 0.02, now)
-    region.round_good(now, now, FAILOVER)
+        region.answered(address, said or answer(), 0.02, now)
+    region.round_succeeded(now, now, FAILOVER)
 
 
 def test_region_is_unknown_before_an_answer(region: PeerRegion) -> None:
@@ -34,7 +34,7 @@ def test_region_is_unknown_before_an_answer(region: PeerRegion) -> None:
 
 
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
-    region.heard(ONE, answer(ready=False), 0.05, 0.0)
+    region.answered(ONE, answer(ready=False), 0.05, 0.0)
     hear(region, 0.0, TWO, said=answer(wait_s=0.5))
     assert region.view("m", 0.1, FAILOVER).ready
     hear(region, 0.2, ONE, said=answer(wait_s=0.2))
@@ -65,9 +65,9 @@ def test_newest_answer_replaces_earlier_credits(region: PeerRegion) -> None:
 
 def test_two_failed_rounds_fail_the_region(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
-    region.round_bad(0.3, 0.3, FAILOVER)
+    region.round_failed(0.3, 0.3, FAILOVER)
     assert region.view("m", 0.3, FAILOVER).state is RegionState.SUSPECT
-    region.round_bad(0.4, 0.4, FAILOVER)
+    region.round_failed(0.4, 0.4, FAILOVER)
     view = region.view("m", 0.4, FAILOVER)
     assert (view.state, view.weight) == (RegionState.FAILED, 0.0)
 
@@ -75,50 +75,50 @@ def test_two_failed_rounds_fail_the_region(region: PeerRegion) -> None:
 def test_ignores_a_failed_round_older_than_a_successful_one(region: PeerRegion) -> None:
     hear(region, 1.0, ONE)
     for asked_at in (0.2, 0.5, 1.0):
-        region.round_bad(asked_at, 1.5, FAILOVER)
+        region.round_failed(asked_at, 1.5, FAILOVER)
     assert region.health.state is RegionState.HEALTHY
 
 
 def test_concurrent_failed_requests_count_as_one_miss(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
     for _ in range(50):
-        region.broken(ONE, 0.1, FAILOVER)
+        region.request_failed(ONE, 0.1, FAILOVER)
     assert region.health.state is RegionState.SUSPECT
-    assert region.reached == ()
-    region.round_bad(0.15, 0.15, FAILOVER)
+    assert region.reachable == ()
+    region.round_failed(0.15, 0.15, FAILOVER)
     assert region.health.state is RegionState.FAILED
 
 
 def test_failed_request_counts_no_miss_while_another_agent_answers(region: PeerRegion) -> None:
     hear(region, 0.0, ONE, TWO)
-    region.broken(ONE, 0.1, FAILOVER)
-    assert (region.health.state, region.reached) == (RegionState.HEALTHY, (TWO,))
+    region.request_failed(ONE, 0.1, FAILOVER)
+    assert (region.health.state, region.reachable) == (RegionState.HEALTHY, (TWO,))
 
 
 def test_failed_requests_count_again_after_an_answer(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
-    region.broken(ONE, 0.1, FAILOVER)
+    region.request_failed(ONE, 0.1, FAILOVER)
     hear(region, 0.2, ONE)
     assert region.health.state is RegionState.HEALTHY
-    region.broken(ONE, 0.3, FAILOVER)
+    region.request_failed(ONE, 0.3, FAILOVER)
     assert region.health.state is RegionState.SUSPECT
 
 
 def test_keeps_an_unregistered_agent_while_it_answers(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
-    region.know([])
+    region.set_addresses([])
     assert list(region.agents) == [ONE]
-    region.silent(ONE)
-    region.know([])
+    region.unreachable(ONE)
+    region.set_addresses([])
     assert list(region.agents) == []
     hear(region, 0.1, ONE)
-    assert region.reached == ()
+    assert region.reachable == ()
 
 
 def test_view_follows_the_failback_ramp(region: PeerRegion) -> None:
     hear(region, 0.0, ONE)
-    region.round_bad(0.1, 0.1, FAILOVER)
-    region.round_bad(0.2, 0.2, FAILOVER)
+    region.round_failed(0.1, 0.1, FAILOVER)
+    region.round_failed(0.2, 0.2, FAILOVER)
     for now in (1.0, 1.3, 1.6):
         hear(region, now, ONE)
     assert region.health.state is RegionState.RECOVERING
@@ -128,10 +128,10 @@ def test_view_follows_the_failback_ramp(region: PeerRegion) -> None:
 def test_logs_an_invalid_answer_once(region: PeerRegion) -> None:
     with capture_logs() as logs:
         for _ in range(5):
-            region.doubt(ONE, "the signature does not match")
+            region.answer_rejected(ONE, "the signature does not match")
         hear(region, 0.0, ONE)
-        region.doubt(ONE, "again")
-    assert [entry["reason"] for entry in logs if "not believed" in entry["event"]] == [
+        region.answer_rejected(ONE, "again")
+    assert [entry["reason"] for entry in logs if "answer rejected" in entry["event"]] == [
         "the signature does not match",
         "again",
     ]

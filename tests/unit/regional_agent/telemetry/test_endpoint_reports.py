@@ -12,7 +12,7 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.telemetry import endpoint_reports
-from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, reported
+from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, endpoint_report
 from regional_agent.upstream.address import Address
 from tests.support.stores import SetClock
 
@@ -32,7 +32,7 @@ def test_condition_of_each_endpoint_state() -> None:
     (one,) = some(1, clock=clock)
 
     def word() -> EndpointCondition:
-        return reported(one).condition
+        return endpoint_report(one).condition
 
     assert word() is EndpointCondition.NEW
     one.probed(ProbeOutcome.GOOD)
@@ -57,7 +57,7 @@ def test_condition_of_each_endpoint_state() -> None:
 def test_reports_load_and_zone() -> None:
     (one,) = some(1)
     one.take()
-    row = reported(one)
+    row = endpoint_report(one)
     assert (row.name, row.address, row.models, row.zone, row.accelerator) == ("gpu-0", "10.0.0.1:8000", ("m",), "z", "")
     assert (row.slots, row.in_flight) == (4, 1)
 
@@ -65,8 +65,8 @@ def test_reports_load_and_zone() -> None:
 def test_reports_only_host_and_port_of_a_url() -> None:
     address = Address.parse("https://user:secret@engine.internal:8443/v1?token=secret")
     one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
-    assert reported(one).address == "engine.internal:8443"
-    assert b"secret" not in msgspec.msgpack.encode(reported(one))
+    assert endpoint_report(one).address == "engine.internal:8443"
+    assert b"secret" not in msgspec.msgpack.encode(endpoint_report(one))
 
 
 @pytest.mark.parametrize(("count", "every"), [(0, 1), (1, 1), (PER_REPORT, 1), (PER_REPORT + 1, 2), (950, 10)])
@@ -83,7 +83,7 @@ def test_limits_the_number_of_endpoints_in_a_list() -> None:
     members = some(MAX_ENDPOINTS + 7)
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
-    assert (len(told.endpoints), told.left_out) == (MAX_ENDPOINTS, 7)
+    assert (len(told.endpoints), told.omitted) == (MAX_ENDPOINTS, 7)
 
 
 def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +91,6 @@ def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
     assert len(msgspec.msgpack.encode(told.endpoints)) <= MAX_LIST_BYTES + 8
-    assert 0 < len(told.endpoints) == 40 - told.left_out
+    assert 0 < len(told.endpoints) == 40 - told.omitted
     monkeypatch.setattr(endpoint_reports, "MAX_LIST_BYTES", 10)
     assert EndpointReports(lambda: members).next().endpoints == ()
