@@ -98,7 +98,7 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
             asked = {"origin": "eu-es", "model": CHAT_8B, "tenant": "eu-personal", "country": "ES"}
             explained = (await operator.post(f"{north}/v1/explain", json=asked)).json()["explanation"]
             (madrid,) = [one for one in explained["regions"] if one["region"] == "eu-es"]
-            assert (madrid["standing"], madrid["view"]["state"]) == ("serves", "degraded")
+            assert (madrid["verdict"], madrid["view"]["state"]) == ("serves", "degraded")
             metrics = (await operator.get(f"{north}/metrics")).text
             assert 'penstock_region_state{region="eu-es",state="degraded"} 1.0' in metrics
 
