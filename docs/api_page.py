@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +53,7 @@ def api_page() -> str:
     return "\n".join([*parts, *(types[name] for name in sorted(types))])
 
 
+@cache
 def description() -> dict[str, Any]:
     """Return the OpenAPI description of a control plane that is not started."""
     control_plane = ControlPlane(
