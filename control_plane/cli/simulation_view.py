@@ -16,7 +16,7 @@ from penstock.verification.situations import listed
 if TYPE_CHECKING:
     # Imported for types only, so that commands without such values do not load the planner.
     from penstock.what_if.moved_demand import Move
-    from penstock.what_if.totals import Totals
+    from penstock.what_if.outcomes import Totals
 
 MAX_MOVES = 30
 """Maximum number of moves in the table; `-o json` has all of them."""

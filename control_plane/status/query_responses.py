@@ -7,7 +7,7 @@ import msgspec
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import Explanation
 from penstock.what_if.moved_demand import Move
-from penstock.what_if.totals import Totals
+from penstock.what_if.outcomes import Totals
 
 
 class ExplainResponse(msgspec.Struct, frozen=True):

@@ -24,16 +24,8 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
 from penstock.what_if.entry_regions import Entered, EntryResolver
-from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome
-from penstock.what_if.totals import Totals, totals
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """The result of evaluating a demand under one policy."""
-
-    demand_outcomes: tuple[DemandOutcome, ...]
-    """One for each group of the demand, in the same order."""
-    totals: Totals
+from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
+from penstock.what_if.totals import totals
 
 
 def evaluate_demand(

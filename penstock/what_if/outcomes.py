@@ -43,3 +43,31 @@ class DemandOutcome(msgspec.Struct, frozen=True):
     """Share (0-1) that each region serves."""
     refused: dict[Reason, float]
     """Share (0-1) that is rejected, by reason; the sum of `servers` and `refused` is 1."""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Totals of a demand under one policy."""
+
+    requests_per_s: float
+    served_per_s: float
+    refused_per_s: dict[Reason, float]
+    sent_elsewhere_per_s: float
+    """Rate of requests redirected from an origin that may not process them, in requests per second."""
+    round_trip_ms: float
+    """Mean inter-region round trip of served requests in milliseconds: origin to entry plus entry to server."""
+    p95_round_trip_ms: float
+    wait_ms: float
+    """Mean expected wait for a slot, in milliseconds."""
+    gpu_cost_per_hour: float
+    """Busy slots times the price of a GPU hour, in the currency of the bundle."""
+    egress_cost_per_hour: float
+    load: dict[str, float]
+    """By region, the share (0-1) of busy slots over all models."""
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """The result of evaluating a demand under one policy."""
+
+    demand_outcomes: tuple[DemandOutcome, ...]
+    """One for each group of the demand, in the same order."""
+    totals: Totals

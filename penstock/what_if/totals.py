@@ -5,37 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import numpy as np
 
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
-from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome
+from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Totals
 
 MAX_UTILISATION = 0.99
 """Utilisation (0-1) that caps the queueing model, which diverges at 1."""
-
-
-class Totals(msgspec.Struct, frozen=True):
-    """Totals of a demand under one policy."""
-
-    requests_per_s: float
-    served_per_s: float
-    refused_per_s: dict[Reason, float]
-    sent_elsewhere_per_s: float
-    """Rate of requests redirected from an origin that may not process them, in requests per second."""
-    round_trip_ms: float
-    """Mean inter-region round trip of served requests in milliseconds: origin to entry plus entry to server."""
-    p95_round_trip_ms: float
-    wait_ms: float
-    """Mean expected wait for a slot, in milliseconds."""
-    gpu_cost_per_hour: float
-    """Busy slots times the price of a GPU hour, in the currency of the bundle."""
-    egress_cost_per_hour: float
-    load: dict[str, float]
-    """By region, the share (0-1) of busy slots over all models."""
 
 
 def totals(
