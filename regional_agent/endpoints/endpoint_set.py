@@ -154,10 +154,8 @@ class EndpointSet:
     def set_remote_loads(self, loads: Mapping[str, Load]) -> None:
         """Set the estimated load of other agents on each endpoint, by name."""
         self._remote_loads = loads
-        for name, endpoint in self._by_name.items():
-            load = loads.get(name, NO_LOAD)
-            if load != endpoint.remote_load:
-                endpoint.set_remote_load(load)
+        for endpoint in self._by_name.values():
+            self._set_remote_load(endpoint)
 
     def use_priors(self, policy: Policy) -> None:
         """Use the policy's expected service time of each model until completions are observed."""
@@ -175,11 +173,11 @@ class EndpointSet:
                 if (spec.engine is EngineKind.HTTP) is not (known.spec.engine is EngineKind.HTTP):
                     self._stop_probing(known)
                 known.resize(spec)
-                self._by_name[spec.name] = before.pop(spec.name)
+                endpoint = before.pop(spec.name)
             else:
                 endpoint = self._undrain(spec) or Endpoint(spec, self._outlier_detection, self._fill_pools)
-                endpoint.set_remote_load(self._remote_loads.get(spec.name, NO_LOAD))
-                self._by_name[spec.name] = endpoint
+            self._set_remote_load(endpoint)
+            self._by_name[spec.name] = endpoint
         for gone in before.values():
             gone.drain()
             self._draining.append(gone)
@@ -188,6 +186,14 @@ class EndpointSet:
         if self._tasks:
             for endpoint in self._by_name.values():
                 self._start_probing(endpoint)
+
+    def _set_remote_load(self, endpoint: Endpoint) -> None:
+        load = self._remote_loads.get(endpoint.name, NO_LOAD)
+        if load.requests > endpoint.view.limit:
+            # The other agents' requests can close an endpoint, but not lengthen the region's expected wait without end.
+            load = Load(endpoint.view.limit, load.prefill_us, load.decode_us)
+        if load != endpoint.remote_load:
+            endpoint.set_remote_load(load)
 
     def _undrain(self, spec: EndpointSpec) -> Endpoint | None:
         """Return the draining endpoint of the same server, if any, so that its running requests stay counted."""

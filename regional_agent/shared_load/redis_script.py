@@ -20,7 +20,7 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisError
 
 MAX_AGENTS = 256
 """Agents of one region whose load is read."""
@@ -118,9 +118,14 @@ class RedisScript:
             await self._connection.connect()
         rest = [b"%d" % len(keys), *map(_bytes, keys), *map(_bytes, args)]
         try:
-            return await self._request([b"EVALSHA", self._digest, *rest])
-        except NoScriptError:
-            return await self._request([b"EVAL", self._script, *rest])
+            try:
+                return await self._request([b"EVALSHA", self._digest, *rest])
+            except NoScriptError:
+                return await self._request([b"EVAL", self._script, *rest])
+        except RedisError:
+            # After a failover the server may be a read-only replica: the next run resolves the name again.
+            await self.aclose()
+            raise
 
     async def aclose(self) -> None:
         """Disconnect."""

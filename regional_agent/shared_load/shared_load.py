@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from math import inf
 from typing import Annotated, Any, TypeVar
 
@@ -22,15 +23,18 @@ from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
 
 MAX_REQUESTS = 1_000_000
-"""Maximum requests of one agent on one endpoint; a larger number is rejected as invalid."""
+"""Maximum requests of one agent on one endpoint; a larger number is published as this one."""
 
 MAX_US = 10**13
-"""Maximum work (µs) of one agent on one endpoint, some months; a larger number is rejected as invalid."""
+"""Maximum work (µs) of one agent on one endpoint, some months; a larger number is published as this one."""
+
+MAX_WAITED_MS = 3_600_000
+"""Maximum time (ms) that a request is published to have waited."""
 
 log = structlog.get_logger()
 
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
-_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAITED_MS)]
 _Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
 
 
@@ -56,6 +60,18 @@ class PublishedLoad(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
+
+
+class _UncheckedLoad(msgspec.Struct, frozen=True):
+    """A PublishedLoad whose entries are not decoded yet."""
+
+    loads: dict[str, msgspec.Raw]
+    waiting: dict[str, msgspec.Raw] = {}
+
+
+_unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
+_load_decoder = msgspec.json.Decoder(tuple[_Requests, _Work, _Work])
+_queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 Reserved = TypeVar("Reserved", bound=Reservation[Any])
 
@@ -113,25 +129,22 @@ class SharedLoad:
         self.changed.set()
 
     def begin_publishing(self) -> dict[str, tuple[int, int, int]]:
-        """The load to publish now, by endpoint; later changes set `changed` again.
+        """The load to publish now, by endpoint: requests, prefill (µs), decode (µs); later changes set `changed` again.
 
-        Two servers that had the same endpoint name one after the other count together.
+        Two servers that had the same endpoint name one after the other count together. Numbers are clamped to what the
+        other agents accept.
         """
         self.changed.clear()
         self._has_changed = False
-        return self.local_loads()
-
-    def local_loads(self) -> dict[str, tuple[int, int, int]]:
-        """This agent's load by endpoint: requests, prefill (µs), decode (µs)."""
         loads: dict[str, tuple[int, int, int]] = {}
         for endpoint in self._endpoints.every():
             load = endpoint.local_load
             if load.requests:
                 requests, prefill_us, decode_us = loads.get(endpoint.name, NO_LOAD)
                 loads[endpoint.name] = (
-                    requests + load.requests,
-                    prefill_us + load.prefill_us,
-                    decode_us + load.decode_us,
+                    min(MAX_REQUESTS, requests + load.requests),
+                    min(MAX_US, prefill_us + load.prefill_us),
+                    min(MAX_US, decode_us + load.decode_us),
                 )
         return loads
 
@@ -139,7 +152,7 @@ class SharedLoad:
         """Replace the other agents' load by what they published; whether it differs from before.
 
         Args:
-            published: JSON of a PublishedLoad for each other agent; invalid ones are skipped and logged once.
+            published: JSON of a PublishedLoad for each other agent; invalid entries are skipped and logged once.
             read_at: when the exchange began, by the clock (s).
         """
         self._read_at = read_at
@@ -181,7 +194,7 @@ class SharedLoad:
                 if not self._has_logged_invalid:
                     log.warning("invalid load of another agent ignored", error=str(error))
                 self._has_logged_invalid = True
-                continue
+                agent = _valid_part(encoded)
             for name, (requests, prefill_us, decode_us) in agent.loads.items():
                 sum_ = loads.get(name, NO_LOAD)
                 loads[name] = Load(sum_.requests + requests, sum_.prefill_us + prefill_us, sum_.decode_us + decode_us)
@@ -195,3 +208,20 @@ class SharedLoad:
         if weight < 1.0:
             loads = {name: Load(*(weighted_count(part, weight) for part in load)) for name, load in loads.items()}
         self._endpoints.set_remote_loads(loads)
+
+
+def _valid_part(encoded: bytes) -> PublishedLoad:
+    """The entries of a published load that are valid: one invalid number must not hide the agent's other requests."""
+    try:
+        agent = _unchecked_decoder.decode(encoded)
+    except msgspec.DecodeError:
+        return PublishedLoad({})
+    loads: dict[str, tuple[int, int, int]] = {}
+    for name, load in agent.loads.items():
+        with suppress(msgspec.DecodeError):
+            loads[name] = _load_decoder.decode(load)
+    queues: dict[str, QueueSummary] = {}
+    for model, queue in agent.waiting.items():
+        with suppress(msgspec.DecodeError):
+            queues[model] = _queue_decoder.decode(queue)
+    return PublishedLoad(loads, queues)

@@ -16,7 +16,7 @@ from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.redis_script import RedisScript, agent_prefix, index_key
-from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
+from regional_agent.shared_load.shared_load import MAX_US, QueueSummary, SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import PATIENCE_S, until
@@ -54,7 +54,9 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
     """Starts the shared view of one more agent of the region, on the session's Redis if none is given."""
     file = tmp_path / "endpoints.yaml"
     file.write_text(
-        "".join(f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n in (0, 1))
+        "".join(
+            f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4, queue: 60}}\n" for n in (0, 1)
+        )
     )
     views: list[Sharing] = []
 
@@ -282,6 +284,19 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
     assert sum("invalid load" in entry["event"] for entry in logs) == 1
 
 
+async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_requests(start: Start) -> None:
+    a, b = start("a"), start("b")
+    absurd = a.reserve(Reservation(endpoint(a), 10 * MAX_US, 10 * MAX_US))
+    other = a.reserve(Reservation(endpoint(a, 1), 10, 20))
+    await until(lambda: in_flight(b) == [1, 1])
+    assert (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (MAX_US, MAX_US)
+    assert (endpoint(b, 1).view.prefill_us, endpoint(b, 1).view.decode_us) == (10, 20)
+    a.release(absurd)
+    a.release(other)
+    await until(lambda: in_flight(b) == [0, 0] and endpoint(b).view.decode_us == 0)
+    assert endpoint(a).view.decode_us == 0
+
+
 async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
@@ -306,4 +321,18 @@ async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
                 await script.run((), ("given up on",))
         operator.script_flush()
     assert await script.run((), ("after",)) == b"after"
+    await script.aclose()
+
+
+async def test_a_server_that_fails_over_is_resolved_again(redis_server: RedisServer, own_redis: RedisServer) -> None:
+    """A demoted server answers READONLY and keeps its connections open; its name then belongs to the new primary."""
+    script = RedisScript(own_redis.url, "return redis.call('INCR', KEYS[1])", 1.0)
+    assert await script.run(("n",), ()) == 1
+    with redis.Redis.from_url(own_redis.url) as operator:
+        operator.replicaof("127.0.0.1", str(redis_server.port))
+    with pytest.raises(redis.exceptions.RedisError):
+        await script.run(("n",), ())
+    assert not script._connection.is_connected
+    script._connection.port = redis_server.port
+    assert await script.run(("n",), ()) == 1
     await script.aclose()

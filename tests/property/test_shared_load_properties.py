@@ -224,7 +224,8 @@ def server() -> Iterator[RedisServer]:
 
 def test_every_counter_returns_to_zero(short_leases: None, server: RedisServer, tmp_path: Path) -> None:
     lines = [
-        f"- {{name: {name}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n, name in enumerate(NAMES)
+        f"- {{name: {name}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4, queue: 1000}}\n"
+        for n, name in enumerate(NAMES)
     ]
     (tmp_path / "endpoints.yaml").write_text("".join(lines))
     Region.server, Region.directory = server, tmp_path
