@@ -203,7 +203,7 @@ class SimulatedAgent:
         served, now = Served(request), self._region.clock.now
         self._region.served.append(served)
         give_up_at = now + MAX_WAIT_S * UNBOUNDED
-        if self.queue.must_queue(0, give_up_at, self._other_heads) or not self._place(served):
+        if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
             self.queue.join(served, "", 0, 0, now, give_up_at)
             self._serve()
 

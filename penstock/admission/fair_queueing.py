@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from penstock.admission.queueing import Item, Queue, QueuedRequest
+from penstock.admission.queueing import Item, Place, Queue, QueuedRequest
 
 Answer = TypeVar("Answer")
 
@@ -33,14 +33,14 @@ MAX_AT_ONCE = 256
 
 
 class QueueHead(NamedTuple):
-    """The first request of one agent's queue. The smallest of several agents' heads goes first."""
+    """The first place in one agent's queue. The smallest of several agents' heads goes first."""
 
     behind: int
     """Minus its priority."""
     since: float
-    """Time (s) at which it began to wait, by the reader's clock."""
+    """Time (s) at which its request arrived, by the reader's clock."""
     which: int
-    """Unique among the waiting requests of the region."""
+    """Unique among the queues' places in the region."""
 
 
 class TurnOrder:
@@ -107,20 +107,22 @@ class FairQueue(Queue[Item]):
         self._turns = TurnOrder()
 
     def own_head(self) -> QueueHead | None:
-        """The first request, as other agents see it; None for an empty queue."""
+        """The first place, as other agents see it; None for an empty queue."""
         first = self.head()
         return None if first is None else self._head_of(first)
 
-    def must_queue(self, priority: int, give_up_at: float, other_heads: Iterable[QueueHead]) -> bool:
+    def must_queue(self, priority: int, arrived_at: float, other_heads: Iterable[QueueHead]) -> bool:
         """Whether requests wait, here or at another agent, that precede a new one.
 
+        The deadline of the new request has no effect: a request that does not join takes no place.
+
         Args:
-            give_up_at: deadline (s) of the new request.
+            arrived_at: when (s) the new request arrived.
             other_heads: of the region's other agents.
         """
         if any(head.behind <= -priority for head in other_heads):
             return True
-        return len(self) > 0 and self.ahead_of(priority, give_up_at) > 0
+        return not self.precedes(priority, arrived_at)
 
     def serve(self, dispatcher: Dispatcher[Item, Any], now: float, *, elsewhere: bool = False) -> PassResult:
         """Serve requests in order, in this agent's turn while slots are free, or other regions may have capacity.
@@ -130,12 +132,15 @@ class FairQueue(Queue[Item]):
         """
         without_place: set[str] = set()
         without_result = served = 0
-        for entry in self.in_order():
+        for place in self.places():
+            entry = self.request_at(place)
+            if entry is None:
+                continue
             group = dispatcher.group(entry.item, now)
             if group is None or group in without_place:
                 continue
             if dispatcher.has_room():
-                left_to = self._turns.next_other(self._head_of(entry), dispatcher.other_heads(now), now)
+                left_to = self._turns.next_other(self._head_of(place), dispatcher.other_heads(now), now)
                 if left_to is not None:
                     return PassResult(left_to=left_to)
             elif not elsewhere:
@@ -160,5 +165,5 @@ class FairQueue(Queue[Item]):
         if has_room:
             self._turns.pass_over(left_to, now)
 
-    def _head_of(self, entry: QueuedRequest[Item]) -> QueueHead:
-        return QueueHead(-entry.priority, entry.since, self._numbers_from + entry.number)
+    def _head_of(self, place: Place) -> QueueHead:
+        return QueueHead(place.behind, place.arrived_at, self._numbers_from + place.number)

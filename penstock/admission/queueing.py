@@ -1,10 +1,10 @@
 """Late binding: a request without a free slot waits in the agent, bound to no engine, and goes to the first slot that
 becomes free.
 
-Higher priority goes first; within a priority, the request that gives up soonest (earliest deadline first, Liu &
-Layland, JACM 1973). The queue is bounded in requests and bytes. A full queue displaces a request of the tenant with the
-most requests in it, so that one tenant's burst does not lock out the others. A request that would time out before its
-turn is refused at once.
+Higher priority goes first; within a priority, the place that was taken first. A tenant's places go to its requests in
+the order of their deadlines (earliest deadline first, Liu & Layland, JACM 1973), so that a short deadline overtakes
+only requests of the same tenant. The queue is bounded in requests and bytes. A full queue displaces a request of the
+tenant that uses most of the resource that is short. A request that would time out before its turn is refused at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from heapq import heapify, heappop, heappush
 from math import ceil, inf
 from operator import attrgetter
 from random import Random
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.admission.tenant_shares import Share, TenantShares
 
 Item = TypeVar("Item")
 
@@ -37,41 +39,74 @@ MIN_RETRY_S = 1.0
 MIN_SPREAD_S = 2
 """Clients that may retry at the same time are spread over at least this long (s)."""
 
-_key = attrgetter("key")
+_urgency = attrgetter("urgency")
+_size = attrgetter("size_bytes")
+
+
+class Place(NamedTuple):
+    """A position in the queue, which a request takes when it joins. The smallest is served first."""
+
+    behind: int
+    """Minus the priority."""
+    arrived_at: float
+    """When (s) the request arrived that took the place."""
+    number: int
+    """Among all places of this queue, counted from 1."""
 
 
 class QueuedRequest(Generic[Item]):
     """One request in the queue."""
 
-    __slots__ = (
-        "give_up_at",
-        "item",
-        "key",
-        "leave_at",
-        "number",
-        "priority",
-        "since",
-        "size_bytes",
-        "tenant",
-        "waits",
-    )
+    __slots__ = ("item", "leave_at", "number", "share", "since", "size_bytes", "urgency", "waits")
 
     def __init__(
-        self, item: Item, tenant: str, priority: int, size_bytes: int, since: float, give_up_at: float, number: int
+        self, item: Item, share: Share, size_bytes: int, since: float, give_up_at: float, leave_at: float, number: int
     ) -> None:
         """Created by `Queue.join`."""
         self.item = item
-        self.tenant = tenant
-        self.priority = priority
+        self.share = share
         self.size_bytes = size_bytes
         self.since = since
-        self.give_up_at = give_up_at
+        self.leave_at = leave_at
         self.number = number
-        """Among all requests that ever joined this queue, counted from 1."""
-        self.key = (-priority, give_up_at, number)
-        self.leave_at = give_up_at
+        """Of the place that it took when it joined."""
+        self.urgency = (give_up_at, number)
+        """The order among the requests of its share."""
         self.waits = True
         """Whether it is still in the queue."""
+
+
+class ShareQueue(Generic[Item]):
+    """The requests of one share, by urgency, and the places they took, in order: the request at an index has the place
+    at that index.
+    """
+
+    __slots__ = ("places", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[QueuedRequest[Item]] = []
+        self.places: list[Place] = []
+
+    def add(self, request: QueuedRequest[Item], place: Place) -> None:
+        """Add a request and a place, which need not become each other's."""
+        insort(self.requests, request, key=_urgency)
+        insort(self.places, place)
+
+    def remove(self, request: QueuedRequest[Item]) -> Place:
+        """Remove a request and the place that it has; all others keep theirs."""
+        index = bisect_left(self.requests, request.urgency, key=_urgency)
+        del self.requests[index]
+        return self.places.pop(index)
+
+    def request_at(self, place: Place) -> QueuedRequest[Item]:
+        """The request that has a place of this share."""
+        return self.requests[bisect_left(self.places, place)]
+
+    def place_of_next(self, give_up_at: float, place: Place) -> Place:
+        """The place that a new request with this deadline (s) would have, if it took `place`."""
+        index = bisect_left(self.requests, (give_up_at, place.number), key=_urgency)
+        own = bisect_left(self.places, place)
+        return place if index == own else self.places[index if index < own else index - 1]
 
 
 class Queue(Generic[Item]):
@@ -81,14 +116,16 @@ class Queue(Generic[Item]):
         """Create an empty queue."""
         self._most = most
         self._max_bytes = max_bytes
-        self._order: list[QueuedRequest[Item]] = []
+        self._places: list[Place] = []
+        self._share_of_place: dict[int, Share] = {}
+        self._by_share: dict[Share, ShareQueue[Item]] = {}
         self._by_deadline: list[tuple[float, int, QueuedRequest[Item]]] = []
-        self._counts: dict[tuple[int, str], int] = {}
-        self._bytes = 0
+        self._counts = TenantShares()
+        self._bytes = TenantShares()
         self._number = 0
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._places)
 
     def join(
         self,
@@ -98,75 +135,99 @@ class Queue(Generic[Item]):
         size_bytes: int,
         now: float,
         give_up_at: float,
+        *,
         leave_at: float = inf,
+        arrived_at: float | None = None,
     ) -> tuple[QueuedRequest[Item] | None, list[QueuedRequest[Item]]]:
         """Add a request if the queue's bounds permit it; the list contains the requests that were displaced for it.
 
         Args:
             size_bytes: memory that its body holds.
-            give_up_at: deadline (s, the clock of `now`), which determines the order.
+            give_up_at: deadline (s, the clock of `now`), which determines the order within the tenant.
             leave_at: an earlier time (s) at which it leaves, which does not affect the order.
+            arrived_at: when (s) it arrived, which determines its place; None is now.
         """
         if size_bytes > self._max_bytes:
             return None, []
-        displaced: list[QueuedRequest[Item]] = []
-        while len(self._order) >= self._most or self._bytes + size_bytes > self._max_bytes:
-            victim = self._victim(tenant, priority)
-            if victim is None:
-                for entry in displaced:
-                    self._enter(entry)
+        share = Share(priority, tenant)
+        displaced: list[tuple[QueuedRequest[Item], Place]] = []
+        while (short := self._short(size_bytes)) is not None:
+            heaviest = short.displaced_by(share, size_bytes if short is self._bytes else 1)
+            if heaviest is None:
+                for victim, place in displaced:
+                    self._enter(victim, place)
                 return None, []
-            self.leave(victim)
-            displaced.append(victim)
+            victim = self._victim(heaviest, short)
+            displaced.append((victim, self._remove(victim)))
         self._number += 1
-        waiting = QueuedRequest(item, tenant, priority, size_bytes, now, give_up_at, self._number)
-        waiting.leave_at = min(give_up_at, leave_at)
-        self._enter(waiting)
-        return waiting, displaced
+        request = QueuedRequest(item, share, size_bytes, now, give_up_at, min(give_up_at, leave_at), self._number)
+        self._enter(request, Place(-priority, now if arrived_at is None else arrived_at, self._number))
+        return request, [victim for victim, _ in displaced]
 
-    def leave(self, waiting: QueuedRequest[Item]) -> None:
+    def leave(self, request: QueuedRequest[Item]) -> None:
         """Remove a request that was dispatched, cancelled, or timed out. A second call does nothing."""
-        if not waiting.waits:
-            return
-        waiting.waits = False
-        del self._order[bisect_left(self._order, waiting.key, key=_key)]
-        self._bytes -= waiting.size_bytes
-        share = (waiting.priority, waiting.tenant)
-        self._counts[share] -= 1
-        if not self._counts[share]:
-            del self._counts[share]
-        if len(self._by_deadline) > 2 * len(self._order):
-            self._compact_deadlines()
+        if request.waits:
+            self._remove(request)
+
+    def places(self) -> list[Place]:
+        """All places in order, as a copy that later changes do not affect."""
+        return self._places[:]
+
+    def request_at(self, place: Place) -> QueuedRequest[Item] | None:
+        """The request that has a place now; None if the place is gone."""
+        share = self._share_of_place.get(place.number)
+        return None if share is None else self._by_share[share].request_at(place)
 
     def in_order(self) -> list[QueuedRequest[Item]]:
-        """All requests in order, as a copy that later changes do not affect."""
-        return self._order[:]
+        """All requests in order."""
+        return [request for place in self._places if (request := self.request_at(place)) is not None]
 
-    def head(self) -> QueuedRequest[Item] | None:
-        """The first request; None for an empty queue."""
-        return self._order[0] if self._order else None
+    def head(self) -> Place | None:
+        """The first place; None for an empty queue."""
+        return self._places[0] if self._places else None
 
-    def ahead_of(self, priority: int, give_up_at: float) -> int:
-        """Number of requests that precede one that joins now."""
-        return bisect_left(self._order, (-priority, give_up_at, self._number + 1), key=_key)
+    def precedes(self, priority: int, arrived_at: float) -> bool:
+        """Whether a request that is not in the queue and arrived then (s) precedes all that are."""
+        return not self._places or (-priority, arrived_at, self._number + 1) < self._places[0]
+
+    def ahead_of(self, tenant: str, priority: int, arrived_at: float, give_up_at: float) -> int:
+        """Number of requests that precede one that joins now. Arguments as of `join`."""
+        place = Place(-priority, arrived_at, self._number + 1)
+        own = self._by_share.get(Share(priority, tenant))
+        return bisect_left(self._places, place if own is None else own.place_of_next(give_up_at, place))
 
     def give_up(self, now: float) -> list[QueuedRequest[Item]]:
         """Remove and return the requests whose time to wait is over."""
         late = []
         while self._by_deadline and (self._by_deadline[0][0] <= now or not self._by_deadline[0][2].waits):
-            waiting = heappop(self._by_deadline)[2]
-            if waiting.waits:
-                self.leave(waiting)
-                late.append(waiting)
+            request = heappop(self._by_deadline)[2]
+            if request.waits:
+                self._remove(request)
+                late.append(request)
         return late
 
-    def _enter(self, waiting: QueuedRequest[Item]) -> None:
-        waiting.waits = True
-        insort(self._order, waiting, key=_key)
-        heappush(self._by_deadline, (waiting.leave_at, waiting.number, waiting))
-        self._bytes += waiting.size_bytes
-        share = (waiting.priority, waiting.tenant)
-        self._counts[share] = self._counts.get(share, 0) + 1
+    def _enter(self, request: QueuedRequest[Item], place: Place) -> None:
+        request.waits = True
+        insort(self._places, place)
+        self._share_of_place[place.number] = share = request.share
+        self._by_share.setdefault(share, ShareQueue()).add(request, place)
+        heappush(self._by_deadline, (request.leave_at, request.number, request))
+        self._counts.add(share, 1)
+        self._bytes.add(share, request.size_bytes)
+
+    def _remove(self, request: QueuedRequest[Item]) -> Place:
+        request.waits = False
+        share = request.share
+        own = self._by_share[share]
+        place = own.remove(request)
+        if not own.requests:
+            del self._by_share[share]
+        del self._places[bisect_left(self._places, place)], self._share_of_place[place.number]
+        self._counts.remove(share, 1)
+        self._bytes.remove(share, request.size_bytes)
+        if len(self._by_deadline) > 2 * len(self._places):
+            self._compact_deadlines()
+        return place
 
     def _compact_deadlines(self) -> None:
         """Remove entries of requests that left, often enough to bound memory and rarely enough to cost next to
@@ -175,17 +236,16 @@ class Queue(Generic[Item]):
         self._by_deadline = [entry for entry in self._by_deadline if entry[2].waits]
         heapify(self._by_deadline)
 
-    def _victim(self, tenant: str, priority: int) -> QueuedRequest[Item] | None:
-        """The last request of the tenant with the most of the lowest priority; None if the new request would be behind
-        it.
-        """
-        if not self._order or self._order[-1].priority > priority:
-            return None
-        lowest = self._order[-1].priority
-        count, heaviest = max((count, name) for (level, name), count in self._counts.items() if level == lowest)
-        if lowest == priority and count <= self._counts.get((priority, tenant), 0) + 1:
-            return None
-        return next(entry for entry in reversed(self._order) if entry.tenant == heaviest and entry.priority == lowest)
+    def _short(self, size_bytes: int) -> TenantShares | None:
+        """The resource that does not suffice for one more request; None if both do."""
+        if self._bytes.total + size_bytes > self._max_bytes:
+            return self._bytes
+        return self._counts if len(self._places) >= self._most else None
+
+    def _victim(self, share: Share, short: TenantShares) -> QueuedRequest[Item]:
+        """The request of a share that makes room: the last one, or where bytes are short the largest."""
+        requests = self._by_share[share].requests
+        return max(reversed(requests), key=_size) if short is self._bytes else requests[-1]
 
 
 def give_up_at(now: float, deadline_at: float) -> float:

@@ -101,7 +101,7 @@ class AdmissionQueue:
         if not queue and not self._shared_load.remote_queues(model):
             return False
         queue = queue if queue is not None else self._queue(model)
-        return queue.must_queue(context.priority, _give_up_at(context), self.other_heads(model, self._clock()))
+        return queue.must_queue(context.priority, context.received_at, self.other_heads(model, self._clock()))
 
     def join(
         self,
@@ -121,10 +121,12 @@ class AdmissionQueue:
             on_target: called with the target or the refusal, not within this call.
             elsewhere: another region is likely to grant a credit soon, however long the wait is here.
         """
-        model, until = context.model, _give_up_at(context)
+        model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
+        # Counted from its arrival: a request that is tried again keeps its deadline.
+        until = give_up_at(arrived_at, context.deadline_at)
         queue = self._queue(model)
         pool = self._endpoints.pool(model)
-        ahead = queue.ahead_of(context.priority, until) + self.waiting(model) - len(queue)
+        ahead = queue.ahead_of(tenant, context.priority, arrived_at, until) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
         hopeless = now + wait_s > until
         if hopeless and not elsewhere:
@@ -132,12 +134,13 @@ class AdmissionQueue:
         leave_at = now + CREDIT_WAIT_S if hopeless else until
         entry, displaced = queue.join(
             Waiter(context, select, on_target),
-            context.estimate.tenant,
+            tenant,
             context.priority,
             size_bytes,
             now,
             until,
-            leave_at,
+            leave_at=leave_at,
+            arrived_at=arrived_at,
         )
         for victim in displaced:
             self._left(victim, now, QueueOutcome.ABANDONED)
@@ -296,11 +299,6 @@ class ModelQueue(FairQueue[Waiter]):
     def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left the queue."""
         self._queues.deliver(entry, target, now)
-
-
-def _give_up_at(context: RequestContext) -> float:
-    """When (s) a request gives up, counted from its arrival: a request that is tried again keeps its position."""
-    return give_up_at(context.received_at, context.deadline_at)
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

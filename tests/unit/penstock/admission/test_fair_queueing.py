@@ -96,5 +96,5 @@ def test_a_new_request_queues_behind_those_that_come_before_it_anywhere() -> Non
     elsewhere = [QueueHead(-1, 0.0, 7)]
     assert queue().must_queue(1, 50.0, elsewhere)
     assert not queue().must_queue(2, 50.0, elsewhere)
-    assert queue("a1").must_queue(0, 101.0, ())
-    assert not queue("a1").must_queue(0, 99.0, ()), "it gives up sooner, so it comes first"
+    assert queue("a1").must_queue(0, 0.0, ())
+    assert not queue("a1").must_queue(0, -1.0, ()), "it arrived earlier and is tried again"

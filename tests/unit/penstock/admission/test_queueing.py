@@ -41,9 +41,9 @@ def test_priority_first_then_the_earliest_deadline_then_who_came_first() -> None
     join(queue, "second", until=20)
     join(queue, "urgent", priority=5, until=90)
     assert order(queue) == ["urgent", "first", "second", "late"]
-    assert queue.ahead_of(0, 20) == 3
-    assert queue.ahead_of(5, 10) == 0
-    assert queue.ahead_of(-1, 10) == 4
+    assert queue.ahead_of("t", 0, 0.0, 20) == 3
+    assert queue.ahead_of("t", 5, 0.0, 10) == 0
+    assert queue.ahead_of("t", -1, 0.0, 10) == 4
 
 
 def test_leaving_twice_is_leaving_once() -> None:
@@ -96,7 +96,7 @@ def test_making_room_in_vain_changes_nothing() -> None:
 def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
     queue: Queue[str] = Queue()
     join(queue, "first", until=20)
-    queue.join("early", "t", 0, 100, 0.0, 21.0, 1.0)
+    queue.join("early", "t", 0, 100, 0.0, 21.0, leave_at=1.0)
     assert order(queue) == ["first", "early"]
     assert queue.give_up(0.9) == []
     assert [one.item for one in queue.give_up(1.0)] == ["early"]
@@ -142,6 +142,95 @@ def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_s
     assert queue.join("huge", "two", 0, 251, 0.0, 20.0) == (None, [])
     assert queue.join("large", "two", 0, 240, 0.0, 20.0) == (None, [])
     assert order(queue) == ["a", "b"]
+
+
+def test_short_of_bytes_the_tenant_with_most_bytes_makes_room() -> None:
+    queue: Queue[str] = Queue(max_bytes=1000)
+    for n in range(5):
+        queue.join(f"small-{n}", "small", 0, 1, 0.0, 20.0)
+    for n in range(4):
+        queue.join(f"large-{n}", "large", 0, 248, 0.0, 20.0)
+    assert queue.join("large-4", "large", 0, 248, 0.0, 20.0) == (None, [])
+    assert len(queue) == 9
+    waiting, displaced = queue.join("small-5", "small", 0, 100, 0.0, 20.0)
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["large-3"]
+    waiting, displaced = queue.join("other", "other", 0, 300, 0.0, 20.0)
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["large-2"]
+
+
+def test_of_the_tenant_with_most_bytes_the_largest_request_makes_room() -> None:
+    queue: Queue[str] = Queue(max_bytes=100)
+    for name, size_bytes in (("tiny", 1), ("large", 90), ("tiny too", 9)):
+        queue.join(name, "t", 0, size_bytes, 0.0, 20.0)
+    _, displaced = queue.join("other", "other", 0, 50, 0.0, 20.0)
+    assert [one.item for one in displaced] == ["large"]
+    assert order(queue) == ["tiny", "tiny too", "other"]
+
+
+def test_a_short_deadline_overtakes_only_requests_of_its_tenant() -> None:
+    queue: Queue[str] = Queue()
+    for n, (name, until) in enumerate([("mine", 20), ("theirs", 21), ("mine, urgent", 7), ("theirs, urgent", 8)]):
+        join(queue, name, tenant=name.split(",")[0], at=float(n), until=until)
+    assert order(queue) == ["mine, urgent", "theirs, urgent", "mine", "theirs"]
+    assert queue.ahead_of("third", 0, 4.0, 4.5) == 4
+    assert queue.ahead_of("mine", 0, 4.0, 4.5) == 0
+    assert queue.ahead_of("mine", 0, 4.0, 19.0) == 2
+    assert not queue.precedes(0, 4.0), "a request that takes no place may not use one"
+
+
+JOINS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.floats(1.0, 20.0), st.booleans()), min_size=1, max_size=30
+)
+
+
+@given(JOINS)
+def test_deadlines_do_not_change_which_tenant_is_next(joins: list[tuple[str, int, float, bool]]) -> None:
+    """Against a queue in which all deadlines are equal, for requests that join and that are served in between."""
+    urgent: Queue[str] = Queue()
+    patient: Queue[str] = Queue()
+    served: list[tuple[str, str]] = []
+
+    def serve() -> None:
+        pair = []
+        for queue in (urgent, patient):
+            place = queue.head()
+            first = queue.request_at(place) if place is not None else None
+            if first is not None:
+                queue.leave(first)
+                pair.append(first.item)
+        if pair:
+            served.append((pair[0], pair[1]))
+
+    for at, (tenant, priority, wait_s, serves) in enumerate(joins):
+        ahead = urgent.ahead_of(tenant, priority, float(at), at + wait_s)
+        entry = entered(urgent.join(tenant, tenant, priority, 1, float(at), at + wait_s))
+        assert urgent.in_order().index(entry) == ahead
+        patient.join(tenant, tenant, priority, 1, float(at), 100.0 + at)
+        if serves:
+            serve()
+    while len(urgent):
+        serve()
+    assert len(patient) == 0
+    assert all(one == other for one, other in served)
+
+
+@given(JOINS)
+def test_the_requests_of_a_tenant_are_in_the_order_of_their_deadlines(
+    joins: list[tuple[str, int, float, bool]],
+) -> None:
+    queue: Queue[int] = Queue()
+    for at, (tenant, priority, wait_s, cancels) in enumerate(joins):
+        queue.join(at, tenant, priority, 1, float(at), wait_s)
+        if cancels:
+            before = queue.in_order()
+            gone = before.pop(at // 2 % len(before))
+            queue.leave(gone)
+            assert queue.in_order() == before, "a request that leaves changes the order of no other"
+    for share in {one.share for one in queue.in_order()}:
+        deadlines = [one.urgency for one in queue.in_order() if one.share == share]
+        assert deadlines == sorted(deadlines)
 
 
 def test_how_long_one_waits_and_when_to_come_again() -> None:
