@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.wire.route_context import CLOCK_SKEW_S
 from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 HEADER = "x-penstock-probe"
 
 PATH = "/penstock/v1/probe"
-
-MAX_AGE_S = 10.0
-"""A probe request signed longer ago than this (s), or this far in the future, is rejected; bounds the clock skew."""
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
@@ -75,7 +73,7 @@ def open_request(token: str, key: FleetKey, here: str, now: float) -> ProbeReque
         return str(error)
     if question.server != here:
         return f"meant for {question.server}, this is {here}"
-    if abs(now - question.sent_at) > MAX_AGE_S:
+    if abs(now - question.sent_at) > CLOCK_SKEW_S:
         return f"signed {now - question.sent_at:.1f} s ago; check that the clocks are synchronised"
     return question
 

@@ -22,7 +22,12 @@ MAX_HOPS = 1
 """A server never forwards a request again: the only hop is from the origin to the server."""
 
 CLOCK_SKEW_S = 5.0
-"""Clock difference (s) between two agents up to which a fresh context is accepted."""
+"""Clock difference (s) between two agents up to which they accept each other's probes and route contexts. One bound for
+both: a region whose probes succeed also accepts requests."""
+
+MAX_TRANSIT_S = 1.0
+"""Difference (s) between the transit times of a probe and of a request. A context may come from a clock that is this
+much further ahead than the clock of any probe that is accepted."""
 
 LIFETIME_S = 30.0
 """Time (s) after signing within which a context may start a request; a later replay is rejected."""
@@ -35,8 +40,8 @@ BOUND_BYTES = 16 * 1024
 microseconds; hashing the whole of a long prompt would cost more than the rest of the request's path through an
 agent."""
 
-REPLAY_WINDOW_S = LIFETIME_S + CLOCK_SKEW_S
-"""Time (s) for which a used context is remembered: its lifetime, when the signer's clock is ahead by CLOCK_SKEW_S."""
+REPLAY_WINDOW_S = LIFETIME_S + CLOCK_SKEW_S + MAX_TRANSIT_S
+"""Time (s) for which a used context is remembered: its lifetime, if the signer's clock is ahead by the maximum."""
 
 MAX_TRACKED = 1 << 19
 """Contexts remembered within REPLAY_WINDOW_S: 15,000 a second, more than one agent can serve."""
@@ -63,6 +68,9 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix time (s) of signing, by the origin's clock."""
     deadline_at: float
     """Unix time (s) after which the client no longer waits for the response."""
+    queue_s: float = 0.0
+    """Time (s) from `issued_at` for which the request may still wait in an admission queue: what the origin's queue has
+    left of the maximum wait."""
     hops: int = 1
     traceparent: str = ""
     content: str = ""
@@ -133,7 +141,7 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return Refusal(Reason.TOO_MANY_HOPS, f"{context.hops} hops")
     if context.server != here:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, f"meant for {context.server}, this is {here}")
-    if not -CLOCK_SKEW_S <= now - context.issued_at <= LIFETIME_S:
+    if not -CLOCK_SKEW_S - MAX_TRANSIT_S <= now - context.issued_at <= LIFETIME_S:
         return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
     if now > context.deadline_at + CLOCK_SKEW_S:
         return Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed")
