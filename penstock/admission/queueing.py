@@ -248,9 +248,9 @@ class Queue(Generic[Item]):
         return max(reversed(requests), key=_size) if short is self._bytes else requests[-1]
 
 
-def give_up_at(now: float, deadline_at: float) -> float:
-    """The time (s, the clock of `now`) until which a request with this deadline may wait."""
-    return min(deadline_at, now + MAX_WAIT_S)
+def give_up_at(now: float, deadline_at: float, max_wait_s: float = MAX_WAIT_S) -> float:
+    """The time (s, the clock of `now`) until which a request with this deadline may wait, at most `max_wait_s`."""
+    return min(deadline_at, now + max_wait_s)
 
 
 def retry_after_s(wait_s: float) -> float:

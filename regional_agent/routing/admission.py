@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from penstock.admission.queueing import MIN_RETRY_S
+from penstock.admission.queueing import MAX_WAIT_S, MIN_RETRY_S
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
@@ -201,6 +201,7 @@ class Admission:
         request_id, traceparent = route_context.request_id, route_context.traceparent
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.route_context = route_context
+        context.max_wait_s = min(MAX_WAIT_S, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
         context.priority = sender.priority if sender is not None else 0
         return context

@@ -123,7 +123,7 @@ class AdmissionQueue:
         """
         model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
         # Counted from its arrival: a request that is tried again keeps its deadline.
-        until = give_up_at(arrived_at, context.deadline_at)
+        until = give_up_at(arrived_at, context.deadline_at, context.max_wait_s)
         queue = self._queue(model)
         pool = self._endpoints.pool(model)
         ahead = queue.ahead_of(tenant, context.priority, arrived_at, until) + self.waiting(model) - len(queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.admission.queueing import MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routing.placement import WorkEstimate
@@ -34,6 +35,7 @@ class RequestContext:
         "estimate",
         "facts",
         "failed_because",
+        "max_wait_s",
         "model",
         "policy",
         "priority",
@@ -73,6 +75,8 @@ class RequestContext:
         """The policy under which the request was admitted."""
         self.received_at = now
         self.deadline_at = now + timeout_s
+        self.max_wait_s = MAX_WAIT_S
+        """Maximum time (s) in an admission queue since `received_at`. A forwarded request has what its origin left."""
         self.route_context: RouteContext | None = None
         """Set if another region's agent forwarded the request."""
         self.attempts = 0

@@ -305,7 +305,7 @@ class Router:
             return Reason.UNREACHABLE
         if where.spends_credit:
             self._peers.spend(where.region, context.model)
-        request, wall = context.request, time.time()
+        request, wall, now = context.request, time.time(), self._clock()
         route_context = RouteContext(
             request_id=context.request_id,
             origin=self.region,
@@ -317,7 +317,8 @@ class Router:
             residency=tuple(sorted(context.admitted.permitted.regions)),
             policy_digest=self._config.policy_digest,
             issued_at=wall,
-            deadline_at=wall + context.deadline_at - self._clock(),
+            deadline_at=wall + context.deadline_at - now,
+            queue_s=max(0.0, context.received_at + context.max_wait_s - now),
             traceparent=context.traceparent,
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,

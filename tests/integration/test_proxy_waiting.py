@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from penstock.admission.queueing import MAX_WAIT_S
 from regional_agent.http.listener import drain_all
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
@@ -202,6 +204,23 @@ async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> No
         assert (await client.head())[0] == 200
         client.close()
         await until(lambda: server.held() == origin.held() == 0)
+
+
+async def test_a_forwarded_request_waits_only_for_what_its_origin_has_left(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as far,
+        engine(streams_forever) as near,
+        full(tmp_path / "far", far.address, region="us-east") as (server, _),
+        full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (origin, _),
+    ):
+        client = await one_more(origin)
+        (waiting,) = origin.queue._queues[MODEL].in_order()
+        waiting.item.context.received_at -= 12.0
+        tell_dead(origin)
+        await until(lambda: server.waiting() == 1)
+        (forwarded,) = server.queue._queues[MODEL].in_order()
+        assert 0.0 < forwarded.leave_at - time.monotonic() <= MAX_WAIT_S - 12.0
+        client.close()
 
 
 async def test_an_engine_that_turns_requests_down_keeps_nobody_else_from_it(tmp_path: Path) -> None:

@@ -236,6 +236,7 @@ def test_the_requests_of_a_tenant_are_in_the_order_of_their_deadlines(
 def test_how_long_one_waits_and_when_to_come_again() -> None:
     assert give_up_at(100.0, 500.0) == 100.0 + MAX_WAIT_S
     assert give_up_at(100.0, 103.0) == 103.0
+    assert give_up_at(100.0, 500.0, 7.0) == 107.0
     assert retry_after_s(2.0) == 1.0
     assert retry_after_s(MAX_WAIT_S) == MAX_WAIT_S / 2
     assert retry_after_s(float("inf")) < 300
