@@ -191,7 +191,13 @@ class ClientConnection(RequestReceiver):
             self._receive_large_body(request, chunk)
 
     def on_message_complete(self) -> None:
-        request, self._current = self._current, None
+        request = self._current
+        if request is not None and request.started and request.body_check is not None and self._mode is REQUESTS:
+            problem = request.body_check.finish()
+            if problem:
+                self._refuse(Reason.BAD_REQUEST, problem)
+                return
+        self._current = None
         self._in_head = True
         if request is not None and self._mode is REQUESTS:
             request.length = request.received_bytes

@@ -90,6 +90,7 @@ NO_BODY_STATUSES: Final = frozenset({204, 304})
 
 SPECIAL_HEADERS: Final = frozenset(
     {
+        b"content-encoding",
         b"expect",
         b"tracestate",
         b"transfer-encoding",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from regional_agent.http.header_rules import SPECIAL_HEADERS, Header, HeaderFilter, without_connection_options
 
@@ -13,12 +13,23 @@ _STATUS_LINES: Final = {
 }
 
 
+class BodyCheck(Protocol):
+    """Checks a body whose request is handled before the body is complete."""
+
+    def feed(self, chunk: bytes) -> str:
+        """Check a further part, before it is forwarded; returns the problem, or an empty string."""
+
+    def finish(self) -> str:
+        """Check the end of the body; returns the problem, or an empty string."""
+
+
 class Request:
     """One request: the parsed head, header names in lower case, and the body without chunk framing."""
 
     __slots__ = (
         "authority",
         "body",
+        "body_check",
         "body_dropped",
         "by_name",
         "headers",
@@ -91,6 +102,8 @@ class Request:
         """Whether the request is queued for handling before its body is complete."""
         self.started = False
         """Whether the application has received the request."""
+        self.body_check: BodyCheck | None = None
+        """Checks the further parts of the body, once the request has started."""
         self.body_dropped = False
         """Whether a part of the body was sent on without being kept, so that the request cannot be sent again."""
 

@@ -89,7 +89,10 @@ class RequestReceiver(RequestSequence):
         if request.received_bytes > self._limits.max_body_bytes:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
         elif request.started:
-            if self._serving is request and self._handler is not None:
+            problem = _problem_of(request, chunk)
+            if problem:
+                self._refuse(Reason.BAD_REQUEST, problem)
+            elif self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
         elif not self.listener.bodies.has_room(len(chunk)):
             self._refuse(Reason.SATURATED, "too many large bodies at once")
@@ -113,3 +116,14 @@ class RequestReceiver(RequestSequence):
                 self._serve_next()
         if self._serving is not request and (self._serving is not None or request.queued):
             self.pause_reading()
+
+
+def _problem_of(request: Request, chunk: bytes) -> str:
+    """Why a further part of a body must not be forwarded, or an empty string.
+
+    The end of a body with a known length is checked together with its last part: an engine would take it for complete.
+    """
+    check = request.body_check
+    if check is None:
+        return ""
+    return check.feed(chunk) or (check.finish() if request.received_bytes == request.length else "")

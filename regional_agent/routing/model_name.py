@@ -1,8 +1,9 @@
 """The model name in a request: reads it, also where the body is no complete JSON, and replaces it.
 
 A body is no complete JSON for an upload, a body that is still arriving, and a tunnel. The value that the engine itself
-reads has precedence: the `model` field of a multipart form, or the top-level `model` of the beginning of a JSON body.
-Next come the `x-model` header and the query parameter `model`.
+reads has precedence: the `model` field of a multipart form, or the top-level `model` of a JSON body. Without one, the
+`x-model` header and the query parameter `model` name the model, and must agree. What parsers could read differently is
+refused; the part of a body that arrives after the request was routed is checked too (`Request.body_check`).
 """
 
 from __future__ import annotations
@@ -15,26 +16,22 @@ import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
+from regional_agent.routing.body_checks import MODEL_STRING, FormCheck, JsonCheck
 from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, RequestFields, classify
+from regional_agent.routing.multipart_form import FormScanner, form_boundary
 
 MODEL_HEADER: Final = b"x-model"
 
 MAX_TOKENS: Final = 50_000
 """Strings and brackets that are examined in the beginning of a JSON body, which takes about ten milliseconds."""
 
-MAX_FORM_HEAD_BYTES: Final = 16 * 1024
-"""Largest boundary line and headers of one part of a form."""
-
-MAX_PARTS: Final = 64
-"""Parts of a form, and fields of a query, that are examined."""
+MAX_QUERY_FIELDS: Final = 64
 
 _STRING: Final = rb'"((?:[^"\\]|\\.)*+)'
 _TOKEN: Final = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
 """A bracket, or a string, with its value if that is a string too. An unterminated string extends to the end of the
 body: otherwise each quote in it would be tried as the start of a string."""
-_BOUNDARY: Final = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_DISPOSITION: Final = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+)", re.IGNORECASE)
-_PARAMETER: Final = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
+_RAW_TYPES: Final = (b"audio/", b"video/", b"image/", b"application/octet-stream")
 
 
 def is_json(request: Request) -> bool:
@@ -45,41 +42,96 @@ def is_json(request: Request) -> bool:
     if request.path not in UPLOAD_PATHS:
         return True
     kind = (request.header(b"content-type") or b"").lower()
-    return not kind.startswith((b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream"))
+    return not kind.startswith((b"multipart/", *_RAW_TYPES))
 
 
 def request_fields(request: Request) -> RequestFields | Refusal:
     """The routing fields of a request, from the part that has arrived, or its refusal."""
+    if not request.plain and any(coding.lower() != b"identity" for coding in request.every(b"content-encoding")):
+        return Refusal(Reason.BAD_REQUEST, "the body is compressed; send it without Content-Encoding")
+    if request.whole and not request.upgrade and request.path not in UPLOAD_PATHS:
+        return classify(request.body)
+    ambiguous = _ambiguous_type(request)
+    if ambiguous:
+        return Refusal(Reason.BAD_REQUEST, ambiguous)
     if request.whole and not request.upgrade and is_json(request):
-        fields = classify(request.body)
-        if isinstance(fields, Refusal) and request.header(b"content-encoding") is not None:
-            return Refusal(fields.reason, f"{fields.detail}; send the body without Content-Encoding")
-        return fields
+        return classify(request.body)
     model = named_model(request)
     if model is None:
         where = f"the first {len(request.body)} bytes of the body contain" if request.body else "the request contains"
         return Refusal(
             Reason.BAD_REQUEST, f"{where} no model name, or more than one; send the name in an x-model header"
         )
+    if isinstance(model, Refusal):
+        return model
     return RequestFields(model, stream=bool(request.upgrade))
 
 
-def named_model(request: Request) -> str | None:
-    """The model name; None where there is none, or it has not arrived yet."""
+def named_model(request: Request) -> str | Refusal | None:
+    """The model name, or a refusal; None where there is no name, or it has not arrived yet."""
+    found: str | None
     if is_json(request):
-        found = _in_json(request.body)
+        body = request.body
+        if not request.whole and request.body_check is None and body:
+            request.body_check = JsonCheck()
+        found = _in_json(body)
+    elif (request.header(b"content-type") or b"").lower().startswith(b"multipart/"):
+        form = _scanned_form(request)
+        if isinstance(form, Refusal):
+            return form
+        found = form.scanner.model
+        if found is None:
+            beside = _beside_body(request)
+            form.expected = beside if isinstance(beside, str) else None
+            return beside
+        form.expected = None
     else:
-        values = _in_form(request)
-        if len(values) > 1:
-            return None
-        found = values[0] if values else None
+        found = None
     if found is None:
-        found = request.header(MODEL_HEADER)
-    if found is None and b"?" in request.target:
-        found = _in_query(request.target)
-    if not found or len(found) > MAX_MODEL:
+        return _beside_body(request)
+    return found if 0 < len(found) <= MAX_MODEL else None
+
+
+def _ambiguous_type(request: Request) -> str:
+    """Why engines could parse an upload by another Content-Type than this agent, or an empty string."""
+    kinds = request.every(b"content-type")
+    if len(kinds) > 1:
+        return "the header Content-Type is repeated"
+    if request.path in UPLOAD_PATHS and kinds and kinds[0].lower().startswith(b"application/x-www-form-urlencoded"):
+        return "send the form as multipart/form-data"
+    return ""
+
+
+def _scanned_form(request: Request) -> FormCheck | Refusal:
+    """The form in the part of the body that has arrived."""
+    form = request.body_check
+    if form is None:
+        boundary = form_boundary(request.header(b"content-type") or b"")
+        if boundary is None:
+            return Refusal(
+                Reason.BAD_REQUEST, "Content-Type is not of the form `multipart/form-data; boundary=<boundary>`"
+            )
+        form = request.body_check = FormCheck(FormScanner(boundary))
+    assert isinstance(form, FormCheck)
+    problem = form.scan(request.body)
+    if not problem and request.whole:
+        problem = form.finish()
+    return Refusal(Reason.BAD_REQUEST, problem) if problem else form
+
+
+def _beside_body(request: Request) -> str | Refusal | None:
+    """The model name in the header or the query."""
+    names = set(request.every(MODEL_HEADER))
+    if b"?" in request.target:
+        in_query = _in_query(request.target)
+        if in_query is not None:
+            names.add(in_query)
+    if len(names) > 1:
+        return Refusal(Reason.BAD_REQUEST, "x-model and the query parameter `model` name several models; send one name")
+    if not names:
         return None
-    return found.decode("utf-8", "replace")
+    name = names.pop().decode("utf-8", "replace")
+    return name if 0 < len(name) <= MAX_MODEL else None
 
 
 def can_replace_model(request: Request) -> bool:
@@ -126,49 +178,22 @@ def _model_span(body: bytes | bytearray) -> tuple[int, int] | None:
     return None
 
 
-def _in_json(body: bytes | bytearray) -> bytes | None:
+def _in_json(body: bytes | bytearray) -> str | None:
+    """The top-level `model` in the beginning of a JSON body, unless a parser could read another one.
+
+    The beginning has to be UTF-8, and no other string in it may read `model`.
+    """
+    if b"\0" in body[:4] or not body[:64].lstrip(b" \t\r\n").startswith(b"{") or len(MODEL_STRING.findall(body)) != 1:
+        return None
     span = _model_span(body)
-    return bytes(body[span[0] : span[1]]) if span is not None else None
+    return bytes(body[span[0] : span[1]]).decode("utf-8", "replace") if span is not None else None
 
 
 def _in_query(target: bytes) -> bytes | None:
     """The query parameter `model`; None where it is absent or repeated."""
     try:
-        values = parse_qs(target.partition(b"?")[2].decode("latin-1"), max_num_fields=MAX_PARTS).get("model", [])
+        query = target.partition(b"?")[2].decode("latin-1")
+        values = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS).get("model", [])
     except ValueError:
         return None
     return values[0].encode() if len(values) == 1 else None
-
-
-def _in_form(request: Request) -> list[bytes]:
-    """The values of the fields `model` in the part of a multipart form (RFC 7578) that has arrived."""
-    boundary = _BOUNDARY.search(request.header(b"content-type") or b"")
-    if boundary is None:
-        return []
-    body, line = request.body, b"--" + (boundary[1] or boundary[2])
-    values: list[bytes] = []
-    at = body.find(line)
-    for _ in range(MAX_PARTS):
-        if at < 0:
-            break
-        head_end = body.find(b"\r\n\r\n", at, at + MAX_FORM_HEAD_BYTES)
-        if head_end < 0:
-            break
-        after = body.find(b"\r\n" + line, head_end)
-        if after < 0:
-            break
-        if _is_model(bytes(body[at:head_end])):
-            values.append(bytes(body[head_end + 4 : after]).strip())
-        at = after + 2
-    return values
-
-
-def _is_model(head: bytes) -> bool:
-    """Whether any parser could take the part with this head for the field `model`."""
-    names = [
-        value.strip(b' \t"').replace(b"\\", b"")
-        for disposition in _DISPOSITION.findall(head)
-        for key, value in _PARAMETER.findall(disposition)
-        if key.lower() in (b"name", b"name*")
-    ]
-    return any(name.rpartition(b"'")[2] == b"model" for name in names)

@@ -295,3 +295,52 @@ async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length
         client.say(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
         assert (await client.answer()).status == 200
         assert far.body_bytes >= 300_000
+
+
+FILE_FIRST = (
+    b'--b1\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    + b"\x00" * 300_000
+    + b'\r\n--b1\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b1--\r\n'
+)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    "form",
+    [
+        FILE_FIRST % b"another",
+        FILE_FIRST % MODEL.encode() + FILE_FIRST,
+        (FILE_FIRST % MODEL.encode())[: -len(b"\r\n--b1--\r\n")],
+    ],
+    ids=["another-model", "after-the-end", "no-end"],
+)
+async def test_a_form_that_turns_out_ambiguous_is_never_forwarded_whole(
+    tmp_path: Path, form: bytes, chunked: bool
+) -> None:
+    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+        gpu.read_on.set()
+        client = await RawClient.connect(one.traffic)
+        length = None if chunked else len(form)
+        client.say(upload_head(length, "Content-Type: multipart/form-data; boundary=b1", f"X-Model: {MODEL}"))
+        blocks = [form[:150_000], form[150_000:299_000], form[299_000:]]
+        for block in blocks:
+            client.say(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+            await asyncio.sleep(0.05)
+        if chunked:
+            client.say(b"0\r\n\r\n")
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (400, "bad_request")
+        assert gpu.head
+        assert chunked or gpu.body_bytes < len(form)
+        assert (one.held(), one.listener.state.bodies.bytes_kept) == (0, 0)
+
+
+async def test_a_form_may_name_its_model_after_its_file(tmp_path: Path) -> None:
+    form = FILE_FIRST % MODEL.encode()
+    for headers in ((), (f"X-Model: {MODEL}",)):
+        async with taker() as gpu, agent(tmp_path, [gpu.address], limits=ROOMY) as one:
+            gpu.read_on.set()
+            client = await RawClient.connect(one.traffic)
+            client.say(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1", *headers) + form)
+            assert (await client.answer()).status == 200
+            assert gpu.body_bytes == len(form)

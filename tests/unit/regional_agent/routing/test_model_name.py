@@ -7,6 +7,7 @@ import pytest
 
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
+from regional_agent.routing.body_checks import JsonCheck
 from regional_agent.routing.model_name import named_model, request_fields
 
 UPLOAD = b"/v1/images/edits"
@@ -31,7 +32,10 @@ def part(name: str, value: bytes) -> bytes:
     ("body", "model"),
     [
         (b'{"model": "m", "messages": [', "m"),
-        (b'{"messages": [{"model": "no"}], "model": "m", "x": "', "m"),
+        (b'{"messages": [{"role": "no"}], "model": "m", "x": "', "m"),
+        (b'{"messages": [{"model": "no"}], "model": "m", "x": "', None),
+        (b'{"mod\\u0065l": "no", "model": "m", "x": "', None),
+        ('{"a": "x"'.encode("utf-16"), None),
         (b'{"a": "\\"model\\": \\"no\\"", "model" : "m"', "m"),
         (b'{"a": {"model": "no"}, "b": [', None),
         (b'{"a": "model", "b": "', None),
@@ -60,36 +64,6 @@ def test_the_model_field_of_a_form(body: bytes, model: str | None) -> None:
     assert named_model(request(body, FORM)) == model
 
 
-def part_of(disposition: bytes, value: bytes = b"m") -> bytes:
-    return b"--b-1\r\nContent-Disposition: " + disposition + b"\r\n\r\n" + value + b"\r\n"
-
-
-@pytest.mark.parametrize(
-    ("disposition", "model"),
-    [
-        (b"form-data; name=model", "m"),
-        (b'Form-Data ; Name = "model"', "m"),
-        (b'form-data; filename="a.wav"; name="model"', "m"),
-        (b'form-data; name="mo\\del"', "m"),
-        (b"form-data; name*=utf-8''model", "m"),
-        (b'form-data; x-name="model"; name="file"', None),
-        (b'form-data; name="file"; filename="a; name=model "', None),
-        (b'form-data; name="file"; filename="a\\"; name=model"', None),
-        (b'form-data; name="Model"', None),
-        (b'attachment; name="model"', "m"),
-    ],
-)
-def test_the_field_is_known_however_its_name_is_written(disposition: bytes, model: str | None) -> None:
-    assert named_model(request(part_of(disposition) + b"--b-1--", FORM)) == model
-
-
-def test_of_two_fields_engines_would_read_different_ones_so_neither_is_taken() -> None:
-    twice = part("model", b"a") + part("file", b"x") + part_of(b"form-data; name = model", b"b") + b"--b-1--"
-    asked = request_fields(request(twice, FORM, (b"x-model", b"a"), whole=True))
-    assert isinstance(asked, Refusal)
-    assert "or more than one" in asked.detail
-
-
 @pytest.mark.parametrize(
     ("query", "model"),
     [
@@ -110,15 +84,28 @@ def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
     beside = (b"x-model", b"header")
     assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
     assert (
-        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), beside, target=UPLOAD + b"?model=query"))
-        == "header"
-    )
-    assert (
         named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?a=1&model=query")) == "query"
     )
     whole = request_fields(request(b'{"model": "body"}', beside, whole=True))
     assert not isinstance(whole, Refusal)
     assert whole.model == "body"
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ([b"a"], b"?model=b"),
+        ([b"a", b"b"], b""),
+        ([b"a", b"b"], b"?model=a"),
+    ],
+)
+def test_names_beside_a_body_have_to_agree(headers: list[bytes], query: bytes) -> None:
+    names = [(b"x-model", name) for name in headers]
+    upload = request(b"RIFF", (b"content-type", b"audio/wav"), *names, target=UPLOAD + query)
+    assert isinstance(named_model(upload), Refusal)
+    tunnel = request(b"", *names, target=b"/v1/realtime" + query)
+    tunnel.upgrade = b"websocket"
+    assert isinstance(request_fields(tunnel), Refusal)
 
 
 def test_nothing_named_is_refused_with_a_remedy() -> None:
@@ -132,7 +119,7 @@ def test_bodies_made_to_be_slow_are_given_up_soon() -> None:
     assert named_model(request(b'{"a":"' + b'\\"' * 3_000_000)) is None
     assert named_model(request(b'{"a"' + b" " * 3_000_000)) is None
     assert named_model(request(b'{"a":"' + b'"a" :"' * 1_000_000)) is None
-    assert named_model(request(b"--b-1\r\n\r\n\r\n" * 1_000_000, FORM)) is None
+    assert isinstance(named_model(request(b"--b-1\r\n\r\n\r\n" * 1_000_000, FORM)), Refusal)
 
 
 @pytest.mark.parametrize("kind", [b"application/octet-stream", b"multipart/form-data; boundary=b", b"image/png"])
@@ -157,6 +144,20 @@ def test_of_two_models_engines_would_read_different_ones_so_neither_is_taken(bod
     refusal = request_fields(request(body, target=b"/v1/chat/completions", whole=True))
     assert isinstance(refusal, Refusal)
     assert "repeated" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    "again", [b'"model": "b"}', b'"mod\\u0065l": "b"}', b'"\\u006D\\u006f\\u0064\\u0065\\u006C":1}']
+)
+def test_a_second_model_in_the_part_that_arrives_after_routing_is_found(again: bytes) -> None:
+    early = request(b'{"model": "a", "x": "', target=b"/v1/chat/completions")
+    fields = request_fields(early)
+    assert not isinstance(fields, Refusal)
+    check = early.body_check
+    assert check is not None
+    rest = b'\\"model\\": model", ' + again
+    assert any(check.feed(rest[at : at + 1]) for at in range(len(rest)))
+    assert not JsonCheck().feed(rest.replace(again, b"}"))
 
 
 def test_a_model_deeper_in_the_body_is_another_matter() -> None:

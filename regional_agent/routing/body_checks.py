@@ -1,0 +1,71 @@
+"""Checks of the part of a large body that arrives after its request was routed, before the part is forwarded.
+
+An engine reads the model name after it has received the whole body. A body that would then read differently is cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from regional_agent.routing.multipart_form import FormScanner
+
+MODEL_STRING: Final = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"',
+)
+"""A JSON string that reads `model`, in any notation."""
+
+MAX_STRING_BYTES: Final = 32
+"""Longest match of MODEL_STRING."""
+
+
+class FormCheck:
+    """The form has to remain well-formed, and a `model` field has to agree with the name that routed the request."""
+
+    def __init__(self, scanner: FormScanner) -> None:
+        """Check the form that `scanner` scans."""
+        self.scanner = scanner
+        self.expected: str | None = None
+        """The model name in the header or the query; None where the form itself named the model."""
+        self._scanned_bytes = 0
+
+    def scan(self, body: bytes | bytearray) -> str:
+        """Scan the part of `body` that was not scanned before; returns the problem, or an empty string."""
+        self.scanner.feed(body[self._scanned_bytes :])
+        self._scanned_bytes = len(body)
+        return self.scanner.problem
+
+    def feed(self, chunk: bytes) -> str:
+        """Check a further part of the body; returns the problem, or an empty string."""
+        self.scanner.feed(chunk)
+        return self._problem()
+
+    def finish(self) -> str:
+        """Check the end of the body; returns the problem, or an empty string."""
+        self.scanner.finish()
+        return self._problem()
+
+    def _problem(self) -> str:
+        model = self.scanner.model
+        if self.expected is not None and model is not None and model != self.expected:
+            return "the form and x-model, or the query, name different models"
+        return self.scanner.problem
+
+
+class JsonCheck:
+    """No further string in the body may read `model`: parsers use the last of several values, or the first."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> str:
+        """Check a further part of the body; returns the problem, or an empty string."""
+        data = self._rest + chunk
+        self._rest = data[-MAX_STRING_BYTES + 1 :]
+        if MODEL_STRING.search(data):
+            return "the body contains the string `model` again; send `model` first, in a smaller body"
+        return ""
+
+    def finish(self) -> str:
+        """The end of the body is not checked: incomplete JSON has no meaning to any parser."""
+        return ""
