@@ -6,6 +6,7 @@ no longer accepted, one a line. All files are read again when they change, so th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,9 @@ PRIVATE_KEY = "tls.key"
 CERTIFICATE = "tls.crt"
 AUTHORITIES = "ca.crt"
 REVOKED = "revoked"
+
+CHECK_S = 5.0
+"""Interval (s) between two checks for changed files."""
 
 REMEDY = "make the directory with `penstock certs issue`"
 
@@ -62,6 +66,12 @@ class IdentityFiles:
         """Unix time (s) at which the certificate of this process expires."""
         return self.sessions.identity.peer.not_after
 
+    async def keep_fresh(self) -> None:
+        """Checks for changed files until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.reload()
+
     def reload(self) -> bool:
         """Loads the files again if they have changed; whether a new identity is in use. A bad change is logged."""
         stamps = self._stamp()
@@ -81,13 +91,7 @@ class IdentityFiles:
         return tuple(file_stamp(self.directory / name) for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED))
 
     def _load(self) -> Identity:
-        key = read_file(self.directory / PRIVATE_KEY, "private key", REMEDY)
-        certificate = read_file(self.directory / CERTIFICATE, "certificate", REMEDY, public=True)
-        trust = load_trust(self.directory)
-        try:
-            identity = Identity(key, certificate, trust, self._clock())
-        except BadIdentity as error:
-            raise BadSecret(f"{self.directory}: {error}; {REMEDY}") from None
+        identity = load_identity(self.directory, self._clock())
         found = (identity.id.role, identity.id.name, identity.id.region)
         if found != self._expected:
             raise BadSecret(
@@ -95,6 +99,21 @@ class IdentityFiles:
                 f"{' '.join(filter(None, self._expected))}; {REMEDY}"
             )
         return identity
+
+
+def load_identity(directory: Path, now: float) -> Identity:
+    """Returns the identity in a directory; `now` is Unix time, in seconds.
+
+    Raises:
+        BadSecret: a file cannot be used; the message names it and the remedy.
+    """
+    key = read_file(directory / PRIVATE_KEY, "private key", REMEDY)
+    certificate = read_file(directory / CERTIFICATE, "certificate", REMEDY, public=True)
+    trust = load_trust(directory)
+    try:
+        return Identity(key, certificate, trust, now)
+    except BadIdentity as error:
+        raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 
 
 def load_trust(directory: Path) -> TrustBundle:

@@ -6,14 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-from penstock.wire.signing import MIN_KEY_BYTES, FleetKey
-
 MAX_FILE_BYTES = 64 * 1024
 """Maximum size of a file of secrets."""
 
 REMEDY = "create one with `openssl rand -hex 32`"
-
-_FLEET_KEY_REMEDY = f"{REMEDY} and give the same file to every agent and control plane"
 
 
 class BadSecret(Exception):
@@ -25,7 +21,7 @@ def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY)
 
     Args:
         path: the file; users other than its owner and group must not have access.
-        what: name of the secret for messages, such as "fleet key".
+        what: name of the secret for messages, such as "admin token".
         min_bytes: minimum length of a secret; a shorter one could be guessed.
         remedy: how to obtain a secret, for messages.
 
@@ -54,15 +50,6 @@ def read_secret(path: Path, what: str, *, min_bytes: int) -> bytes:
     if len(secrets) > 1:
         raise BadSecret(f"{path}: the {what} must be one line; {REMEDY}")
     return secrets[0]
-
-
-def load_fleet_key(path: Path) -> FleetKey:
-    """Read the fleet key, which agents and control planes share: one key per line, newest first.
-
-    Raises:
-        BadSecret: the file is unusable.
-    """
-    return FleetKey(*read_secrets(path, "fleet key", min_bytes=MIN_KEY_BYTES, remedy=_FLEET_KEY_REMEDY))
 
 
 def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> bytes:

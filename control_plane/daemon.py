@@ -43,6 +43,7 @@ from control_plane.auth.authentication import Access
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
+from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
@@ -63,7 +64,7 @@ from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
@@ -83,7 +84,7 @@ class ControlPlane:
     Args:
         store: the fleet's configuration store.
         member: name and base URL of this control plane.
-        key: the fleet key.
+        sessions: the identity of this control plane, and what it shares with other processes.
         policy_reader: reads the policy bundle.
         rng: source of jitter.
         webhook_secret: verifies webhook deliveries of the policy repository; None rejects all deliveries.
@@ -95,13 +96,14 @@ class ControlPlane:
         store: ConfigStore,
         member: Member,
         *,
-        key: FleetKey,
+        sessions: Sessions,
         policy_reader: BundleReader,
         rng: Random,
         webhook_secret: WebhookSecret | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self._store = store
+        self._sessions = sessions
         clock = steady_unix_clock()
         self.metrics = ControlPlaneMetrics()
         self.audit = AuditLog(store)
@@ -113,7 +115,8 @@ class ControlPlane:
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
-        self._link = LeaderClient(member, key, trust=trust)
+        self._link = LeaderClient(member, sessions, trust=trust)
+        self._callers = ForwardedCallers(sessions, clock)
         self.campaign = LeaderElector(
             store,
             member,
@@ -137,7 +140,7 @@ class ControlPlane:
         self.view = FleetView(self.policies, self.staging, fleet, planning, self._mirrors.plans, clock)
         self.reporter = StatusReporter(self.view, self.campaign, self.policies, self.ledger, planning, self._mirrors)
         self._intake = ReportIntake(
-            key, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
+            sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
         self.events = EventLog(clock)
         self._history = PlanHistory()
@@ -195,7 +198,7 @@ class ControlPlane:
             # These routers require no caller: their responses hold no fleet data, or their requests are signed.
             open_routers=(
                 health_routes.routes(reporter, self.policies, self.metrics),
-                reports_routes.routes(self._intake),
+                reports_routes.routes(self._intake, self._sessions),
                 webhook_routes.routes(self._webhook),
             ),
             guarded_routers=(
@@ -216,6 +219,7 @@ class ControlPlane:
             idempotency_store=self._idempotency_store,
             campaign=self.campaign,
             link=self._link,
+            callers=self._callers,
         )
 
     @property

@@ -18,8 +18,9 @@ from fastapi import FastAPI
 from adapters.etcd.etcd_connection import Tls
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.secret_file import load_fleet_key
+from adapters.identity_files import IdentityFiles
 from adapters.store.members import Member
+from adapters.store.signed_store import SignedStore
 from control_plane.api.client_connections import BoundedConnection
 from control_plane.api.forwarded_for import behind_proxies
 from control_plane.api.tls_certificate import Certificate, trust_context
@@ -34,6 +35,7 @@ from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.webhook_secret import load_webhook_secret
 from control_plane.settings import ControlPlaneSettings, HostPort
+from penstock.wire.identity import ProcessRole
 
 DRAIN_S = 2
 """Time (s) that requests in progress have to complete at shutdown."""
@@ -59,7 +61,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
 
 async def _serve(settings: ControlPlaneSettings) -> None:
-    key = load_fleet_key(settings.fleet_key_file)
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name)
     http = httpx.AsyncClient()
     access = _access(settings, http)
     certificate = _certificate(settings)
@@ -70,11 +72,12 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     listener = _listen(settings.listen)
     scheme = "https" if certificate is not None else "http"
     url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
-    store = EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
+    etcd = EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
+    store = SignedStore(etcd, identity.sessions, prefix=settings.etcd_prefix)
     control_plane = ControlPlane(
         store,
         Member(settings.name, url),
-        key=key,
+        sessions=identity.sessions,
         policy_reader=_reader(settings),
         rng=Random(),
         webhook_secret=webhook_secret,
@@ -91,7 +94,10 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     campaign = await control_plane.start()
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
-    background = [asyncio.create_task(geoip.keep_reloading(), name="geoip")]
+    background = [
+        asyncio.create_task(geoip.keep_reloading(), name="geoip"),
+        asyncio.create_task(identity.keep_fresh(), name="identity"),
+    ]
     if certificate is not None and config.ssl is not None:
         background.append(asyncio.create_task(certificate.keep_reloading(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from control_plane.auth.callers import Role
 from control_plane.policy.source.repository_url import url_error
@@ -128,6 +129,8 @@ class ControlPlaneSettings(BaseSettings):
         tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ]
     """Addresses of the etcd members, as host:port, comma-separated."""
+    etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
+    """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
     etcd_ca_file: Path | None = None
     """PEM file of the authorities that sign etcd's certificates. Default: no TLS."""
     etcd_certificate_file: Path | None = None
@@ -147,8 +150,9 @@ class ControlPlaneSettings(BaseSettings):
     """Interval (s, 1 to 3600) between two polls of the repository. A webhook triggers a poll at once."""
     policy_webhook_secret_file: Path | None = None
     """File with the secret that signs the repository's webhooks, one line. Default: webhooks are rejected."""
-    fleet_key_file: Path
-    """File with the fleet key, which control planes and agents share: one key per line, newest first."""
+    identity_dir: Path
+    """Directory with the certificate of this control plane (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue`
+    writes it; reloaded when it changes."""
     admin_token_file: Path
     """File with the admin token, one line. Its holder has the role admin; use `api_keys_file` for individual
     callers."""

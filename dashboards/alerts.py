@@ -125,8 +125,8 @@ ALERTS = (
         summary="No agent of {{ $labels.region }} has reported for {{ $value | humanizeDuration }}",
         impact="None directly; the plan goes by old numbers there, and trusts them less and less.",
         runbook="""
-            1. Panel "Reports": are its reports refused (`bad_signature`: another fleet key; `malformed` or `stale`:
-               another version, or two agents of one name), or do none arrive?
+            1. Panel "Reports": are its reports refused, or do none arrive? `bad_signature`: the certificate is of
+               another fleet, expired or revoked; `malformed`: another version; `stale`: two agents of one name.
             2. None arrive: can its agents reach the leader's address? Their logs name the error.
         """,
     ),

@@ -183,7 +183,8 @@ CONTROL_PLANE = Row(
             Prose(
                 "Reports",
                 "Reports a second that control planes were sent, by what became of them.",
-                "`bad_signature`: fleet keys differ, or somebody tries. `stale`: two agents share a name. "
+                "`bad_signature`: a certificate of another fleet, expired or revoked, or an attack. "
+                "`stale`: two agents share a name. "
                 "`not_leader` for seconds after a change of leader is how agents find the new one.",
             ),
             [Query("sum by (outcome) (rate(penstock_reports_total[1m]))", "{{outcome}}")],

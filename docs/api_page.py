@@ -17,7 +17,9 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from docs.reference_tables import Schema, attribute_docstrings, cell, classes, default_text, table, type_text
-from penstock.wire.signing import FleetKey
+from penstock.wire.authority import standalone_identity
+from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.session import Sessions
 
 STRUCT_PACKAGES = ("penstock", "adapters", "control_plane")
 """Packages with the classes of requests and responses."""
@@ -56,10 +58,11 @@ def api_page() -> str:
 @cache
 def description() -> dict[str, Any]:
     """Return the OpenAPI description of a control plane that is not started."""
+    id_ = SpiffeId("reference", ProcessRole.CONTROL_PLANE, "reference")
     control_plane = ControlPlane(
         MemoryStore(),
         Member("reference", "http://localhost"),
-        key=FleetKey(bytes(32)),
+        sessions=Sessions(standalone_identity(id_, 1.0e9)),
         policy_reader=FolderReader(Path("policies")),
         rng=Random(0),
     )

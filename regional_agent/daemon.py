@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from adapters.secret_file import load_fleet_key
+from adapters.identity_files import IdentityFiles
+from penstock.wire.identity import ProcessRole
 from regional_agent.config.file_descriptors import raise_limit, shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.http.limits import Limits
@@ -61,10 +62,12 @@ async def serve(settings: AgentSettings) -> None:
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics()
     pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
-    key = load_fleet_key(settings.fleet_key_file)
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
     rng = Random()
     access_log = _access_log(settings, rng)
-    async with AgentRuntime(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as runtime:
+    async with AgentRuntime(
+        settings, sessions=identity.sessions, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng
+    ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         proxy = Proxy(
             runtime.router,
@@ -78,7 +81,7 @@ async def serve(settings: AgentSettings) -> None:
             access_log=access_log,
         )
         proxy.start()
-        reloading = asyncio.create_task(keep_reloading(tls.parts))
+        reloading = [asyncio.create_task(keep_reloading(tls.parts)), asyncio.create_task(identity.keep_fresh())]
         admission, readiness = runtime.admission, runtime.readiness
         admin = AdminService(
             proxy,
@@ -114,7 +117,8 @@ async def serve(settings: AgentSettings) -> None:
         cut = await drain_all([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
-        reloading.cancel()
+        for task in reloading:
+            task.cancel()
         proxy.stop()
         pool.close()
         peer_pool.close()

@@ -16,10 +16,11 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
+from adapters.store.signed_store import SignedStore
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
@@ -60,7 +61,7 @@ class AgentRuntime:
         self,
         settings: AgentSettings,
         *,
-        key: FleetKey,
+        sessions: Sessions,
         pool: UpstreamPool,
         metrics: AgentMetrics,
         rng: Random,
@@ -71,7 +72,7 @@ class AgentRuntime:
 
         Args:
             settings: of this agent.
-            key: signs and verifies what agents and control planes send each other.
+            sessions: the identity of this agent, and what it shares with other processes.
             pool: connections to endpoints and control planes.
             metrics: what this agent exports to Prometheus.
             rng: jitter and random choices.
@@ -92,7 +93,9 @@ class AgentRuntime:
         region, name, clock = settings.region, settings.name, time.monotonic
         _make_state_dir(settings.state_dir)
         self._epoch = next_epoch(settings.state_dir, time.time())
-        self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
+        self._store: ConfigStore = store or SignedStore(
+            EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings)), sessions, prefix=settings.etcd_prefix
+        )
 
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
@@ -115,14 +118,14 @@ class AgentRuntime:
 
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
-        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)
+        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng, sessions)
         credits = CreditLedger(
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
         self.peers = PeerProber(
             region,
             name,
-            key,
+            sessions,
             peer_pool or pool,
             self._directory,
             rng,
@@ -130,7 +133,7 @@ class AgentRuntime:
             on_credit=self.queue.credit_arrived,
             clock=clock,
         )
-        self.responder = ProbeResponder(region, name, key, self.config, self.endpoints, self.queue, credits)
+        self.responder = ProbeResponder(region, name, sessions, self.config, self.endpoints, self.queue, credits)
 
         chooser = EndpointChooser(rng)
         self.admission = Admission(
@@ -140,7 +143,7 @@ class AgentRuntime:
             Quotas(lambda: len(self._agents_here())),
             self.demand,
             expectations=chooser.expectations,
-            key=key,
+            sessions=sessions,
             rng=rng,
         )
         self.router = Router(
@@ -152,7 +155,6 @@ class AgentRuntime:
             self.peers,
             self.admission,
             chooser,
-            key=key,
             rng=rng,
             clock=clock,
         )
@@ -173,7 +175,7 @@ class AgentRuntime:
             self.tally,
             clock=clock,
         )
-        self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._reports.build)
+        self._reporter = Reporter(self._store, settings.control_plane_urls, pool, sessions, rng, self._reports.build)
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()
@@ -211,7 +213,9 @@ class AgentRuntime:
         """
         settings = self._settings
         self._peer_url = settings.advertise_peer_url or peer_url
-        member = AgentMember(settings.region, settings.name, self._peer_url, admin_url, self._epoch)
+        member = AgentMember(
+            settings.region, settings.name, self._peer_url, admin_url, self._epoch, self.responder.certificate
+        )
         self._registration = Registration(
             self._store,
             keys.agent(settings.region, settings.name),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire import probe, route_context
+from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints import endpoint_registration
 from regional_agent.endpoints.endpoint_registration import Registrations
@@ -31,6 +31,8 @@ JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
 PROBE_PATH: Final = probe.PATH.encode()
+IDENTITY_PATH: Final = identity.PATH.encode()
+CERTIFICATE_HEADER: Final = identity.HEADER.encode()
 ROUTE_HEADER: Final = route_context.HEADER.encode()
 
 READS: Final = frozenset({b"GET", b"HEAD"})
@@ -161,8 +163,11 @@ class PeerService(_Service):
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Answer a probe, or proxy a forwarded request to an endpoint of this region; it is not forwarded again."""
         if request.path == PROBE_PATH and request.method == b"GET":
-            status, body = self._responder.answer(request.header(probe.HEADER.encode()))
+            certificate = request.header(CERTIFICATE_HEADER)
+            status, body = self._responder.answer(request.header(probe.HEADER.encode()), certificate)
             connection.respond(status, [TEXT], body)
+        elif request.path == IDENTITY_PATH and request.method in READS:
+            connection.respond(200, [TEXT], self._responder.certificate.encode())
         elif request.header(ROUTE_HEADER) is not None and _is_proxied(request):
             context = self._admission.context_from_peer(request, self._proxy.clock())
             if isinstance(context, RequestContext):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 DEFAULT_PREFIX = "/penstock/"
 """What every key starts with, unless the settings name another prefix for a fleet."""
 
 ROOT = DEFAULT_PREFIX + "v1/"
 
 FLEET = ROOT + "fleet"
-"""Names the fleet that the prefix belongs to; written once, by its first control plane."""
+"""Signed by each leader: a control plane of another fleet, which cannot verify the signature, does not lead."""
 
 LEADER = ROOT + "leader"
 """Held with the leader's lease; its create revision is the fencing epoch."""
@@ -39,6 +41,16 @@ IDEMPOTENCY_RECORDS = ROOT + "idempotency/"
 
 AUDIT_BLOCK = 100
 """Audit entries under one prefix, so that a page of them can be read without the rest."""
+
+
+_PREFIX = re.compile(r"/([a-zA-Z0-9._-]{1,64}/){1,4}")
+
+
+def key_prefix(text: str) -> str:
+    """Returns a prefix of keys if it is valid; raises ValueError."""
+    if _PREFIX.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no prefix of keys; write one to four names between slashes, such as /penstock/")
+    return text
 
 
 _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, AUDIT_HEAD))

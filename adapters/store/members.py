@@ -42,3 +42,5 @@ class AgentMember(msgspec.Struct, frozen=True):
     """Base URL of its metrics and status."""
     epoch: int
     """Which incarnation of that name this is; a restarted agent has a larger one."""
+    certificate: str = ""
+    """DER in base64. Other agents accept this agent's route contexts from the start, before it has probed them."""

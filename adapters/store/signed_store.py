@@ -13,6 +13,7 @@ import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -38,6 +39,9 @@ MARK = b"penstock-signed-1"
 MAX_CLOCK_SKEW_S = 300.0
 """A value signed further in the future than this (s) is not accepted."""
 
+MAX_READ_S = 30.0
+"""A reply may arrive this long (s) after a newer value did by another way, such as a watch."""
+
 UNAUTHENTIC = b""
 """Read in place of a value whose signature is missing or wrong."""
 
@@ -46,6 +50,20 @@ _log = structlog.get_logger(__name__)
 
 class BadValue(Exception):
     """A stored value is not signed as it must be; the message states the reason."""
+
+
+class _Newest(NamedTuple):
+    """The newest value seen under a key."""
+
+    at_ms: int
+    """Time of signing (Unix time, ms)."""
+    mod_revision: int
+    seen_at: float
+    """Unix time (s)."""
+
+    def overtook(self, item: KeyValue, now: float) -> bool:
+        """Whether an older value was read before this one was written, and its reply arrived after this one."""
+        return item.mod_revision < self.mod_revision and now - self.seen_at <= MAX_READ_S
 
 
 class SignedStore:
@@ -74,8 +92,8 @@ class SignedStore:
         self._sessions = sessions
         self._prefix = prefix
         self._clock = clock
-        self._newest: dict[str, int] = {}
-        """Time of signing (ms) of the newest value seen under each key that changes."""
+        self._newest: dict[str, _Newest] = {}
+        """The newest value seen under each key that changes."""
         self.rejected = 0
         """Values that were not authentic, since the start."""
 
@@ -135,7 +153,8 @@ class SignedStore:
     def _signed(self, write: Put | Delete) -> Put | Delete:
         if isinstance(write, Delete):
             return Delete(self._stored_key(write.key))
-        at_ms = max(int(self._clock() * 1000), self._newest.get(write.key, 0) + 1)
+        newest = self._newest.get(write.key)
+        at_ms = max(int(self._clock() * 1000), newest.at_ms + 1 if newest is not None else 0)
         identity = self._sessions.identity
         signature = identity.sign(_message(write.key, at_ms, write.value))
         head = b" ".join((MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature)))
@@ -145,15 +164,17 @@ class SignedStore:
         item = self._renamed(item)
         try:
             payload, at_ms, writer = self._opened(item.key, item.value)
-            if at_ms < self._newest.get(item.key, 0):
+            newest = self._newest.get(item.key)
+            is_older = newest is not None and at_ms < newest.at_ms
+            if newest is not None and is_older and not newest.overtook(item, self._clock()):
                 raise BadValue(f"{writer.id} signed it before a value that was in force here already")
         except BadValue as reason:
             self.rejected += 1
             _log.warning("stored value ignored: it is not authentic", key=item.key, reason=str(reason))
             payload = UNAUTHENTIC
         else:
-            if keys.is_replaceable(item.key):
-                self._newest[item.key] = at_ms
+            if keys.is_replaceable(item.key) and not is_older:
+                self._newest[item.key] = _Newest(at_ms, item.mod_revision, self._clock())
         return msgspec.structs.replace(item, value=payload)
 
     def _opened(self, key: str, value: bytes) -> tuple[bytes, int, Peer]:

@@ -16,6 +16,7 @@ from control_plane.api.responses import install_error_handlers
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
+from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
 
@@ -32,6 +33,7 @@ def create_app(
     idempotency_store: IdempotencyStore,
     campaign: LeaderElector,
     link: LeaderClient,
+    callers: ForwardedCallers,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
 
@@ -42,6 +44,7 @@ def create_app(
         idempotency_store: responses of requests that carried an Idempotency-Key.
         campaign: which control plane leads.
         link: forwards requests to the leader.
+        callers: verifies the callers of requests that other control planes forward.
 
     Raises:
         UnguardedRoute: a route of `guarded_routers` requires no caller.
@@ -71,6 +74,6 @@ def create_app(
     # The middleware added last receives a request first.
     app.add_middleware(AuthenticatedBodies, access=access, open_paths=open_paths)
     app.add_middleware(Idempotency, access=access, store=idempotency_store)
-    app.add_middleware(LeaderForwarding, campaign=campaign, link=link, access=access)
+    app.add_middleware(LeaderForwarding, campaign=campaign, link=link, access=access, callers=callers)
     app.add_middleware(BodyLimits)
     return app

@@ -55,9 +55,7 @@ class Idempotency:
             return
         headers = Headers(scope=scope)
         key = headers.get(HEADER)
-        client = scope.get("client")
-        address = client[0] if client else ""
-        caller = await self._access.identify(headers.get("authorization", ""), address) if key is not None else None
+        caller = await self._access.caller_of(scope) if key is not None else None
         if key is None or caller is None:
             await self._app(scope, receive, send)
             return

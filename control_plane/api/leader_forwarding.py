@@ -20,13 +20,17 @@ from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
 from control_plane.auth.authentication import Access
-from control_plane.leadership.leader_client import HOP_HEADER, LeaderClient, LeaderResponse, LeaderUnavailable
+from control_plane.auth.callers import Caller
+from control_plane.leadership import forwarded_caller
+from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
+from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector
+from penstock.wire import identity
 
 RETRY_S = 2
 """Retry-After (s) of a response without a leader: an election takes about that long."""
 
-REQUEST_HEADERS = ("authorization", "accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
+REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
 """Request headers that are forwarded."""
 
 RESPONSE_HEADERS = (
@@ -82,13 +86,17 @@ class LeaderForwarding:
         campaign: which control plane receives the reports.
         link: sends requests to the leader.
         access: authenticates callers.
+        callers: verifies the callers of forwarded requests.
     """
 
-    def __init__(self, app: ASGIApp, campaign: LeaderElector, link: LeaderClient, access: Access) -> None:
+    def __init__(
+        self, app: ASGIApp, campaign: LeaderElector, link: LeaderClient, access: Access, callers: ForwardedCallers
+    ) -> None:
         self._app = app
         self._campaign = campaign
         self._link = link
         self._access = access
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -96,42 +104,70 @@ class LeaderForwarding:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        hop = self._link.verify_hop(headers.get(HOP_HEADER))
-        if hop is not None:
-            await self._answer_forwarded(hop.client, scope, receive, send)
+        token = headers.get(forwarded_caller.HEADER)
+        if token is not None:
+            await self._answer_forwarded(token, headers, scope, receive, send)
             return
         rule, authority = _rule(scope), self._campaign.authority
-        if rule is None or authority is self._campaign.member or not await self._is_authenticated(headers, scope):
+        if rule is None or authority is self._campaign.member:
+            await self._app(scope, receive, send)
+            return
+        caller = await self._access.identify(headers.get("authorization", ""), _client(scope))
+        if caller is None:
+            # The route rejects the request, and counts the failed login.
             await self._app(scope, receive, send)
         elif authority is not None:
-            await self._forward(rule, authority, headers, scope, receive, send)
+            await self._forward(rule, authority, caller, headers, scope, receive, send)
         elif rule.local_fallback:
             await self._app(scope, receive, send)
         else:
             detail = "no control plane leads, so the health and load of the fleet are unknown; try again"
             await problem_response(503, detail, {"retry-after": str(RETRY_S)}, leader=None)(scope, receive, send)
 
-    async def _answer_forwarded(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_forwarded(self, token: str, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that another control plane forwarded; 503 if this one is not the leader."""
         if self._campaign.authority is not self._campaign.member:
             detail = f"the request was forwarded to {self._campaign.member.name}, which does not lead; try again"
             await problem_response(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
             return
-        state = {**scope.get("state", {}), "forwarded": True}
-        await self._app({**scope, "client": (client, 0), "state": state}, receive, send)
+        body = await read_body(receive)
+        if body is None:
+            return
+        digest = request_digest(scope["method"], _target(scope), body)
+        try:
+            forwarded = self._callers.accept(token, headers.get(identity.HEADER, ""), digest)
+        except ForgedCaller as error:
+            detail = f"the forwarded request is not signed by a control plane of this fleet: {error}"
+            await problem_response(401, detail)(scope, receive, send)
+            return
+        state = {**scope.get("state", {}), "forwarded": True, "caller": forwarded.caller}
+        scope = {**scope, "client": (forwarded.client, 0), "state": state}
+        await self._app(scope, replay_body(body, receive), send)
 
     async def _forward(
-        self, rule: ForwardingRule, leader: Member, headers: Headers, scope: Scope, receive: Receive, send: Send
+        self,
+        rule: ForwardingRule,
+        leader: Member,
+        caller: Caller,
+        headers: Headers,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         body = await read_body(receive)
         if body is None:
             return
         forwarded = {name: headers[name] for name in REQUEST_HEADERS if name in headers}
-        query = scope["query_string"].decode("latin-1")
-        target = quote(scope["path"]) + (f"?{query}" if query else "")
         try:
             reply = await self._link.forward(
-                leader, scope["method"], target, forwarded, body, client=_client(scope), within_s=rule.timeout_s
+                leader,
+                scope["method"],
+                _target(scope),
+                forwarded,
+                body,
+                caller=caller,
+                client=_client(scope),
+                within_s=rule.timeout_s,
             )
         except LeaderUnavailable as error:
             if rule.local_fallback:
@@ -140,16 +176,12 @@ class LeaderForwarding:
                 await _leader_unavailable(leader, str(error))(scope, receive, send)
             return
         if reply.status == 401:
-            reason = "it rejects your credential, which is valid here: configure the same callers everywhere"
+            reason = "it does not accept this control plane's certificate: check both, and the clocks"
             await _leader_unavailable(leader, reason)(scope, receive, send)
         elif rule.local_fallback and reply.status >= 500:
             await self._app(scope, replay_body(body, receive), send)
         else:
             await _send_reply(reply, send)
-
-    async def _is_authenticated(self, headers: Headers, scope: Scope) -> bool:
-        """Whether the caller is valid here. The route rejects and counts the others."""
-        return await self._access.identify(headers.get("authorization", ""), _client(scope)) is not None
 
 
 def _rule(scope: Scope) -> ForwardingRule | None:
@@ -157,6 +189,12 @@ def _rule(scope: Scope) -> ForwardingRule | None:
         if method == scope["method"] and pattern.match(scope["path"]):
             return rule
     return None
+
+
+def _target(scope: Scope) -> str:
+    """Path and query of a request, written the same way by the follower and by the leader."""
+    query = scope["query_string"].decode("latin-1")
+    return quote(scope["path"]) + (f"?{query}" if query else "")
 
 
 def _client(scope: Scope) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.api.body_replay import replay_body
@@ -64,11 +63,9 @@ class AuthenticatedBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http" and scope["path"] not in self._open_paths:
-            client = scope.get("client")
-            authorization = Headers(scope=scope).get("authorization", "")
-            if await self._access.identify(authorization, client[0] if client else "") is None:
-                receive = replay_body(b"", receive)
+        is_guarded = scope["type"] == "http" and scope["path"] not in self._open_paths
+        if is_guarded and await self._access.caller_of(scope) is None:
+            receive = replay_body(b"", receive)
         await self._app(scope, receive, send)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from typing import Any
+
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.api_keys import ApiKeys
 from control_plane.auth.callers import Caller, Role
@@ -53,6 +56,15 @@ class Access:
             return await self._oidc.caller(credential)
         except BadToken as error:
             raise Unidentified(str(error)) from None
+
+    async def caller_of(self, scope: MutableMapping[str, Any]) -> Caller | None:
+        """Return the caller of an ASGI request for a middleware, as `identify`; forwarded requests have one already."""
+        known = scope.get("state", {}).get("caller")
+        if isinstance(known, Caller):
+            return known
+        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        client = scope.get("client")
+        return await self.identify(authorization.decode("latin-1"), client[0] if client else "")
 
     async def identify(self, authorization: str, address: str) -> Caller | None:
         """Return the caller for a middleware; None if the route will reject the request, which also counts the failure.

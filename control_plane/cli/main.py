@@ -17,6 +17,7 @@ _COMMANDS = "control_plane.cli.commands"
 
 COMMANDS = {
     "serve": f"{_COMMANDS}.serve_command:serve",
+    "certs": f"{_COMMANDS}.certs_commands:app",
     "status": f"{_COMMANDS}.status_command:status",
     "endpoints": f"{_COMMANDS}.endpoints_commands:endpoints",
     "explain": f"{_COMMANDS}.explain_command:explain",

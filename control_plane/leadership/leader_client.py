@@ -1,4 +1,4 @@
-"""Forwarding of API requests to the leader: with the caller's own credential, over one hop, within a bounded time.
+"""Forwarding of API requests to the leader: with a signed statement of the caller, over one hop, within a bounded time.
 
 Agents report to the leader, so requests that need reports are answered by the leader, whichever control plane receives
 them (ADR 9).
@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import httpx
 import msgspec
@@ -17,9 +18,12 @@ import structlog
 
 from adapters.store.members import Member
 from control_plane.auth.admin_token import may_resend_credential
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
-
-HOP_HEADER = "x-penstock-hop"
+from control_plane.auth.callers import Caller
+from control_plane.leadership import forwarded_caller
+from control_plane.leadership.forwarded_caller import request_digest, seal_caller
+from penstock.wire import identity
+from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
+from penstock.wire.session import Session, Sessions
 
 CONNECT_TIMEOUT_S = 1.0
 """Timeout (s) to connect to the leader, and to wait for a free connection while all are in use."""
@@ -30,21 +34,7 @@ MAX_CONNECTIONS = 64
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 """Maximum size of a response; the status of a thousand regions has a few MiB."""
 
-MAX_HOP_AGE_S = 60.0
-"""Maximum age (s) of a hop; allows for clock skew between control planes."""
-
 _log = structlog.get_logger(__name__)
-
-
-class Hop(msgspec.Struct, frozen=True):
-    """Signed metadata of a request that one control plane forwards to another."""
-
-    by: str
-    """Name of the forwarding control plane."""
-    client: str
-    """Address of the client; failed logins count against it."""
-    at: float
-    """Unix time (s)."""
 
 
 class LeaderResponse(msgspec.Struct, frozen=True):
@@ -64,7 +54,7 @@ class LeaderClient:
 
     Args:
         member: this control plane.
-        key: the fleet's secret.
+        sessions: of this control plane.
         trust: certificate authorities to trust; None: the system's.
         clock: Unix time, in seconds.
     """
@@ -72,13 +62,15 @@ class LeaderClient:
     def __init__(
         self,
         member: Member,
-        key: FleetKey,
+        sessions: Sessions,
         *,
         trust: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._member = member
-        self._key = key
+        self._sessions = sessions
+        self._sessions_by_url: dict[str, Session] = {}
+        """The session with the last leader, by its URL."""
         self._clock = clock
         self._reachable = True
         self._http = httpx.AsyncClient(
@@ -101,6 +93,7 @@ class LeaderClient:
         headers: Mapping[str, str],
         body: bytes = b"",
         *,
+        caller: Caller,
         client: str,
         within_s: float,
     ) -> LeaderResponse:
@@ -108,7 +101,8 @@ class LeaderClient:
 
         Args:
             target: path and query.
-            headers: as the client sent them, its credential included.
+            headers: as the client sent them, without its credential.
+            caller: whom this control plane authenticated.
             client: address of the client.
             within_s: timeout (s) of the whole exchange.
 
@@ -116,12 +110,14 @@ class LeaderClient:
             LeaderUnavailable: there is no response.
         """
         if not may_resend_credential(self._member.url, leader.url):
-            raise LeaderUnavailable("its URL is plain http, and a credential received over TLS is not sent without TLS")
-        hop = Hop(self._member.name, client, self._clock())
-        sent = {**headers, HOP_HEADER: self._key.seal(Purpose.HOP, msgspec.json.encode(hop))}
+            raise LeaderUnavailable("its URL is plain http, and a request received over TLS is not sent without TLS")
         try:
             async with asyncio.timeout(within_s):
-                reply = await self._exchange(method, leader.url + target, sent, body)
+                reply = await self._signed(leader, method, target, headers, body, caller, client)
+                if reply.status == 401:
+                    # The leader may have another certificate by now.
+                    self._sessions_by_url.clear()
+                    reply = await self._signed(leader, method, target, headers, body, caller, client)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             reason = str(error) or type(error).__name__
             raise self._unavailable(leader, f"it cannot be reached ({reason}); the request was not executed") from None
@@ -141,15 +137,40 @@ class LeaderClient:
                     raise httpx.ReadError(f"more than {MAX_RESPONSE_BYTES} bytes")
             return LeaderResponse(response.status_code, dict(response.headers), bytes(received))
 
-    def verify_hop(self, sealed: str | None) -> Hop | None:
-        """Return the hop of a forwarded request; None if it is missing, expired or not signed with the fleet key."""
-        if sealed is None:
-            return None
+    async def _session(self, leader: Member) -> Session:
+        """The session with the leader; raises LeaderUnavailable unless a control plane of that name has the address."""
+        known = self._sessions_by_url.get(leader.url)
+        if known is not None:
+            with suppress(BadIdentity):
+                return self._sessions.session_with(known.peer.certificate, self._clock())
+        reply = await self._exchange("GET", leader.url + identity.PATH, {}, b"")
         try:
-            hop = msgspec.json.decode(self._key.open(Purpose.HOP, sealed), type=Hop)
-        except (BadSignature, msgspec.DecodeError):
-            return None
-        return hop if abs(self._clock() - hop.at) <= MAX_HOP_AGE_S else None
+            session = self._sessions.session_with(decode_certificate(reply.body), self._clock())
+        except BadIdentity as error:
+            raise self._unavailable(leader, f"its certificate is not valid, so nothing was sent: {error}") from None
+        if (session.peer.id.role, session.peer.id.name) != (ProcessRole.CONTROL_PLANE, leader.name):
+            raise self._unavailable(leader, f"{session.peer.id} has its address, so nothing was sent")
+        self._sessions_by_url = {leader.url: session}
+        return session
+
+    async def _signed(
+        self,
+        leader: Member,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        caller: Caller,
+        client: str,
+    ) -> LeaderResponse:
+        session = await self._session(leader)
+        digest = request_digest(method, target, body)
+        signed = {
+            **headers,
+            forwarded_caller.HEADER: seal_caller(caller, client, digest, session, self._clock()),
+            identity.HEADER: encode_certificate(self._sessions.identity.peer.certificate),
+        }
+        return await self._exchange(method, leader.url + target, signed, body)
 
     def _unavailable(self, leader: Member, reason: str) -> LeaderUnavailable:
         if self._reachable:

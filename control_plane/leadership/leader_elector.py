@@ -1,6 +1,7 @@
 """Campaigns for leadership and holds it: the IO around the state machine of `leader_election`.
 
-The leader key is created with a lease and expires with it. Its create revision is the fencing epoch.
+The leader key is created with a lease and expires with it. Its create revision is the fencing epoch. The key
+`fleet` keeps control planes of another fleet, which use the same etcd by mistake, from leading.
 """
 
 from __future__ import annotations
@@ -157,9 +158,18 @@ class LeaderElector:
         self._enter(ElectionEvent.VACANT)
         sent_at = self._clock()
         try:
+            fleet = await self._store.get(keys.FLEET)
+            if fleet is not None and not fleet.value:
+                self._reject_store()
+                return False
             self._lease_id = await self._store.grant_lease(LEASE_TTL_S)
+            # Every leader signs the fleet's key anew, so that it outlives the certificates of earlier leaders.
             made = await self._store.commit(
-                [SameKey(keys.LEADER, 0)], [Put(keys.LEADER, encode(self.member), self._lease_id)]
+                [SameKey(keys.LEADER, 0), SameKey(keys.FLEET, fleet.create_revision if fleet is not None else 0)],
+                [
+                    Put(keys.LEADER, encode(self.member), self._lease_id),
+                    Put(keys.FLEET, self.member.name.encode()),
+                ],
             )
         except StoreError as error:
             if self._failures == 0:
@@ -173,6 +183,16 @@ class LeaderElector:
         self._won_epoch = made.revision
         self._enter(ElectionEvent.WON, epoch=made.revision, sent_at=sent_at)
         return True
+
+    def _reject_store(self) -> None:
+        if self._failures == 0:
+            _log.error(
+                "the store belongs to another fleet, so this control plane does not lead",
+                key=keys.FLEET,
+                remedy="set a different etcd_prefix; if the fleet is this one and the certificate that signed the key "
+                "is revoked or of an earlier authority, delete the key",
+            )
+        self._enter(ElectionEvent.LOST)
 
     async def _keep_lease(self) -> None:
         """Renew the lease until a renewal fails or a write is fenced."""

@@ -17,7 +17,8 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate
+from penstock.wire.session import BadSignature, Purpose, Sessions
 
 SIGNATURE_HEADER = "x-penstock-signature"
 
@@ -62,7 +63,7 @@ class ReportIntake:
     """Verifies, validates and accepts reports.
 
     Args:
-        key: the fleet's secret.
+        sessions: verify reports.
         fleet: the snapshot that reports update.
         policy: the policy in force, if there is one yet.
         leading: whether this control plane leads, and the leader's base URL where known.
@@ -72,7 +73,7 @@ class ReportIntake:
 
     def __init__(
         self,
-        key: FleetKey,
+        sessions: Sessions,
         fleet: FleetSnapshot,
         *,
         policy: Callable[[], Policy | None],
@@ -80,15 +81,19 @@ class ReportIntake:
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
-        self._key = key
+        self._sessions = sessions
         self._fleet = fleet
         self._policy = policy
         self._leading = leading
         self._metrics = metrics
         self._clock = clock
 
-    def receive(self, body: bytes, signature: str) -> ReportReceipt:
+    def receive(self, body: bytes, signature: str, certificate: str) -> ReportReceipt:
         """Accept one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
+
+        Args:
+            signature: in hexadecimal.
+            certificate: of the reporting agent, in base64.
 
         Raises:
             ReportRefused: the signature or the content is invalid, the report is stale, or there is no policy yet.
@@ -96,15 +101,20 @@ class ReportIntake:
         policy = self._policy()
         regions = policy.regions if policy is not None else {}
         try:
-            self._key.check(Purpose.REPORT, body, signature[:MAX_SIGNATURE])
-        except BadSignature:
+            session = self._sessions.session_with(decode_certificate(certificate), self._clock())
+            session.check(Purpose.REPORT, body, signature[:MAX_SIGNATURE])
+        except (BadIdentity, BadSignature) as error:
             self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
-            raise ReportRefused(401, "the signature is not the fleet's") from None
+            raise ReportRefused(401, str(error)) from None
         try:
             report = _decoder.decode(body)
         except (msgspec.DecodeError, RecursionError) as error:
             self._metrics.reported("", ReportOutcome.MALFORMED, regions)
             raise ReportRefused(400, f"not a report: {error}") from None
+        signer = session.peer.id
+        if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, report.agent, report.region):
+            self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
+            raise ReportRefused(403, f"{signer} may not report for agent {report.agent} of region {report.region}")
         if policy is None:
             raise ReportRefused(503, "no policy is in force yet, so no region is known")
         verdict = self._fleet.add_report(report, self._clock(), policy)

@@ -40,7 +40,7 @@ from lab.bench.bench_results import (
 )
 from lab.open_files import allow_many_open_files
 from lab.planet.bundle import SHIPPED_BUNDLE
-from lab.planet.configs import ADMIN_TOKEN_FILE, FLEET_KEY_FILE
+from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_identity_dir
 from lab.planet.planet import program
 from lab.planet.secret_files import write_secret, write_secrets
 from lab.quantile import quantile
@@ -112,11 +112,12 @@ class Agents:
         self._readers: list[asyncio.Task[None]] = []
 
     async def start(self, endpoint: str, directory: Path, regions: list[str]) -> None:
+        identity = str(control_plane_identity_dir(directory, "bench"))
         for number in range(PROCESSES):
             mine = [regions[at % len(regions)] for at in range(number, AGENTS, PROCESSES)]
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "lab.bench.propagation_agents", endpoint, str(directory / str(number)), *mine),
+                *("-m", "lab.bench.propagation_agents", endpoint, identity, str(directory / str(number)), *mine),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=(directory / f"agents-{number}.log").open("wb"),
@@ -186,7 +187,7 @@ def bundle(number: int) -> dict[str, str]:
 
 def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -> tuple[ServerProcess, str]:
     """A control plane that has started, and its URL."""
-    write_secrets(directory)
+    write_secrets(directory, (), ("bench",))
     url = ""
 
     def make() -> ServerProcess:
@@ -197,7 +198,7 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
             "NAME": "bench",
             "LISTEN": f"{LOOPBACK}:{port}",
             "ETCD_ENDPOINTS": endpoint,
-            "FLEET_KEY_FILE": str(directory / FLEET_KEY_FILE),
+            "IDENTITY_DIR": str(control_plane_identity_dir(directory, "bench")),
             "ADMIN_TOKEN_FILE": str(directory / ADMIN_TOKEN_FILE),
         }
         return ServerProcess(

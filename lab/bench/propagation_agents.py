@@ -1,7 +1,8 @@
 """A process of minimal agents: each watches its region's plan in etcd as a full agent does, and reports the time.
 
-Run as `python -m lab.bench.propagation_agents ENDPOINT DIRECTORY REGION...`, one agent for each region named. For every
-policy that comes into force at one, a line with the time (Unix, s) and the digest goes to standard output.
+Run as `python -m lab.bench.propagation_agents ENDPOINT IDENTITY_DIR DIRECTORY REGION...`, one agent for each region
+named. For every policy that comes into force at one, a line with the time (Unix, s) and the digest goes to standard
+output.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ import structlog
 import uvloop
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.identity_files import IdentityFiles
+from adapters.store.signed_store import SignedStore
 from penstock.policy.policy import Policy
+from penstock.wire.identity import ProcessRole
 from regional_agent.config.active_config import ActiveConfig
 
 
-async def obey(endpoint: str, directory: Path, regions: list[str]) -> None:
+async def obey(endpoint: str, identity_dir: Path, directory: Path, regions: list[str]) -> None:
     """Follow the store until standard input ends."""
+    sessions = IdentityFiles(identity_dir, ProcessRole.CONTROL_PLANE, "bench").sessions
     agents = []
     for at, region in enumerate(regions):
-        store = EtcdStore((endpoint,))
+        store = SignedStore(EtcdStore((endpoint,)), sessions)
         config = ActiveConfig(region, store, directory / str(at), Random(at), partial(_in_force, str(at)))
         config.start()
         agents.append((config, store))
@@ -42,4 +47,4 @@ def _in_force(agent: str, policy: Policy) -> None:
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    uvloop.run(obey(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
+    uvloop.run(obey(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))

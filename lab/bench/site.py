@@ -127,7 +127,7 @@ class Site:
 
     def _write_files(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        write_secrets(self._directory)
+        write_secrets(self._directory, [(REGION, name) for name in self._region.agents], (CONTROL_PLANE,))
         write_geoip(self._geoip_file)
         write_json(self._directory / f"{REGION}-endpoints.yaml", endpoints_file(self._region, self._ports))
 

@@ -9,7 +9,7 @@ from shlex import quote
 from rich.console import Console
 
 from lab.demo.demo_workload import TENANT_KEYS
-from lab.planet.configs import ADMIN_TOKEN_FILE, FLEET_KEY_FILE, control_plane_urls, url
+from lab.planet.configs import ADMIN_TOKEN_FILE, IDENTITIES_DIR, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, FACES, agent_port, engine_port
 from lab.servers.free_ports import LOOPBACK
@@ -33,7 +33,7 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
         ("WAN, for faults", url(ports["wan control"])),
         ("tenant keys", ", ".join(TENANT_KEYS.values())),
         ("policy, edit it", str(directory / "policy")),
-        ("fleet key", str(directory / FLEET_KEY_FILE)),
+        ("certificates", str(directory / IDENTITIES_DIR)),
         ("admin token", str(directory / ADMIN_TOKEN_FILE)),
         ("logs", str(planet.logs)),
     ]

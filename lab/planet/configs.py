@@ -23,7 +23,8 @@ from lab.wan.matrix import RttMatrix
 Ports = Mapping[str, int]
 """By the names of `Topology.port_names`."""
 
-FLEET_KEY_FILE = "fleet.key"
+AUTHORITY_DIR = "authority"
+IDENTITIES_DIR = "identities"
 ADMIN_TOKEN_FILE = "admin.token"
 
 QUEUE_PER_ENGINE = 1
@@ -96,6 +97,16 @@ def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, A
     return {"control_port": ports["wan control"], "links": links}
 
 
+def agent_identity_dir(directory: Path, region: str, name: str) -> Path:
+    """Where the certificate of an agent is."""
+    return directory / IDENTITIES_DIR / f"agent-{region}-{name}"
+
+
+def control_plane_identity_dir(directory: Path, name: str) -> Path:
+    """Where the certificate of a control plane is."""
+    return directory / IDENTITIES_DIR / f"control-plane-{name}"
+
+
 def agent_environment(
     topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path, logs: Path
 ) -> dict[str, str]:
@@ -118,7 +129,7 @@ def agent_environment(
             "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
             "endpoints_file": str(directory / f"{region.name}-endpoints.yaml"),
             "geoip_file": str(geoip_file),
-            "fleet_key_file": str(directory / FLEET_KEY_FILE),
+            "identity_dir": str(agent_identity_dir(directory, region.name, agent)),
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
             # Clients come through the site's edge, which says where they are; here that edge is loopback.
             "trusted_proxies": "127.0.0.0/8",
@@ -138,7 +149,7 @@ def control_plane_environment(
             "listen": f"{LOOPBACK}:{ports[control_plane_port(name)]}",
             "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
             "policy_dir": str(policy_dir),
-            "fleet_key_file": str(directory / FLEET_KEY_FILE),
+            "identity_dir": str(control_plane_identity_dir(directory, name)),
             "admin_token_file": str(directory / ADMIN_TOKEN_FILE),
             **({"geoip_file": str(geoip_file)} if geoip_file is not None else {}),
         },

@@ -208,7 +208,8 @@ class Planet:
 
     def _write_files(self, matrix: RttMatrix) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        write_secrets(self._directory)
+        agents = [(region.name, agent) for region in self.topology.regions for agent in region.agents]
+        write_secrets(self._directory, agents, self.topology.control_planes)
         write_json(self._directory / "wan.json", wan_file(self.topology, self.ports, matrix))
         for region in self.topology.regions:
             engines = engines_file(self.topology, region, self.ports, self.witness_dir)

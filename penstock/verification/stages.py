@@ -23,8 +23,8 @@ from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.steering import Client, SteeringAdvisor
 from penstock.verification.breach import Breach, breach, permitted
 from penstock.verification.situations import Situation
-from penstock.wire.route_context import RouteContext, accept, seal
-from penstock.wire.signing import FleetKey
+from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.route_context import RouteContext, check
 
 MAX_REGIONS = 6
 """Maximum size of a residency class of which every set of losses is enumerated."""
@@ -32,8 +32,8 @@ MAX_REGIONS = 6
 MAX_DECISIONS = 20_000
 """Approximate limit of decisions for larger classes: the smallest losses and the smallest remainders."""
 
-_KEY = FleetKey(b"only within one process, to verify policy")
-"""Replaces the fleet key, since all contexts are sealed and accepted in this process."""
+_SIGNER = SpiffeId("verification", ProcessRole.AGENT, "agent", "elsewhere")
+"""The agent that has signed the route contexts that servers are checked with."""
 
 
 class EveryDraw(Random):
@@ -93,7 +93,7 @@ def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
     for here in policy.regions:
         context = RouteContext(
             "verify",
-            "elsewhere",
+            _SIGNER.region,
             here,
             situation.facts.tenant,
             situation.facts.data_class,
@@ -104,11 +104,11 @@ def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
             0.0,
             0.0,
         )
-        taken = isinstance(accept(seal(context, _KEY), _KEY, policy, here, 0.0), RouteContext)
+        taken = check(context, _SIGNER, policy, here, 0.0) is None
         if taken is not (here in expected):
             yield breach(policy, "server", situation, here, "accepts it" if taken else "refuses what it may serve")
         unasked = msgspec.structs.replace(context, residency=())
-        if isinstance(accept(seal(unasked, _KEY), _KEY, policy, here, 0.0), RouteContext):
+        if check(unasked, _SIGNER, policy, here, 0.0) is None:
             yield breach(policy, "server", situation, here, "accepts what its origin's policy forbids")
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.wire.identity import BadIdentity, SpiffeId
+from penstock.wire.identity import BadIdentity, Identity, SpiffeId, TrustBundle
 
 BACKDATED = timedelta(minutes=5)
 """Certificates are valid from this long before they are issued, for machines whose clocks are behind."""
@@ -105,6 +105,13 @@ def make_authority(fleet: str, now: float, lifetime_s: float) -> tuple[bytes, by
         .sign(key, hashes.SHA256())
     )
     return _key_pem(key), certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def standalone_identity(id_: SpiffeId, now: float) -> Identity:
+    """Makes the identity of a process that is alone in its fleet, valid for a day from `now` (Unix time, s)."""
+    lifetime_s = 86_400.0
+    authority = Authority(*make_authority(id_.trust_domain, now, lifetime_s))
+    return Identity(*authority.issue(id_, (), now, lifetime_s), TrustBundle([authority.certificate]), now)
 
 
 def _builder(

@@ -7,6 +7,8 @@ policies, plans and overrides (ADR 15). SPIFFE IDs: https://github.com/spiffe/sp
 from __future__ import annotations
 
 import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,6 +25,12 @@ MAX_CERTIFICATE_BYTES = 4096
 
 MAX_PEERS = 16_384
 """Verified certificates that are remembered; above that, the memory starts anew."""
+
+PATH = "/penstock/v1/identity"
+"""Where agents (peer listener) and control planes return their certificate: DER in base64. It is public."""
+
+HEADER = "x-penstock-certificate"
+"""Header in which a sender states its certificate: DER in base64."""
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 _SPIFFE_ID = re.compile(rf"spiffe://({_NAME})/(?:(control-plane)/({_NAME})|(agent)/({_NAME})/({_NAME}))")
@@ -69,6 +77,21 @@ class SpiffeId(msgspec.Struct, frozen=True):
         if control_plane:
             return cls(trust_domain, ProcessRole.CONTROL_PLANE, control_plane_name)
         return cls(trust_domain, ProcessRole.AGENT, agent_name, region)
+
+
+def encode_certificate(certificate: bytes) -> str:
+    """Returns a certificate (DER) as it is sent: in base64."""
+    return b64encode(certificate).decode()
+
+
+def decode_certificate(text: str | bytes) -> bytes:
+    """Returns the certificate (DER) that was sent; raises BadIdentity if the text is not base64."""
+    if len(text) > 2 * MAX_CERTIFICATE_BYTES:
+        raise BadIdentity(f"a certificate may have {MAX_CERTIFICATE_BYTES} bytes")
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        raise BadIdentity("the certificate is not base64") from None
 
 
 class Peer:

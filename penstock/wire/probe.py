@@ -1,15 +1,18 @@
 """Probes between regions, four a second: a request for spill credits, and a response with readiness, wait and credits.
 
-Both directions are signed, so that an outsider can neither learn how full a region is nor impersonate an empty one. The
-response's signature covers the request's nonce, which makes a replayed response invalid.
+Both directions are signed for the other agent alone, so that an outsider can neither learn how full a region is nor
+impersonate an empty one. The response's signature covers the request's nonce, which makes a replayed response invalid.
+A request carries the certificate of its sender. The certificate of the receiver is fetched before the first probe
+(`penstock.wire.identity.PATH`), and again whenever the receiver rejects a signature with status 401.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from penstock.wire.identity import ProcessRole, SpiffeId
 from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
+from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 
 HEADER = "x-penstock-probe"
 
@@ -55,47 +58,55 @@ _questions = msgspec.json.Decoder(ProbeRequest)
 _answers = msgspec.json.Decoder(ProbeResponse)
 
 
-def seal_request(question: ProbeRequest, key: FleetKey) -> str:
+def seal_request(question: ProbeRequest, session: Session) -> str:
     """Returns the value of the probe header: the signed request."""
-    return key.seal(Purpose.PROBE, msgspec.json.encode(question))
+    return session.seal(Purpose.PROBE, msgspec.json.encode(question))
 
 
-def open_request(token: str, key: FleetKey, here: str, now: float) -> ProbeRequest | str:
-    """Returns the request in a probe header, or the reason for its rejection.
+def open_request(token: str, sessions: Sessions, here: str, now: float) -> tuple[ProbeRequest, Session] | str:
+    """Returns the request in a probe header and the session with its sender, or the reason for its rejection.
 
     Args:
+        sessions: have the session with the sender, whose certificate came with the probe.
         here: the region that received the probe.
         now: Unix time, in seconds.
+
+    Raises:
+        BadSignature: the sender is unknown, or did not sign the request for this agent.
     """
+    payload, session = sessions.open(Purpose.PROBE, token, now)
     try:
-        question = _questions.decode(key.open(Purpose.PROBE, token))
-    except (BadSignature, msgspec.DecodeError) as error:
+        question = _questions.decode(payload)
+    except msgspec.DecodeError as error:
         return str(error)
+    signer = session.peer.id
+    if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, question.agent, question.origin):
+        return f"{signer} may not sign for agent {question.agent} of region {question.origin}"
     if question.server != here:
         return f"meant for {question.server}, this is {here}"
     if abs(now - question.sent_at) > CLOCK_SKEW_S:
         return f"signed {now - question.sent_at:.1f} s ago; check that the clocks are synchronised"
-    return question
+    return question, session
 
 
-def seal_response(answer: ProbeResponse, question: ProbeRequest, key: FleetKey) -> bytes:
+def seal_response(answer: ProbeResponse, question: ProbeRequest, session: Session) -> bytes:
     """Returns the body of a probe response: the signature, a line feed, and the response as JSON."""
     body = msgspec.json.encode(answer)
-    return key.sign(Purpose.PROBE_ANSWER, question.nonce.encode() + body).encode() + b"\n" + body
+    return session.sign(Purpose.PROBE_ANSWER, question.nonce.encode() + body).encode() + b"\n" + body
 
 
-def open_response(body: bytes, question: ProbeRequest, key: FleetKey) -> ProbeResponse:
+def open_response(body: bytes, question: ProbeRequest, session: Session) -> ProbeResponse:
     """Verifies and decodes the response to `question`.
 
     Raises:
         BadSignature: the body is not a response of the probed region to this request.
     """
     signature, _, content = body.partition(b"\n")
-    key.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
+    session.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
     try:
         answer = _answers.decode(content)
     except msgspec.DecodeError as error:
         raise BadSignature(f"the signed probe response cannot be decoded: {error}") from None
-    if answer.region != question.server:
-        raise BadSignature(f"probed {question.server}, but {answer.region} responded")
+    if answer.region != question.server or answer.region != session.peer.id.region:
+        raise BadSignature(f"probed {question.server}, but {answer.region} responded as {session.peer.id}")
     return answer

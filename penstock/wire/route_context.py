@@ -14,7 +14,8 @@ from penstock.policy.geography import Location
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
+from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 
 HEADER = "x-penstock-route"
 
@@ -116,24 +117,32 @@ class ReplayGuard:
         return True
 
 
-def seal(context: RouteContext, key: FleetKey) -> str:
-    """Returns the value of the route header: the signed context."""
-    return key.seal(Purpose.ROUTE, msgspec.json.encode(context))
+def seal(context: RouteContext, session: Session) -> str:
+    """Returns the value of the route header: the context, signed for one agent of the serving region."""
+    return session.seal(Purpose.ROUTE, msgspec.json.encode(context))
 
 
 _decoder = msgspec.json.Decoder(RouteContext)
 
 
-def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
+def accept(token: str, sessions: Sessions, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
     """Validates a forwarded request at region `here`: signature, destination, age, and residency.
 
     The residency mask is computed again under this agent's own policy. Both that policy and the origin's must permit
     `here`, so that an origin with an older policy cannot override a newer one.
     """
     try:
-        context = _decoder.decode(key.open(Purpose.ROUTE, token))
+        payload, session = sessions.open(Purpose.ROUTE, token, now)
+        context = _decoder.decode(payload)
     except (BadSignature, msgspec.DecodeError) as error:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
+    return check(context, session.peer.id, policy, here, now) or context
+
+
+def check(context: RouteContext, signer: SpiffeId, policy: Policy, here: str, now: float) -> Refusal | None:
+    """Returns why region `here` rejects a context that `signer` has signed; None to accept it."""
+    if signer.role is not ProcessRole.AGENT or signer.region != context.origin:
+        return Refusal(Reason.BAD_ROUTE_CONTEXT, f"{signer} may not sign for region {context.origin}")
     for text in (context.request_id, context.traceparent):
         if not text.isascii() or not text.isprintable() or len(text) > MAX_HEADER:
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "its request id or traceparent is not a valid header value")
@@ -153,7 +162,7 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return refusal
     if here not in context.residency:
         return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here} by the policy of {context.origin}")
-    return context
+    return None
 
 
 def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:

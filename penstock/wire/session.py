@@ -84,7 +84,10 @@ class Sessions:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._previous: Identity | None = None
+        self._peers: dict[str, Peer] = {}
+        """Processes whose certificates were received, by the certificate's fingerprint."""
         self._by_fingerprint: dict[str, tuple[Session, ...]] = {}
+        """Sessions derived since the certificate of this process was renewed."""
 
     def use(self, identity: Identity) -> None:
         """Signs with a renewed certificate from now on. Messages to the certificate before it remain acceptable."""
@@ -100,16 +103,24 @@ class Sessions:
         Raises:
             BadIdentity: the certificate is not one of the fleet's.
         """
+        return self._sessions_with(self.introduce(certificate, now))[0]
+
+    def introduce(self, certificate: bytes, now: float) -> Peer:
+        """Records the certificate (DER) of another process, whose tokens are acceptable afterwards.
+
+        Args:
+            now: Unix time, in seconds.
+
+        Raises:
+            BadIdentity: the certificate is not one of the fleet's.
+        """
         peer = self.identity.trust.verify(certificate, now)
         name = peer.fingerprint[:FINGERPRINT_CHARS]
-        sessions = self._by_fingerprint.get(name)
-        if sessions is None:
-            if len(self._by_fingerprint) >= MAX_PEERS:
-                self._by_fingerprint.clear()
-            identities = (self.identity,) if self._previous is None else (self.identity, self._previous)
-            sessions = tuple(Session(identity, peer) for identity in identities)
-            self._by_fingerprint[name] = sessions
-        return sessions[0]
+        if name not in self._peers and len(self._peers) >= MAX_PEERS:
+            self._peers.clear()
+            self._by_fingerprint.clear()
+        self._peers[name] = peer
+        return peer
 
     def open(self, purpose: Purpose, token: str, now: float) -> tuple[bytes, Session]:
         """Returns the payload of a token, and the session with its sender, whose certificate was received before.
@@ -121,14 +132,28 @@ class Sessions:
             BadSignature: the token is malformed, or its sender is unknown, expired or did not sign the token.
         """
         fingerprint, _, _ = split_token(token)
-        reason = "the sender's certificate was not received before"
-        for session in self._by_fingerprint.get(fingerprint, ()):
+        known = self._peers.get(fingerprint)
+        if known is None:
+            raise BadSignature("the sender's certificate was not received before")
+        try:
+            peer = self.identity.trust.verify(known.certificate, now)
+        except BadIdentity as error:
+            raise BadSignature(str(error)) from None
+        reason = ""
+        for session in self._sessions_with(peer):
             try:
-                self.identity.trust.verify(session.peer.certificate, now)
                 return session.open(purpose, token), session
-            except (BadIdentity, BadSignature) as error:
+            except BadSignature as error:
                 reason = str(error)
         raise BadSignature(reason)
+
+    def _sessions_with(self, peer: Peer) -> tuple[Session, ...]:
+        name = peer.fingerprint[:FINGERPRINT_CHARS]
+        sessions = self._by_fingerprint.get(name)
+        if sessions is None:
+            identities = (self.identity,) if self._previous is None else (self.identity, self._previous)
+            sessions = self._by_fingerprint[name] = tuple(Session(identity, peer) for identity in identities)
+        return sessions
 
 
 def split_token(token: str) -> tuple[str, str, str]:

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
+from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
 from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
@@ -135,6 +136,8 @@ class AgentSettings(BaseSettings):
     registrations in etcd are used."""
     etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_list)]
     """host:port of each etcd member; comma-separated."""
+    etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
+    """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
     etcd_ca_file: Path | None = None
     """PEM certificates of the authorities that sign etcd's certificates. Default: connect without TLS."""
     etcd_certificate_file: Path | None = None
@@ -163,8 +166,9 @@ class AgentSettings(BaseSettings):
     geoip_file: Path | None = None
     """MaxMind City or Country database; read into memory, and reloaded when it changes. Default: none, so that clients'
     locations are unknown."""
-    fleet_key_file: Path
-    """File with the shared keys of the fleet, one per line, newest first."""
+    identity_dir: Path
+    """Directory with the certificate of this agent (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue` writes
+    it; reloaded when it changes."""
     state_dir: Path
     """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
     missing."""

@@ -6,6 +6,7 @@ The last registrations are stored on disk, so that an agent that starts while th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -18,6 +19,8 @@ from adapters.store.codec import CodecError, decode
 from adapters.store.config_store import Changed, ConfigStore
 from adapters.store.informer import Informer
 from adapters.store.members import AgentMember
+from penstock.wire.identity import BadIdentity, decode_certificate
+from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
 from regional_agent.upstream.address import Address
@@ -40,8 +43,21 @@ class StoredMembers(msgspec.Struct, frozen=True):
 class AgentDirectory:
     """The known agents of every region, available without the store."""
 
-    def __init__(self, store: ConfigStore, state_dir: Path, fixed: Mapping[str, Sequence[str]], rng: Random) -> None:
-        """`fixed` are base URLs by region that replace the agents' registered addresses."""
+    def __init__(
+        self,
+        store: ConfigStore,
+        state_dir: Path,
+        fixed: Mapping[str, Sequence[str]],
+        rng: Random,
+        sessions: Sessions,
+    ) -> None:
+        """Create a directory; `start` fills it.
+
+        Args:
+            fixed: base URLs by region that replace the agents' registered addresses.
+            sessions: records the certificates of the agents.
+        """
+        self._sessions = sessions
         self._fixed = {region: tuple(Address.parse(url) for url in urls) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
         self._stored: dict[str, AgentMember] = {}
@@ -56,6 +72,8 @@ class AgentDirectory:
         stored = self._file.load()
         if stored is not None:
             self._stored = {key: member for key, member in stored.members.items() if _is_address(member.peer_url)}
+            for member in self._stored.values():
+                self._introduce(member)
         self._informer.start()
         self._saver = keep_running("agent directory", self._keep_saving)
 
@@ -100,6 +118,14 @@ class AgentDirectory:
             self._members.pop(change.key, None)
             return
         self._members[change.key] = member
+        self._introduce(member)
+
+    def _introduce(self, member: AgentMember) -> None:
+        try:
+            self._sessions.introduce(decode_certificate(member.certificate), time.time())
+        except BadIdentity as error:
+            # The agent's probes bring its certificate.
+            log.warning("certificate ignored", region=member.region, agent=member.name, reason=str(error))
 
     async def _keep_saving(self) -> None:
         while True:

@@ -14,9 +14,10 @@ from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover, Policy, Spillover
 from penstock.routing.region_selection import RegionView
-from penstock.wire import probe
+from penstock.wire import identity, probe
+from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
 from penstock.wire.probe import ProbeRequest, ProbeResponse
-from penstock.wire.signing import BadSignature, FleetKey
+from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
@@ -63,7 +64,7 @@ class PeerProber:
         self,
         region: str,
         agent: str,
-        key: FleetKey,
+        sessions: Sessions,
         connections: UpstreamPool,
         directory: AgentDirectory,
         rng: Random,
@@ -75,6 +76,7 @@ class PeerProber:
         """Create a prober without regions; `use` starts the probes.
 
         Args:
+            sessions: authenticate probes.
             wanted: the number of spill credits to request for a model.
             on_credit: called when a region has granted credits.
             clock: monotonic, in seconds.
@@ -83,7 +85,7 @@ class PeerProber:
         """Every other region of the policy."""
         self._region = region
         self._agent = agent
-        self._key = key
+        self._sessions = sessions
         self._connections = connections
         self._directory = directory
         self._rng = rng
@@ -132,6 +134,11 @@ class PeerProber:
         if len(choices) > 1:
             return self._rng.choice(choices)
         return choices[0] if choices else None
+
+    def session(self, region: str, address: Address) -> Session | None:
+        """What authenticates messages to the agent at an address; None if the agent never answered."""
+        peer = self.regions.get(region)
+        return peer.session(address) if peer is not None else None
 
     def spend(self, region: str, model: str) -> None:
         """Use a spill credit for a request."""
@@ -203,13 +210,17 @@ class PeerProber:
     async def _probe(self, peer: PeerRegion, address: Address, current: _Round) -> None:
         """Probe one agent and apply the result."""
         request = self._request(peer.name)
-        header = (probe.HEADER.encode(), probe.seal_request(request, self._key).encode())
         # A new connection costs a second round trip.
         timeout_s = self._failover.probe_timeout_s + 2 * self._expected_rtt_s(peer)
         sent_at = self._clock()
         try:
-            fetched = await fetch(self._connections, address, probe.PATH, headers=[header], timeout_s=timeout_s)
-            answer = self._verified(fetched, request)
+            session = self._known_session(peer, address) or await self._fetch_session(peer, address, timeout_s)
+            headers = [
+                (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
+                (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
+            ]
+            fetched = await fetch(self._connections, address, probe.PATH, headers=headers, timeout_s=timeout_s)
+            answer = self._verified(fetched, request, session)
         except TimedOut:
             if self._clock() - sent_at > timeout_s + OWN_LAG_S:
                 current.lagged = True
@@ -219,7 +230,7 @@ class PeerProber:
         except UpstreamError:
             peer.unreachable(address)
             return
-        except BadSignature as error:
+        except (BadIdentity, BadSignature) as error:
             peer.answer_rejected(address, str(error))
             return
         now = self._clock()
@@ -230,12 +241,37 @@ class PeerProber:
         if any(model.credits for model in answer.models.values()):
             self._on_credit()
 
-    def _verified(self, fetched: Fetched, request: ProbeRequest) -> ProbeResponse:
-        """Verify and decode a probe response; raises BadSignature unless the fleet's key signed it."""
+    def _known_session(self, peer: PeerRegion, address: Address) -> Session | None:
+        """The session with an agent whose certificate was fetched; raises BadIdentity if it has expired or is revoked.
+
+        The session is one of the newest certificate of this process.
+        """
+        known = peer.session(address)
+        if known is None:
+            return None
+        session = self._sessions.session_with(known.peer.certificate, time.time())
+        peer.agents[address].session = session
+        return session
+
+    async def _fetch_session(self, peer: PeerRegion, address: Address, timeout_s: float) -> Session:
+        """Fetch the certificate of an agent; raises BadIdentity unless it is an agent of the region in this fleet."""
+        fetched = await fetch(self._connections, address, identity.PATH, timeout_s=timeout_s)
         if fetched.status != 200:
-            text = fetched.body[:200].decode("utf-8", "replace").strip()
-            raise BadSignature(f"answered {fetched.status}: {text}")
-        return probe.open_response(fetched.body, request, self._key)
+            raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
+        session = self._sessions.session_with(decode_certificate(fetched.body), time.time())
+        found = session.peer.id
+        if found.role is not ProcessRole.AGENT or found.region != peer.name:
+            raise BadIdentity(f"{found} is not an agent of region {peer.name}")
+        if address in peer.agents:
+            peer.agents[address].session = session
+        return session
+
+    def _verified(self, fetched: Fetched, request: ProbeRequest, session: Session) -> ProbeResponse:
+        """Verify and decode a probe response; raises BadSignature unless the probed agent signed it."""
+        if fetched.status != 200:
+            reason = fetched.body[:200].decode("utf-8", "replace").strip()
+            raise BadSignature(f"returned status {fetched.status}: {reason}")
+        return probe.open_response(fetched.body, request, session)
 
     def _request(self, region: str) -> ProbeRequest:
         policy = self._policy

@@ -12,6 +12,7 @@ from penstock.policy.policy import Failover
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import Wallet
 from penstock.wire.probe import ProbeResponse
+from penstock.wire.session import Session
 from regional_agent.upstream.address import Address
 
 RTT_GAIN = 0.2
@@ -26,13 +27,15 @@ log = structlog.get_logger()
 class PeerAgent:
     """One agent of the region, by its address."""
 
-    __slots__ = ("answer", "rejection_logged", "rtt_s", "wallet")
+    __slots__ = ("answer", "rejection_logged", "rtt_s", "session", "wallet")
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
         """The newest valid response; None after a failure."""
         self.rejection_logged = False
         """Whether a rejected answer was logged since the last valid one."""
+        self.session: Session | None = None
+        """Authenticates messages to the agent; None until its certificate was fetched."""
         self.rtt_s: float | None = None
         """Smoothed round trip; None before its first valid answer."""
         self.wallet = Wallet()
@@ -84,6 +87,11 @@ class PeerRegion:
             agent.wallet = agent.wallet.received(self.name, model, readiness.credits, now, answer.credit_ttl_s)
         self._views.clear()
 
+    def session(self, address: Address) -> Session | None:
+        """The session with the agent at an address; None if its certificate is unknown."""
+        agent = self.agents.get(address)
+        return agent.session if agent is not None else None
+
     def unreachable(self, address: Address) -> None:
         """Record that an agent did not answer or was unreachable."""
         agent = self.agents.get(address)
@@ -93,9 +101,15 @@ class PeerRegion:
             self._views.clear()
 
     def answer_rejected(self, address: Address, reason: str) -> None:
-        """Record an invalid response: the sender is not an agent of the fleet, or rejects this agent."""
+        """Record an invalid response: the sender is not an agent of the fleet, or rejects this agent.
+
+        The agent may have another certificate by now: the next probe fetches it.
+        """
         agent = self.agents.get(address)
-        if agent is not None and not agent.rejection_logged:
+        if agent is None:
+            return
+        agent.session = None
+        if not agent.rejection_logged:
             agent.rejection_logged = True
             log.warning("probe answer rejected", region=self.name, agent=str(address), reason=reason)
         self.unreachable(address)

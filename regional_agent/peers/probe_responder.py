@@ -7,8 +7,9 @@ from typing import Final
 
 from penstock.policy.policy import Policy
 from penstock.wire import probe
+from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
@@ -25,7 +26,7 @@ class ProbeResponder:
         self,
         region: str,
         agent: str,
-        key: FleetKey,
+        sessions: Sessions,
         config: ActiveConfig,
         endpoints: EndpointSet,
         queue: AdmissionQueue,
@@ -36,7 +37,7 @@ class ProbeResponder:
         Args:
             region: region of this agent.
             agent: name of this agent.
-            key: verifies probes and signs answers.
+            sessions: verify probes and sign answers.
             config: policy and plan in force.
             endpoints: the endpoints of this region.
             queue: the requests that wait here.
@@ -46,24 +47,36 @@ class ProbeResponder:
         """While set, answers report that no model is ready, so that other regions use other agents."""
         self._region = region
         self._agent = agent
-        self._key = key
+        self._sessions = sessions
         self._config = config
         self._endpoints = endpoints
         self._queue = queue
         self._credits = credits
 
-    def answer(self, token: bytes | None) -> tuple[int, bytes]:
+    @property
+    def certificate(self) -> str:
+        """The certificate of this agent, which a prober needs before its first probe (DER in base64)."""
+        return encode_certificate(self._sessions.identity.peer.certificate)
+
+    def answer(self, token: bytes | None, certificate: bytes | None) -> tuple[int, bytes]:
         """HTTP status and body of the answer to a probe.
 
         Args:
             token: value of the probe header; None if the request has none.
+            certificate: of the sender, in base64; None if the request has none.
         """
         policy = self._config.policy
         if policy is None:
             return 503, b"no policy yet\n"
-        request = probe.open_request((token or b"").decode("latin-1"), self._key, self._region, time.time())
-        if isinstance(request, str):
-            return 403, f"{request}\n".encode()
+        now = time.time()
+        try:
+            self._sessions.session_with(decode_certificate(certificate or b""), now)
+            opened = probe.open_request((token or b"").decode("latin-1"), self._sessions, self._region, now)
+        except (BadIdentity, BadSignature) as error:
+            return 401, f"{error}\n".encode()
+        if isinstance(opened, str):
+            return 403, f"{opened}\n".encode()
+        request, session = opened
         if request.origin not in policy.regions or request.origin == self._region:
             return 403, b"not another region of the policy\n"
         models = {
@@ -72,7 +85,7 @@ class ProbeResponder:
             if model in policy.models
         }
         answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s)
-        return 200, probe.seal_response(answer, request, self._key)
+        return 200, probe.seal_response(answer, request, session)
 
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:

@@ -22,7 +22,7 @@ from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields
@@ -83,7 +83,7 @@ class Admission:
         demand: DemandMeter,
         *,
         expectations: CostEstimator,
-        key: FleetKey,
+        sessions: Sessions,
         rng: Random,
     ) -> None:
         """Create the admission of requests that reach an agent of `region`.
@@ -95,14 +95,14 @@ class Admission:
             quotas: holds tenants to their quotas.
             demand: counts admitted requests of clients.
             expectations: estimate the work of a request.
-            key: verifies the route context of forwarded requests.
+            sessions: verify the route context of forwarded requests.
         """
         self._region = region
         self._config = config
         self._locator = locator
         self._quotas = quotas
         self._demand = demand
-        self._key = key
+        self._sessions = sessions
         self._rng = rng
         self._expectations = expectations
         self._location_header = self._locator.header
@@ -212,7 +212,7 @@ class Admission:
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
-        return accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
+        return accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """Return the refusal of a request whose key matches no tenant, or None if the key is valid."""

@@ -20,7 +20,6 @@ from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
-from penstock.wire.signing import FleetKey
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
@@ -57,7 +56,6 @@ class Router:
         admission: Admission,
         chooser: EndpointChooser,
         *,
-        key: FleetKey,
         rng: Random,
         clock: Callable[[], float],
     ) -> None:
@@ -72,7 +70,6 @@ class Router:
             peers: health, waits and spill credits of the other regions.
             admission: admits requests, and admits them again after a policy change.
             chooser: selects an endpoint of this region.
-            key: signs the route context of forwarded requests.
             clock: monotonic, in seconds.
         """
         self.region = region
@@ -83,7 +80,6 @@ class Router:
         self._shared_load = shared_load
         self._queue = queue
         self._peers = peers
-        self._key = key
         self._rng = rng
         self._clock = clock
         self._local = LocalServices(endpoints, shared_load, chooser, queue.room_appeared)
@@ -301,7 +297,8 @@ class Router:
     def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
         """Return a target in another region, with its signed route context. Uses a spill credit if required."""
         address = self._peers.address(where.region)
-        if address is None:
+        session = None if address is None else self._peers.session(where.region, address)
+        if address is None or session is None:
             return Reason.UNREACHABLE
         if where.spends_credit:
             self._peers.spend(where.region, context.model)
@@ -323,4 +320,4 @@ class Router:
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )
-        return ForwardedAttempt(where.region, address, where.why, seal(route_context, self._key).encode(), self._peers)
+        return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

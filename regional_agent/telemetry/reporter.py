@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -15,7 +16,9 @@ from adapters.store.config_store import Changed, ConfigStore
 from adapters.store.informer import Informer
 from adapters.store.members import Member
 from penstock.fleet.report import AgentReport
-from penstock.wire.signing import FleetKey, Purpose
+from penstock.wire import identity
+from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
+from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
@@ -29,6 +32,7 @@ TIMEOUT_S = 1.0
 """Timeout of a report in seconds. A report is not retried, since the next one is newer."""
 
 PATH = "/v1/reports"
+CERTIFICATE_HEADER = identity.HEADER.encode()
 SIGNATURE_HEADER = b"x-penstock-signature"
 
 log = structlog.get_logger()
@@ -52,7 +56,7 @@ class Reporter:
         store: ConfigStore,
         bootstrap: Sequence[str],
         connections: UpstreamPool,
-        key: FleetKey,
+        sessions: Sessions,
         rng: Random,
         build: Callable[[], AgentReport],
     ) -> None:
@@ -62,13 +66,15 @@ class Reporter:
             store: holds the key that names the leader.
             bootstrap: base URLs of control planes, used while the leader is unknown.
             connections: pool of upstream connections.
-            key: signs the reports.
+            sessions: sign the reports.
             rng: chooses among control planes while the leader is unknown.
             build: builds the current report.
         """
         self._bootstrap = [Address.parse(url) for url in bootstrap]
         self._connections = connections
-        self._key = key
+        self._sessions = sessions
+        self._by_address: dict[Address, Session] = {}
+        """Sessions with control planes whose certificate was fetched; a few."""
         self._rng = rng
         self._build = build
         self._leader: Address | None = None
@@ -106,21 +112,43 @@ class Reporter:
         if target is None:
             return
         body = msgspec.msgpack.encode(self._build())
-        headers = [
-            (b"content-type", b"application/msgpack"),
-            (SIGNATURE_HEADER, self._key.sign(Purpose.REPORT, body).encode()),
-        ]
         try:
+            # A report discloses load and demand: it is sent to a control plane of this fleet only.
+            session = self._known_session(target) or await self._fetch_session(target)
+            headers = [
+                (b"content-type", b"application/msgpack"),
+                (CERTIFICATE_HEADER, encode_certificate(self._sessions.identity.peer.certificate).encode()),
+                (SIGNATURE_HEADER, session.sign(Purpose.REPORT, body).encode()),
+            ]
             answer = await fetch(
                 self._connections, target, PATH, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S
             )
-        except UpstreamError as error:
+        except (BadIdentity, UpstreamError) as error:
+            self._by_address.pop(target, None)
             self._failed(target, str(error))
             return
         if answer.status >= 300:
+            # The control plane may have another certificate by now.
+            self._by_address.pop(target, None)
             self._failed(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
             return
         self._follow(answer.body, target)
+
+    def _known_session(self, target: Address) -> Session | None:
+        """The session with a control plane whose certificate was fetched; raises BadIdentity if it is not valid now."""
+        known = self._by_address.get(target)
+        return None if known is None else self._sessions.session_with(known.peer.certificate, time.time())
+
+    async def _fetch_session(self, target: Address) -> Session:
+        """Fetch the certificate of a control plane; raises BadIdentity unless it is one of this fleet."""
+        fetched = await fetch(self._connections, target, identity.PATH, timeout_s=TIMEOUT_S)
+        if fetched.status != 200:
+            raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
+        session = self._sessions.session_with(decode_certificate(fetched.body), time.time())
+        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
+            raise BadIdentity(f"{session.peer.id} is not a control plane")
+        self._by_address[target] = session
+        return session
 
     def _target(self) -> Address | None:
         """The current leader; after a failure, a random one of the bootstrap addresses and the elected leader."""

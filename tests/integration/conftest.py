@@ -10,16 +10,18 @@ import pytest
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store.config_store import ConfigStore
 from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from tests.support.control_planes import Operator
 from tests.support.engines import Connect, EngineProcess
+from tests.support.identities import control_plane_sessions
 from tests.support.wait import PATIENCE_S
 
 
 @pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    """A client of the test's own etcd."""
-    store = EtcdStore([own_etcd.endpoint])
+async def store(own_etcd: EtcdServer) -> AsyncIterator[SignedStore]:
+    """The fleet's values in the test's own etcd, as a control plane reads and writes them."""
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
     yield store
     await store.close()
 

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -12,9 +13,12 @@ from adapters.store.config_store import ConfigStore, Delete, Put
 from adapters.store.members import AgentMember
 from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import BadSignature, Purpose, Sessions
 from regional_agent.peers import agent_directory
 from regional_agent.peers.agent_directory import MAX_AGENTS_PER_REGION, AgentDirectory
 from regional_agent.upstream.address import Address
+from tests.support.identities import agent_id, agent_sessions, identity, introduce
 from tests.support.wait import until
 
 Start = Callable[..., AgentDirectory]
@@ -26,7 +30,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made: list[AgentDirectory] = []
 
     def start(store: ConfigStore, **fixed: list[str]) -> AgentDirectory:
-        directory = AgentDirectory(store, tmp_path, fixed, Random(1))
+        directory = AgentDirectory(store, tmp_path, fixed, Random(1), agent_sessions("here"))
         directory.start()
         made.append(directory)
         return directory
@@ -36,8 +40,12 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await directory.stop()
 
 
+def certificate_of(region: str, name: str) -> str:
+    return encode_certificate(agent_sessions(region, name).identity.peer.certificate)
+
+
 def member(region: str, name: str, port: int) -> AgentMember:
-    return AgentMember(region, name, f"http://127.0.0.1:{port}", "http://127.0.0.1:9", 1)
+    return AgentMember(region, name, f"http://127.0.0.1:{port}", "http://127.0.0.1:9", 1, certificate_of(region, name))
 
 
 async def register(store: ConfigStore, *members: AgentMember) -> None:
@@ -110,3 +118,28 @@ async def test_an_agent_that_starts_with_etcd_away_finds_its_peers(
     await until(lambda: ports(second, "there") == {1})
     await second.stop()
     await store.close()
+
+
+async def test_an_agent_that_starts_anew_or_renews_its_certificate_accepts_its_peers_at_once(tmp_path: Path) -> None:
+    here = agent_sessions("here")
+    token = introduce(agent_sessions("there", "a"), here).seal(Purpose.ROUTE, b"request")
+    store = MemoryStore()
+    await register(store, member("there", "a", 1))
+
+    first = Sessions(here.identity)
+    with pytest.raises(BadSignature, match="not received before"):
+        first.open(Purpose.ROUTE, token, time.time())
+    directory = AgentDirectory(store, tmp_path, {}, Random(1), first)
+    directory.start()
+    await until(lambda: directory.names("there") == ("a",))
+    assert first.open(Purpose.ROUTE, token, time.time())[0] == b"request"
+    first.use(identity(agent_id("here", "renewed")))
+    assert first.open(Purpose.ROUTE, token, time.time())[0] == b"request"
+    await until((tmp_path / "agents").exists)
+    await directory.stop()
+
+    restarted = Sessions(here.identity)
+    directory = AgentDirectory(MemoryStore(), tmp_path, {}, Random(1), restarted)
+    directory.start()
+    assert restarted.open(Purpose.ROUTE, token, time.time())[0] == b"request"
+    await directory.stop()

@@ -13,6 +13,7 @@ from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Put
 from adapters.store.members import AgentMember
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.fleet.report import AgentReport
@@ -21,16 +22,18 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Failover, Model, Policy, Region
 from penstock.policy.residency import residency_class
 from penstock.routing.placement import Reservation
-from penstock.wire import probe
-from penstock.wire.signing import FleetKey
+from penstock.wire import identity, probe
+from penstock.wire.identity import encode_certificate
+from penstock.wire.probe import ProbeRequest
+from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent.config.settings import AgentSettings
 from regional_agent.runtime import AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.identities import agent_sessions, control_plane_sessions, introduce
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import found, until
 
-KEY = FleetKey(b"k" * 32)
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("eu-de", "eu-es")},
     models={"m": Model("m", 2.0)},
@@ -58,6 +61,7 @@ class Site:
         self.peer = SmallHttp(self._answer_probe)
         self.reports: list[AgentReport] = []
         self.metrics = AgentMetrics()
+        self.sessions = agent_sessions(region)
         self.runtime: AgentRuntime | None = None
 
     def settings(self) -> AgentSettings:
@@ -71,7 +75,7 @@ class Site:
             control_plane_urls=(self.control_plane.url,),
             redis_url=self.redis.url,
             endpoints_file=self.directory / "endpoints.yaml",
-            fleet_key_file=self.directory / "unused",
+            identity_dir=self.directory / "unused",
             state_dir=self.directory / "state",
         )
 
@@ -84,22 +88,29 @@ class Site:
             (self.directory / "endpoints.yaml").write_text(line)
             pool = UpstreamPool()
             stack.callback(pool.close)
-            self.runtime = AgentRuntime(self.settings(), key=KEY, pool=pool, metrics=self.metrics, rng=Random(1))
+            self.runtime = AgentRuntime(
+                self.settings(), sessions=self.sessions, pool=pool, metrics=self.metrics, rng=Random(1)
+            )
             async with self.runtime as runtime:
                 await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")
                 yield runtime
 
     def _take_report(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target == identity.PATH.encode():
+            return 200, encode_certificate(control_plane_sessions().identity.peer.certificate).encode()
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
         return 200, b'{"leading": true, "leader": null}'
 
     def _answer_probe(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         assert self.runtime is not None
-        return self.runtime.responder.answer(dict(headers).get(probe.HEADER.encode()))
+        if target == identity.PATH.encode():
+            return 200, self.runtime.responder.certificate.encode()
+        sent = dict(headers)
+        return self.runtime.responder.answer(sent.get(probe.HEADER.encode()), sent.get(identity.HEADER.encode()))
 
 
 async def publish(etcd: EtcdServer) -> None:
-    store = EtcdStore([f"127.0.0.1:{etcd.client_port}"])
+    store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
     await store.commit((), (Put(keys.policy(POLICY.digest()), encode(POLICY)),))
     for region in POLICY.regions:
         await store.commit((), (Put(keys.plan(region), encode(plan(region))),))
@@ -151,9 +162,34 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         assert "penstock_agent_plan_epoch 7.0" in text
 
 
+async def test_a_probe_with_the_certificate_of_another_region_is_rejected(
+    sites: list[Site], own_etcd: EtcdServer
+) -> None:
+    de, _ = sites
+    await publish(own_etcd)
+    question = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", time.time(), {})
+    async with de.running() as here:
+        await until(lambda: here.config.policy is not None)
+
+        def status(prober: Sessions) -> int:
+            sealed = probe.seal_request(question, introduce(prober, de.sessions))
+            certificate = encode_certificate(prober.identity.peer.certificate)
+            return here.responder.answer(sealed.encode(), certificate.encode())[0]
+
+        assert status(agent_sessions("eu-es")) == 200
+        assert status(agent_sessions("us-east")) == 403
+        assert status(agent_sessions("eu-es", "agent-2")) == 403
+        assert status(control_plane_sessions()) == 403
+        foreign = agent_sessions("eu-es", fleet=1)
+        sealed = Session(foreign.identity, de.sessions.identity.peer).seal(Purpose.PROBE, b"{}")
+        certificate = encode_certificate(foreign.identity.peer.certificate)
+        assert here.responder.answer(sealed.encode(), certificate.encode())[0] == 401
+        assert here.responder.answer(None, None)[0] == 401
+
+
 async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) -> None:
     de, es = sites
-    store = EtcdStore([f"127.0.0.1:{own_etcd.client_port}"])
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
     await publish(own_etcd)
 
     async def registered() -> AgentMember | None:

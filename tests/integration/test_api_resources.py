@@ -27,7 +27,8 @@ from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import served
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
-from tests.support.reports import KEY, MODEL, endpoint, offered, packed, report
+from tests.support.identities import control_plane_sessions
+from tests.support.reports import MODEL, endpoint, offered, packed, report
 from tests.support.wait import PATIENCE_S, until, until_told
 
 
@@ -65,7 +66,11 @@ class Api:
 async def api() -> AsyncIterator[Api]:
     store = MemoryStore()
     control_plane = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(PLANET),
+        rng=Random(1),
     )
     app = served(control_plane, Access(AdminToken(TOKEN)))
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))

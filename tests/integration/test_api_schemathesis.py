@@ -96,7 +96,7 @@ def test_what_is_there_is_as_described(
     server: ControlPlaneServer, schema: BaseSchema, path: str, named: dict[str, object]
 ) -> None:
     for region in REGIONS:
-        body, headers = packed(report(region, offered(5.0, "eu-de", "eu-es"), seq=next(_clients)))
+        body, headers = packed(report(region, offered(5.0, "eu-de", "eu-es"), seq=next(_clients)), server.name)
         assert httpx.post(f"{server.url}/v1/reports", content=body, headers=dict(headers)).status_code == 202
     case = schema[path]["GET"].Case(path_parameters=named)
     deadline = time.monotonic() + PATIENCE_S

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 
-from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
+from adapters.store.signed_store import SignedStore
 from control_plane.status.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
@@ -66,7 +66,7 @@ async def last_event(
 
 
 async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
-    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+    own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("abc", tmp_path, own_etcd.endpoint) as servers:
         first, epoch = await operator.leader_among(servers)
@@ -110,7 +110,7 @@ async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
 
 
 async def test_a_leader_that_was_paused_changes_nothing_after_another_took_over(
-    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+    own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
         paused, epoch = await operator.leader_among(servers)
@@ -167,8 +167,8 @@ async def test_reports_that_are_not_the_fleets_or_make_no_sense_change_nothing(
 ) -> None:
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
         url = f"{server.url}/v1/reports"
-        body, headers = packed(report("eu-de"))
-        poison, poison_headers = packed(report("eu-de", offered(-1.0, *EU)))
+        body, headers = packed(report("eu-de"), "a")
+        poison, poison_headers = packed(report("eu-de", offered(-1.0, *EU)), "a")
         async with httpx.AsyncClient() as http:
             answers = [
                 await http.post(url, content=body),

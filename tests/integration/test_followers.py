@@ -14,10 +14,12 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.health.region_health import RegionState
-from tests.support.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.control_planes import PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, endpoint, offered, report
 from tests.support.wait import PATIENCE_S
 
@@ -136,7 +138,7 @@ async def test_guard_rails_know_what_stands_wherever_they_are_asked(
 async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
     (nobodys,) = free_ports(1)
     ghost = Member("ghost", f"http://{LOOPBACK}:{nobodys}")
-    store = EtcdStore([own_etcd.endpoint])
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions("ghost"))
     await store.commit((), (Put(keys.LEADER, encode(ghost)),))
     with control_planes("a", tmp_path, own_etcd.endpoint) as (one,):
         await operator.until(one, lambda status: status.leader is not None)
@@ -195,7 +197,7 @@ async def test_while_etcd_is_away_whoever_led_last_is_asked(
                 assert all(one["pools"] for one in page["items"])
 
 
-async def test_a_credential_that_the_leader_does_not_know(
+async def test_the_leader_takes_the_role_of_a_caller_from_the_control_plane_that_authenticated_it(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.yaml"
@@ -205,8 +207,10 @@ async def test_a_credential_that_the_leader_does_not_know(
         await operator.leader_among([leader])
         with control_planes("b", tmp_path / "b", own_etcd.endpoint, policy_settings=settings) as (follower,):
             await operator.until(follower, lambda status: status.leader is not None)
-            refused = await operator.http.get(
-                follower.url + "/v1/regions", headers={"authorization": "Bearer duty desk"}
-            )
-            assert (refused.status_code, "rejects your credential" in refused.json()["detail"]) == (503, True)
-            assert (await operator.http.get(follower.url + "/v1/regions", headers=OPERATOR)).status_code == 200
+            duty = {"authorization": "Bearer duty desk"}
+            for path in ("/v1/regions", "/v1/whoami"):
+                assert (await operator.http.get(follower.url + path, headers=duty)).status_code == 200
+            assert (await operator.http.get(leader.url + "/v1/regions", headers=duty)).status_code == 401
+            drain = DRAIN | {"force": True}
+            refused = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=drain, headers=duty)
+            assert refused.status_code == 403, refused.text

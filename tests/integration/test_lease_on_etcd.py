@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+
+import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store.lease import Registration
@@ -15,6 +18,14 @@ from tests.support.stores import Following, put_when_possible
 from tests.support.wait import until
 
 KEY = "/agents/a"
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    """A client of the test's own etcd."""
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
 
 
 def registration(store: EtcdStore) -> Registration:

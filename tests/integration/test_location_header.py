@@ -24,8 +24,9 @@ from regional_agent.proxy.access_log import AccessLog
 from regional_agent.routing.locate import Locator
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
-from tests.support.agents import KEY, Agent, agent
+from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, answers
+from tests.support.identities import region_sessions
 from tests.support.planet import policy
 from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
@@ -164,7 +165,7 @@ async def test_a_peer_is_told_by_the_signed_context_alone(tmp_path: Path) -> Non
             assert await proxy.told("DE-BE") == (200, "")
         (heard,) = heard_by_peer
         token = heard.header("x-penstock-route") or ""
-        context = route_context.accept(token, KEY, server.config.policy, "eu-de", time.time())
+        context = route_context.accept(token, region_sessions("eu-de"), server.config.policy, "eu-de", time.time())
         assert isinstance(context, RouteContext)
         assert context.location == Location("DE", "BE")
         assert heard.header("cf-ipcountry") is None

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
+from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.cli.main import app
@@ -28,6 +29,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.routing.explain import Explanation, RegionVerdict
 from penstock.routing.steering import SteeringAdvice
 from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, offered
 from tests.support.stores import put
 from tests.support.wait import PATIENCE_S
@@ -164,7 +166,7 @@ async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
 
 
 async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd: EtcdServer, tmp_path: Path) -> None:
-    store = EtcdStore([own_etcd.endpoint])
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
     log = AuditLog(store)
     caller = Caller("duty", Role.OPERATOR)
     for number in range(3):

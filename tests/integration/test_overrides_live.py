@@ -18,10 +18,10 @@ import httpx
 import msgspec
 import yaml
 
-from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
+from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_chain import AuditEntry, verify_chain
 from lab.servers.etcd import EtcdServer
 from penstock.health.region_health import RegionState
@@ -44,7 +44,7 @@ MAX_STEP = 0.25
 
 
 @asynccontextmanager
-async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[str, Agent]]:
+async def real_agents(directory: Path, store: SignedStore) -> AsyncIterator[dict[str, Agent]]:
     """An agent in each region of the EU, with an engine, that obey what is published in the store."""
     async with (
         engine(answers) as german,
@@ -60,7 +60,7 @@ async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[s
 
 
 @asynccontextmanager
-async def following(region: str, directory: Path, store: EtcdStore) -> AsyncIterator[ActiveConfig]:
+async def following(region: str, directory: Path, store: SignedStore) -> AsyncIterator[ActiveConfig]:
     """The configuration that the store has for a region."""
     (directory / region).mkdir()
     config = ActiveConfig(region, store, directory / region, Random(1), lambda policy: None)
@@ -105,7 +105,7 @@ async def post(operator: Operator, server: ControlPlaneServer, path: str, body: 
 
 
 async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_the_ramp(
-    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+    own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
         leader, epoch = await operator.leader_among(servers)
@@ -155,7 +155,7 @@ async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_t
 
 
 async def test_a_fail_over_moves_everything_with_one_plan(
-    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+    own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
         async with Agents([server.url]) as reports, Following(store, keys.plan("eu-de")) as following:
@@ -219,7 +219,7 @@ async def test_what_expires_is_removed_by_the_leader_and_the_audit_log_tells_all
 
 
 async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_itself(
-    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+    own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     bundle = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     now = time.time()

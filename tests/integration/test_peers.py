@@ -1,6 +1,6 @@
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
@@ -11,17 +11,18 @@ from structlog.testing import capture_logs
 from adapters.store.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover, Model, Policy, Region
-from penstock.wire import probe
+from penstock.wire import identity, probe
+from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import BadSignature, Sessions
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.identities import YEAR_S, agent_id, agent_sessions, authority, control_plane_sessions
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until, until_told
 
-KEY = FleetKey(b"k" * 32)
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
     models={"m": Model("m"), "n": Model("n")},
@@ -34,9 +35,11 @@ POLICY = Policy(
 class Agent(SmallHttp):
     """An agent of region `there`, of which only the probe is real."""
 
-    def __init__(self, key: FleetKey = KEY) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         super().__init__(self._answer)
-        self.key = key
+        self.sessions = sessions
+        self.region = "there"
+        """What its answers say."""
         self.models = {"m": ModelReadiness(True, 0.125, 4)}
         self.questions: list[ProbeRequest] = []
 
@@ -45,17 +48,25 @@ class Agent(SmallHttp):
         return Address("127.0.0.1", self.port)
 
     def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target == identity.PATH.encode():
+            return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
         assert target == probe.PATH.encode()
-        token = dict(headers)[probe.HEADER.encode()].decode()
-        question = probe.open_request(token, KEY, "there", time.time())
-        assert isinstance(question, ProbeRequest), question
+        sent = dict(headers)
+        self.sessions.session_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
+        token = sent[probe.HEADER.encode()].decode()
+        try:
+            opened = probe.open_request(token, self.sessions, "there", time.time())
+        except BadSignature as error:
+            return 401, str(error).encode()
+        assert not isinstance(opened, str), opened
+        question, session = opened
         self.questions.append(question)
-        return 200, probe.seal_response(ProbeResponse("there", "x", self.models, 60.0), question, self.key)
+        return 200, probe.seal_response(ProbeResponse(self.region, "x", self.models, 60.0), question, session)
 
 
 @pytest.fixture
 async def agents() -> AsyncIterator[list[Agent]]:
-    made = [Agent(), Agent()]
+    made = [Agent(agent_sessions("there", name)) for name in ("agent-1", "agent-2")]
     for agent in made:
         await agent.start()
     yield made
@@ -67,11 +78,12 @@ class Observer:
     def __init__(self, directory: Path, *addresses: str) -> None:
         self.wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
-        self.directory = AgentDirectory(MemoryStore(), directory, {"there": addresses}, Random(1))
+        self.sessions = sessions = agent_sessions("here")
+        self.directory = AgentDirectory(MemoryStore(), directory, {"there": addresses}, Random(1), sessions)
         self.peers = PeerProber(
             "here",
             "agent-1",
-            KEY,
+            sessions,
             self.connections,
             self.directory,
             Random(1),
@@ -218,8 +230,19 @@ async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list
     assert [entry["now"] for entry in logs if entry["event"] == "region"] == []
 
 
-async def test_a_stranger_attracts_no_traffic(agents: list[Agent], tmp_path: Path) -> None:
-    agents[0].key = FleetKey(b"s" * 32)
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        lambda: agent_sessions("elsewhere"),
+        lambda: agent_sessions("there", fleet=1),
+        lambda: control_plane_sessions("there"),
+    ],
+    ids=["other region", "other fleet", "control plane"],
+)
+async def test_a_stranger_attracts_no_traffic(
+    sessions: Callable[[], Sessions], agents: list[Agent], tmp_path: Path
+) -> None:
+    agents[0].sessions = sessions()
     observer = Observer(tmp_path, agents[0].url)
     with capture_logs() as logs:
         observer.peers.use(POLICY)
@@ -228,6 +251,32 @@ async def test_a_stranger_attracts_no_traffic(agents: list[Agent], tmp_path: Pat
     await observer.peers.stop()
     assert not observer.peers.view("there", "m", time.monotonic()).ready
     assert sum("answer rejected" in entry["event"] for entry in logs) == 1
+    assert agents[0].questions == [], "a stranger learns nothing"
+
+
+async def test_an_agent_speaks_for_its_own_region_only(agents: list[Agent], tmp_path: Path) -> None:
+    agents[0].region = "elsewhere"
+    observer = Observer(tmp_path, agents[0].url)
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.FAILED)
+    await observer.peers.stop()
+
+
+@pytest.mark.parametrize(("name", "doubts"), [("agent-1", 0), ("renewed", 1)], ids=["same", "new certificate"])
+async def test_a_restarted_agent_is_trusted_with_the_next_probe(
+    one: Observer, agents: list[Agent], name: str, doubts: int
+) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    with capture_logs() as logs:
+        agents[0].sessions = agent_sessions("there", name)
+        asked = len(agents[0].questions)
+        await until(lambda: len(agents[0].questions) >= asked + 3)
+    session = one.peers.session("there", agents[0].address)
+    assert session is not None
+    assert session.peer.id.name == name
+    assert sum("answer rejected" in entry["event"] for entry in logs) == doubts
+    assert [entry["now"] for entry in logs if entry["event"] == "region"].count(RegionState.FAILED.value) == 0
 
 
 async def test_a_region_whose_agents_nobody_knows_was_never_lost(tmp_path: Path) -> None:
@@ -252,3 +301,15 @@ async def test_follows_policy_in_whom_to_watch(one: Observer, agents: list[Agent
     await until_told(is_left_alone)
     one.peers.use(POLICY)
     await one.reaches(RegionState.HEALTHY)
+
+
+async def test_a_revoked_agent_loses_its_traffic_without_a_restart_of_the_others(
+    one: Observer, agents: list[Agent]
+) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    now = time.time()
+    revoked = TrustBundle([authority().certificate], {agents[0].sessions.identity.peer.serial})
+    one.sessions.use(Identity(*authority().issue(agent_id("here"), (), now, YEAR_S), revoked, now))
+    await one.reaches(RegionState.FAILED)
+    assert one.peers.session("there", agents[0].address) is None

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
@@ -67,13 +67,13 @@ def serving(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
     return start
 
 
-async def shares(store: EtcdStore) -> dict[str, dict[str, float]]:
+async def shares(store: SignedStore) -> dict[str, dict[str, float]]:
     """Who serves each region's demand."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: {arc.server: arc.share for one in plan.classes for arc in one.arcs} for plan in plans}
 
 
-async def planned(store: EtcdStore, wanted: Mapping[str, Mapping[str, float]]) -> bool:
+async def planned(store: SignedStore, wanted: Mapping[str, Mapping[str, float]]) -> bool:
     return await shares(store) == wanted
 
 
@@ -82,7 +82,7 @@ async def shown(operator: Operator, server: ControlPlaneServer) -> Any:
 
 
 async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
-    serving: Callable[[], Serving], repository: PolicyRepository, store: EtcdStore, operator: Operator
+    serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     repository.commit(files("waterfall"))
     with serving() as (server,):
@@ -112,7 +112,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
 
 
 async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
-    serving: Callable[[], Serving], repository: PolicyRepository, store: EtcdStore, operator: Operator
+    serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     limits = {"max_moved_share": 0.25, "min_requests": 300, "max_latency_factor": 2, "canary_s": 30}
     repository.commit(files("waterfall", **limits))

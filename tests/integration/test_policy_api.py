@@ -28,7 +28,7 @@ from penstock.policy.policy import Policy
 from penstock.rollout.state_machine import Phase
 from tests.support.api_app import served
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
-from tests.support.reports import KEY
+from tests.support.identities import control_plane_sessions
 from tests.support.wait import PATIENCE_S, found, until
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
@@ -71,7 +71,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(folder), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(folder),
+        rng=Random(1),
     )
     await one.start()
     transport = httpx.ASGITransport(served(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)

@@ -14,6 +14,7 @@ from adapters.etcd.etcd_store import EtcdStore
 from adapters.secret_file import BadSecret
 from adapters.store import keys
 from adapters.store.codec import decode
+from adapters.store.signed_store import SignedStore
 from control_plane.api.responses import Problem
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
@@ -22,6 +23,7 @@ from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from tests.support.control_planes import PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
 from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.identities import control_plane_sessions
 from tests.support.stores import SetClock
 
 SECRET = b"0123456789abcdef-webhook"
@@ -89,7 +91,7 @@ async def test_the_commit_travels_with_every_plan(own_etcd: EtcdServer, tmp_path
     repository = PolicyRepository(tmp_path / "policy.git")
     commit = repository.commit(bundle_files(PLANET), message=b"A reason for it")
     settings = {"POLICY_REPOSITORY": f"file://{repository.path}"}
-    store = EtcdStore([own_etcd.endpoint])
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
     try:
         with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
             async with Operator() as operator:

@@ -7,9 +7,11 @@ from pathlib import Path
 from random import Random
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.signed_store import SignedStore
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
 from tests.support.etcd_cluster import start_etcd_cluster
+from tests.support.identities import control_plane_sessions
 from tests.support.reports import offered
 from tests.support.wait import until
 
@@ -19,7 +21,7 @@ EU = ("eu-de", "eu-es")
 async def test_without_a_quorum_agents_obey_what_they_have_and_nobody_leads(tmp_path: Path) -> None:
     cluster = await asyncio.to_thread(start_etcd_cluster, tmp_path / "etcd")
     endpoints = [server.endpoint for server in cluster]
-    store = EtcdStore(endpoints)
+    store = SignedStore(EtcdStore(endpoints), control_plane_sessions())
     agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     agent.start()
     try:

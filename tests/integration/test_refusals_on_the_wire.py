@@ -14,11 +14,12 @@ from penstock.policy.geography import NOWHERE
 from penstock.policy.policy import ResidencyRule
 from penstock.wire import route_context
 from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Session
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.access_log import AccessLog
-from tests.support.agents import KEY, MAX_BODY_BYTES, agent
+from tests.support.agents import MAX_BODY_BYTES, agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
+from tests.support.identities import agent_sessions, control_plane_sessions, introduce, region_sessions, session_between
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, engine, post
 
@@ -112,8 +113,8 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
 PATH = b"/v1/chat/completions"
 
 
-def signed(key: FleetKey = KEY, **fields: object) -> str:
-    """A route context for eu-de as another region's agent would seal it now."""
+def signed(session: Session | None = None, **fields: object) -> str:
+    """A route context for eu-de as the agent of us-east would seal it now, or whoever has `session` with eu-de's."""
     now = time.time()
     context = RouteContext(
         request_id="r",
@@ -131,7 +132,13 @@ def signed(key: FleetKey = KEY, **fields: object) -> str:
         content=content_digest(b"POST", PATH, BODY),
         body_bytes=len(BODY),
     )
-    return route_context.seal(replace(context, **fields), key)
+    return route_context.seal(replace(context, **fields), session or session_between("us-east", "eu-de"))
+
+
+def stranger() -> Session:
+    """Of an agent of us-east whose certificate the agent of eu-de has never received."""
+    certificate = region_sessions("eu-de").identity.peer.certificate
+    return agent_sessions("us-east", "stranger").session_with(certificate, time.time())
 
 
 async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answer:
@@ -172,7 +179,10 @@ async def test_the_clock_of_its_origin_says_how_long_it_may_take(tmp_path: Path)
 @pytest.mark.parametrize(
     ("token", "status", "reason"),
     [
-        (lambda: signed(FleetKey(b"somebody else's secret, as long as ours")), 403, "bad_route_context"),
+        (lambda: signed(stranger()), 403, "bad_route_context"),
+        (lambda: signed(session_between("eu-es", "eu-de")), 403, "bad_route_context"),
+        (lambda: signed(introduce(control_plane_sessions(), region_sessions("eu-de"))), 403, "bad_route_context"),
+        (lambda: signed(session_between("us-east", "eu-es")), 403, "bad_route_context"),
         (lambda: signed()[:-4] + "AAAA", 403, "bad_route_context"),
         (lambda: signed(server="eu-es"), 403, "bad_route_context"),
         (lambda: signed(issued_at=time.time() - LIFETIME_S - 5), 403, "route_context_expired"),
@@ -187,7 +197,10 @@ async def test_the_clock_of_its_origin_says_how_long_it_may_take(tmp_path: Path)
         (lambda: signed(body_bytes=len(BODY) + 1), 403, "bad_route_context"),
     ],
     ids=[
-        "other key",
+        "unknown certificate",
+        "agent of another origin",
+        "control plane",
+        "signed for another region",
         "tampered",
         "other region",
         "old",

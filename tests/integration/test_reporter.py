@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import msgspec
@@ -12,37 +13,48 @@ from adapters.store.config_store import Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport
-from penstock.wire.signing import FleetKey, Purpose
+from penstock.wire import identity
+from penstock.wire.identity import decode_certificate, encode_certificate
+from penstock.wire.session import BadSignature, Purpose, Sessions
 from regional_agent.telemetry import reporter
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
-
-KEY = FleetKey(b"k" * 32)
 
 
 class ControlPlane(SmallHttp):
     """Takes reports as control_plane/planning/report_intake.py answers them."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         super().__init__(self._take)
+        self.sessions = sessions
+        self.certificate_requests = 0
         self.leading = True
         self.leader: str | None = None
         self.status = 200
         self.reports: list[AgentReport] = []
 
     def _take(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target == identity.PATH.encode():
+            self.certificate_requests += 1
+            return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
         assert (method, target) == (b"POST", b"/v1/reports")
-        KEY.check(Purpose.REPORT, body, dict(headers)[b"x-penstock-signature"].decode())
+        sent = dict(headers)
+        session = self.sessions.session_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
+        try:
+            session.check(Purpose.REPORT, body, sent[b"x-penstock-signature"].decode())
+        except BadSignature as error:
+            return 401, str(error).encode()
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
         return self.status, msgspec.json.encode({"leading": self.leading, "leader": self.leader})
 
 
 @pytest.fixture
 async def planes() -> AsyncIterator[list[ControlPlane]]:
-    made = [ControlPlane(), ControlPlane()]
+    made = [ControlPlane(control_plane_sessions(name)) for name in ("a", "b")]
     for plane in made:
         await plane.start()
     yield made
@@ -54,7 +66,7 @@ class Agent:
     def __init__(self, store: MemoryStore, *bootstrap: str) -> None:
         self.seq = 0
         self.connections = UpstreamPool()
-        self.reporter = Reporter(store, bootstrap, self.connections, KEY, Random(1), self.report)
+        self.reporter = Reporter(store, bootstrap, self.connections, agent_sessions("here"), Random(1), self.report)
 
     def report(self) -> AgentReport:
         self.seq += 1
@@ -174,3 +186,23 @@ async def test_garbage_where_the_leader_should_be_is_ignored(planes: list[Contro
     planes[0].leading = False
     async with Agent(store, planes[0].url):
         await until(lambda: len(planes[0].reports) >= 2)
+
+
+async def test_a_control_plane_with_a_new_certificate_gets_the_next_report(planes: list[ControlPlane]) -> None:
+    async with Agent(MemoryStore(), planes[0].url):
+        await until(lambda: planes[0].reports != [])
+        planes[0].sessions = control_plane_sessions("renewed")
+        planes[0].reports.clear()
+        await until(lambda: len(planes[0].reports) >= 2)
+        assert planes[0].certificate_requests == 2
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [lambda: control_plane_sessions(fleet=1), lambda: agent_sessions("there")],
+    ids=["control plane of another fleet", "agent"],
+)
+async def test_only_a_control_plane_of_the_fleet_gets_reports(sessions: Callable[[], Sessions]) -> None:
+    async with ControlPlane(sessions()) as stranger, Agent(MemoryStore(), stranger.url):
+        await until(lambda: stranger.certificate_requests >= 3)
+        assert stranger.requests == stranger.certificate_requests

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode
+from adapters.store.signed_store import SignedStore
 from control_plane.cli.main import app
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
@@ -52,18 +52,18 @@ def servers(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
         yield both
 
 
-async def told(store: EtcdStore) -> dict[str, str]:
+async def told(store: SignedStore) -> dict[str, str]:
     """The commit that each region's plan names."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: plan.provenance.commit for plan in plans if plan.provenance is not None}
 
 
-async def all_told(store: EtcdStore, commit: str) -> bool:
+async def all_told(store: SignedStore, commit: str) -> bool:
     return set((await told(store)).values()) == {commit}
 
 
 async def test_a_push_reaches_the_fleet_step_by_step(
-    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, _ = await operator.leader_among(servers)
     async with ObedientAgents(store, [server.url for server in servers]) as agents:
@@ -86,7 +86,7 @@ async def test_a_push_reaches_the_fleet_step_by_step(
 
 @pytest.mark.parametrize("stop", ["kill", "pause"])
 async def test_a_takeover_in_the_middle_goes_on_and_the_old_leader_changes_nothing(
-    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator, stop: str
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator, stop: str
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
     (other,) = [server for server in servers if server is not leader]
@@ -107,7 +107,7 @@ async def test_a_takeover_in_the_middle_goes_on_and_the_old_leader_changes_nothi
 
 
 async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
-    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
     (other,) = [server for server in servers if server is not leader]
@@ -130,7 +130,7 @@ async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
 
 
 async def test_poisoned_commits_are_recorded_and_change_nothing(
-    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, _ = await operator.leader_among(servers)
     async with ObedientAgents(store, [server.url for server in servers]):
@@ -162,7 +162,7 @@ async def test_poisoned_commits_are_recorded_and_change_nothing(
 async def test_an_operator_steers_it_from_the_command_line(
     servers: list[ControlPlaneServer],
     repository: PolicyRepository,
-    store: EtcdStore,
+    store: SignedStore,
     operator: Operator,
     tmp_path: Path,
 ) -> None:

@@ -15,15 +15,18 @@ import pytest
 
 from adapters.store.members import Member
 from control_plane.api.tls_certificate import BadCertificate, Certificate, trust_context
+from control_plane.auth.callers import Caller, Role
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN
+from tests.support.identities import control_plane_id, control_plane_sessions, write_identity
 from tests.support.issuer import AUDIENCE, Issuer, rsa_key
-from tests.support.reports import KEY, SECRET
 from tests.support.secured_etcd import secured_etcd
 from tests.support.wait import PATIENCE_S, found
+
+DUTY = Caller("duty", Role.VIEWER)
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -52,7 +55,6 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 @pytest.fixture
 async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> AsyncIterator[str]:
-    (tmp_path / "fleet.key").write_bytes(SECRET)
     (tmp_path / "admin.token").write_text(TOKEN)
     digest = sha256(b"a key of the duty desk").hexdigest()
     (tmp_path / "keys.yaml").write_text(f"- {{name: duty, sha256: {digest}, role: viewer}}")
@@ -65,7 +67,7 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> 
         "ETCD_CERTIFICATE_FILE": certificates / "client.pem",
         "ETCD_KEY_FILE": certificates / "client.key",
         "POLICY_DIR": PLANET,
-        "FLEET_KEY_FILE": tmp_path / "fleet.key",
+        "IDENTITY_DIR": write_identity(tmp_path / "identity", control_plane_id("north")),
         "ADMIN_TOKEN_FILE": tmp_path / "admin.token",
         "API_KEYS_FILE": tmp_path / "keys.yaml",
         "TLS_CERTIFICATE_FILE": certificates / "api.pem",
@@ -125,20 +127,22 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")
-    link = LeaderClient(asks, KEY, trust=trust_context(certificates / "authority.pem"))
+    link = LeaderClient(asks, control_plane_sessions("south"), trust=trust_context(certificates / "authority.pem"))
 
     async def regions() -> LeaderResponse | None:
         try:
-            reply = await link.forward(leader, "GET", "/v1/regions", OPERATOR, client="192.0.2.7", within_s=PATIENCE_S)
+            reply = await link.forward(
+                leader, "GET", "/v1/regions", {}, caller=DUTY, client="192.0.2.7", within_s=PATIENCE_S
+            )
         except LeaderUnavailable:
             return None
         return reply if reply.status == 200 else None
 
     assert b"Frankfurt" in (await found(regions)).body
     await link.close()
-    stranger = LeaderClient(asks, KEY)
+    stranger = LeaderClient(asks, control_plane_sessions("south"))
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
-        await stranger.forward(leader, "GET", "/v1/regions", OPERATOR, client="", within_s=PATIENCE_S)
+        await stranger.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
     await stranger.close()
     for bad in ("missing.pem", "keys.yaml"):
         with pytest.raises(BadCertificate, match=bad):

@@ -12,7 +12,6 @@ from rich.console import Console
 from control_plane.cli.status_view import status_view
 from control_plane.status.status import RegionStatus, Status
 from lab.servers.etcd import EtcdServer
-from tests.support import reports
 from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.chats import BODY
 from tests.support.control_planes import PLANET, Operator, control_planes
@@ -55,9 +54,6 @@ async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, o
     policies = bundle(tmp_path / "bundle", "service_objective: {first_byte_s: 0.01, share: 0.9}")
     with control_planes("a", tmp_path, own_etcd.endpoint, policies) as (server,):
         async with engine(slowly) as gpu, Operator() as operator:
-            key = tmp_path / "agents.key"
-            key.write_bytes(reports.SECRET)
-            key.chmod(0o600)
             agent = AgentProcess(
                 "one",
                 tmp_path / "agent",
@@ -65,7 +61,7 @@ async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, o
                 etcd_endpoint=own_etcd.endpoint,
                 redis_url=None,
                 endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], 4),
-                settings={"CONTROL_PLANE_URLS": server.url, "FLEET_KEY_FILE": str(key)},
+                settings={"CONTROL_PLANE_URLS": server.url},
             )
             agent.start()
             try:

@@ -16,6 +16,7 @@ from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.members import AgentMember
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.policy.policy import Failover
@@ -23,6 +24,7 @@ from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
+from tests.support.identities import control_plane_sessions
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until_told
@@ -83,7 +85,7 @@ class Site:
         self._redis_url = shared.url
         self._gpu = gpu
         self._stack = stack
-        self._store = EtcdStore([etcd.endpoint])
+        self._store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
         stack.push_async_callback(self._store.close)
         self._observer: AgentProcess
         (directory / "tokens").write_text(TOKEN)

@@ -10,9 +10,11 @@ from random import Random
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.config_store import Put
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import start_etcd
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
+from tests.support.identities import control_plane_sessions
 from tests.support.reports import offered
 from tests.support.wait import until
 
@@ -21,7 +23,7 @@ EU = ("eu-de", "eu-es")
 
 async def test_agents_follow_the_plans_of_a_store_that_was_wiped(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd")
-    store = EtcdStore((etcd.endpoint,))
+    store = SignedStore(EtcdStore((etcd.endpoint,)), control_plane_sessions())
     agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     try:
         # A store with a history, so that its epochs are larger than those of one that begins.

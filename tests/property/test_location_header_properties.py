@@ -21,7 +21,6 @@ from netaddr import IPSet
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.policy import Model, Policy, Region, Tenant
 from penstock.routing.cost_estimate import CostEstimator
-from penstock.wire.signing import FleetKey
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
@@ -29,6 +28,7 @@ from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.demand_meter import DemandMeter
+from tests.support.identities import region_sessions
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -87,7 +87,7 @@ def test_only_a_trusted_proxy_says_where_a_client_is(
         Quotas(lambda: 1),
         DemandMeter(lambda: 0.0),
         expectations=CostEstimator(),
-        key=FleetKey(b"tests-only-tests-only-tests-only"),
+        sessions=region_sessions("de-1"),
         rng=Random(1),
     )
     for peer_ip, headers in asked:

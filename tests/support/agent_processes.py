@@ -16,15 +16,15 @@ from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
+from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from regional_agent.upstream.address import Address
+from tests.support.identities import agent_id, control_plane_sessions, write_identity
 from tests.support.planet import MODEL
-
-SECRET = b"tests-only-tests-only-tests-only"
 
 
 class AgentProcess(ServerProcess):
@@ -45,12 +45,12 @@ class AgentProcess(ServerProcess):
         """Not started yet.
 
         Args:
-            directory: of its log, its key and its state.
+            directory: of its log, its certificate and its state.
             listens: where its faces listen, by `traffic`, `peer` and `admin`; those that are not here choose a port.
             settings: more of them, by field name in capitals.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "fleet.key").write_bytes(SECRET)
+        identity_dir = write_identity(directory / "identity", agent_id(region, name))
         where = {face: (listens or {}).get(face, Address("127.0.0.1", 0)) for face in ("traffic", "peer", "admin")}
         all_settings = {
             "REGION": region,
@@ -59,7 +59,7 @@ class AgentProcess(ServerProcess):
             "ETCD_ENDPOINTS": etcd_endpoint,
             "REDIS_URL": redis_url or "",
             "ENDPOINTS_FILE": str(endpoints_file),
-            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "IDENTITY_DIR": str(identity_dir),
             "STATE_DIR": str(directory / "state"),
             **(settings or {}),
         }
@@ -118,7 +118,7 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
 async def publish(etcd: EtcdServer, policy: Policy) -> None:
     """Put a policy in force, with plans by which every region keeps what comes to it."""
     everywhere = residency_class(frozenset(policy.regions)).name
-    store = EtcdStore([etcd.endpoint])
+    store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
     await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
     for region in policy.regions:
         home = (Arc(region, 1.0, ArcReason.HOME),)

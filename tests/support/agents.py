@@ -23,7 +23,7 @@ from penstock.policy.residency import ResidencyClass
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -46,16 +46,17 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
 
-KEY = FleetKey(b"tests-only-tests-only-tests-only")
 MAX_BODY_BYTES = 64 * 1024
 
 
 class FixedPeers:
     """Other regions as a test says they are."""
 
-    def __init__(self, addresses: Mapping[str, Address], credits: Mapping[str, int]) -> None:
+    def __init__(self, here: str, addresses: Mapping[str, Address], credits: Mapping[str, int]) -> None:
+        self.here = here
         self.addresses = dict(addresses)
         self.credits = dict(credits)
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
@@ -70,6 +71,9 @@ class FixedPeers:
 
     def address(self, region: str) -> Address | None:
         return self.addresses.get(region)
+
+    def session(self, region: str, address: Address) -> Session:
+        return session_between(self.here, region)
 
     def request_failed(self, region: str, address: Address) -> None:
         self.broke.append(region)
@@ -184,9 +188,8 @@ async def agent(
     fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
     queue_here = AdmissionQueue(endpoints, shared_load, time.monotonic, metrics.waited)
-    one = Agent(
-        config or fixed, endpoints, shared_load, queue_here, FixedPeers(peers or {}, credits or {}), locator, metrics
-    )
+    others = FixedPeers(region, peers or {}, credits or {})
+    one = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
     if redis_url is not None:
         one.exchange = SharedLoadExchange(
             shared_load,
@@ -259,7 +262,7 @@ def _router(one: Agent, region: str) -> Router:
         one.quotas,
         cast(Any, one.demand),
         expectations=chooser.expectations,
-        key=KEY,
+        sessions=region_sessions(region),
         rng=rng,
     )
     return Router(
@@ -271,7 +274,6 @@ def _router(one: Agent, region: str) -> Router:
         peers,
         admission,
         chooser,
-        key=KEY,
         rng=rng,
         clock=time.monotonic,
     )

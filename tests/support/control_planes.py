@@ -29,8 +29,10 @@ from penstock.fleet.report import AgentReport, DemandReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
+from penstock.wire.identity import PATH, BadIdentity, decode_certificate
+from tests.support.identities import control_plane_id, write_identity
 from tests.support.paths import PLANET
-from tests.support.reports import SECRET, offered, packed, report
+from tests.support.reports import offered, packed, report
 from tests.support.wait import PATIENCE_S
 
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
@@ -51,9 +53,9 @@ class ControlPlaneServer(ServerProcess):
         etcd_endpoint: str,
         policy_dir: Path = PLANET,
         policy_settings: Mapping[str, str] | None = None,
+        fleet: int = 0,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "fleet.key").write_bytes(SECRET)
         (directory / "admin.token").write_text(TOKEN)
         (port,) = free_ports(1)
         self.url = f"http://{LOOPBACK}:{port}"
@@ -62,7 +64,7 @@ class ControlPlaneServer(ServerProcess):
             "LISTEN": f"{LOOPBACK}:{port}",
             "ETCD_ENDPOINTS": etcd_endpoint,
             **(policy_settings or {"POLICY_DIR": str(policy_dir)}),
-            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "IDENTITY_DIR": str(write_identity(directory / "identity", control_plane_id(name), fleet)),
             "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
         }
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
@@ -83,12 +85,13 @@ def control_planes(
     etcd_endpoint: str,
     policy_dir: Path = PLANET,
     policy_settings: Mapping[str, str] | None = None,
+    fleet: int = 0,
 ) -> Iterator[list[ControlPlaneServer]]:
     """One control plane for each letter of `names`, which serve; `policy_settings` go instead of `policy_dir`."""
 
     def start(name: str) -> ControlPlaneServer:
         def make() -> ControlPlaneServer:
-            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir, policy_settings)
+            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir, policy_settings, fleet)
 
         return start_server(make, tries=PORT_TRIES, timeout_s=PATIENCE_S)
 
@@ -156,6 +159,7 @@ class Reporting(ABC):
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = list(urls)
         self._url = self._urls[0]
+        self._certificates: dict[str, bytes] = {}
         self._seq = 0
         self._http = httpx.AsyncClient(timeout=2.0)
         self._task: asyncio.Task[None] | None = None
@@ -164,10 +168,13 @@ class Reporting(ABC):
     async def _run(self) -> None:
         """Report until it is cancelled."""
 
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+    async def _post(self, report: AgentReport) -> None:
         try:
+            if self._url not in self._certificates:
+                self._certificates[self._url] = decode_certificate((await self._http.get(self._url + PATH)).content)
+            body, headers = packed(report, self._certificates[self._url])
             response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=dict(headers))
-        except httpx.HTTPError:
+        except (httpx.HTTPError, BadIdentity):
             self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
             return
         if response.status_code == 202:
@@ -233,7 +240,7 @@ class ObedientAgents(Reporting):
                 refused_plan="a test says so" if refused else "",
                 request_counts=self.answers[region],
             )
-            await self._post(*packed(said))
+            await self._post(said)
 
 
 class Agents(Reporting):
@@ -256,8 +263,7 @@ class Agents(Reporting):
             for region in REGIONS:
                 epoch, generation = self.obeyed(region)
                 said = self.said(region)
-                body, headers = packed(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
-                await self._post(body, headers)
+                await self._post(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
             await asyncio.sleep(0.25)
 
 

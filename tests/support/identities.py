@@ -5,24 +5,33 @@ from __future__ import annotations
 import time
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
+from adapters.authority_files import issue_identity
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from penstock.wire.authority import Authority, make_authority
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Session, Sessions
 
 FLEET = "test"
+CONTROL_PLANE = "cp-1"
+"""Name of the control plane of a test that has one."""
 YEAR_S = 365 * 86_400.0
 HOSTS = ("localhost", "127.0.0.1", "::1")
+
+_making = Lock()
+"""Threads that start processes at the same time have certificates of one authority."""
 
 
 def authority(fleet: int = 0) -> Authority:
     """An authority of the fleet `test`; those of other numbers are of other fleets with the same name."""
-    return _authority_and_trust(fleet)[0]
+    with _making:
+        return _authority_and_trust(fleet)[0]
 
 
 def trust(fleet: int = 0) -> TrustBundle:
-    return _authority_and_trust(fleet)[1]
+    with _making:
+        return _authority_and_trust(fleet)[1]
 
 
 @cache
@@ -35,14 +44,18 @@ def agent_id(region: str = "eu", name: str = "agent-1") -> SpiffeId:
     return SpiffeId(FLEET, ProcessRole.AGENT, name, region)
 
 
-def control_plane_id(name: str = "cp-1") -> SpiffeId:
+def control_plane_id(name: str = CONTROL_PLANE) -> SpiffeId:
     return SpiffeId(FLEET, ProcessRole.CONTROL_PLANE, name)
 
 
 @cache
+def _issued(id_: SpiffeId, fleet: int) -> tuple[bytes, bytes]:
+    return authority(fleet).issue(id_, HOSTS, time.time(), YEAR_S)
+
+
 def identity(id_: SpiffeId, fleet: int = 0) -> Identity:
-    key, certificate = authority(fleet).issue(id_, HOSTS, time.time(), YEAR_S)
-    return Identity(key, certificate, trust(fleet), time.time())
+    """The identity of a process; that of a process whose files `write_identity` wrote is the same."""
+    return Identity(*_issued(id_, fleet), trust(fleet), time.time())
 
 
 def sessions(id_: SpiffeId, fleet: int = 0) -> Sessions:
@@ -53,7 +66,7 @@ def agent_sessions(region: str = "eu", name: str = "agent-1", fleet: int = 0) ->
     return sessions(agent_id(region, name), fleet)
 
 
-def control_plane_sessions(name: str = "cp-1", fleet: int = 0) -> Sessions:
+def control_plane_sessions(name: str = CONTROL_PLANE, fleet: int = 0) -> Sessions:
     return sessions(control_plane_id(name), fleet)
 
 
@@ -63,12 +76,28 @@ def introduce(sender: Sessions, receiver: Sessions) -> Session:
     return sender.session_with(receiver.identity.peer.certificate, time.time())
 
 
-def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0, lifetime_s: float = YEAR_S) -> Path:
-    """Writes the files of a new certificate into `directory`, as `penstock certs issue` does."""
+@cache
+def region_sessions(region: str) -> Sessions:
+    """The sessions of the one agent of a region, for tests whose agents share a process."""
+    return agent_sessions(region)
+
+
+def session_between(sender: str, receiver: str) -> Session:
+    """The session of a region's one agent with that of another region."""
+    return introduce(region_sessions(sender), region_sessions(receiver))
+
+
+def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0) -> Path:
+    """Writes the files of an identity into `directory`, as `penstock certs issue` does."""
+    key, certificate = _issued(id_, fleet)
     directory.mkdir(parents=True, exist_ok=True)
-    key, certificate = authority(fleet).issue(id_, HOSTS, time.time(), lifetime_s)
     (directory / PRIVATE_KEY).touch(mode=0o600)
     (directory / PRIVATE_KEY).write_bytes(key)
     (directory / CERTIFICATE).write_bytes(certificate)
     (directory / AUTHORITIES).write_bytes(authority(fleet).pem)
     return directory
+
+
+def renew_identity(directory: Path, id_: SpiffeId) -> None:
+    """Replaces the key and the certificate in `directory` by new ones."""
+    issue_identity(authority(), id_, HOSTS, directory, YEAR_S)

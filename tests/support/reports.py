@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -9,11 +10,11 @@ import msgspec
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.policy.residency import residency_class
-from penstock.wire.signing import FleetKey, Purpose
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import Purpose
+from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 
 MODEL = "llama-3.1-8b"
-SECRET = b"a fleet key that only tests ever use"
-KEY = FleetKey(SECRET)
 
 
 def offered(requests_per_s: float, *regions: str, model: str = MODEL) -> DemandReport:
@@ -43,7 +44,20 @@ def endpoint(
     return EndpointReport(name, f"{name}.internal:8000", (model,), "zone-a", "h100", condition, 25, in_flight)
 
 
-def packed(report: AgentReport, key: FleetKey = KEY) -> tuple[bytes, Mapping[str, str]]:
-    """The body of a report and its headers."""
+def packed(
+    report: AgentReport, receiver: str | bytes = CONTROL_PLANE, fleet: int = 0
+) -> tuple[bytes, Mapping[str, str]]:
+    """The body of a report and its headers, signed by the agent that it names.
+
+    Args:
+        receiver: name of the control plane that the report is signed for, or its certificate (DER).
+        fleet: that the agent belongs to.
+    """
     body = msgspec.msgpack.encode(report)
-    return body, {"x-penstock-signature": key.sign(Purpose.REPORT, body)}
+    agent = agent_sessions(report.region, report.agent, fleet)
+    if isinstance(receiver, str):
+        receiver = control_plane_sessions(receiver, fleet).identity.peer.certificate
+    return body, {
+        "x-penstock-certificate": encode_certificate(agent.identity.peer.certificate),
+        "x-penstock-signature": agent.session_with(receiver, time.time()).sign(Purpose.REPORT, body),
+    }

@@ -28,8 +28,8 @@ from penstock.routing import decision
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from penstock.wire import route_context
-from penstock.wire.route_context import RouteContext, seal
-from penstock.wire.signing import FleetKey
+from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.route_context import RouteContext
 from tests.support.planner_calls import tick_input
 from tests.support.planner_calls import waterfall_plans as pour
 
@@ -39,7 +39,8 @@ DATA_CLASSES = ("personal", "open")
 COUNTRIES = ("DE", "US", "JP")
 PLACES = (Location(), *(Location(c) for c in (*COUNTRIES, "BR")), *(Location("US", s) for s in ("CA", "NY", "TX")))
 MODEL = "m"
-KEY = FleetKey(b"the key of every agent in these worlds")
+SIGNER = SpiffeId("test", ProcessRole.AGENT, "agent", "origin")
+"""The agent that signs every forwarded request."""
 FLEETS = 12
 """States of failure in one world."""
 REQUESTS = 4_000
@@ -134,10 +135,19 @@ class World:
         about = (facts, permitted, here, 1)
         if about not in self.accepted:
             context = RouteContext(
-                "r", "o", here, facts.tenant, facts.data_class, facts.location, MODEL, tuple(permitted), "", 0.0, 60.0
+                "r",
+                SIGNER.region,
+                here,
+                facts.tenant,
+                facts.data_class,
+                facts.location,
+                MODEL,
+                tuple(permitted),
+                "",
+                0.0,
+                60.0,
             )
-            answer = route_context.accept(seal(context, KEY), KEY, self.next_policy, here, 1.0)
-            self.accepted[about] = isinstance(answer, RouteContext)
+            self.accepted[about] = route_context.check(context, SIGNER, self.next_policy, here, 1.0) is None
         return self.accepted[about]
 
     def _policy(self, rules: list[ResidencyRule]) -> Policy:

@@ -1,10 +1,12 @@
-"""`POST /v1/reports`: receives agents' reports. Reports are signed with the fleet key, so no caller is required."""
+"""Receives agents' reports, and returns the certificate that agents need first. Reports are signed: no caller is
+required."""
 
 from __future__ import annotations
 
 import asyncio
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
@@ -15,12 +17,15 @@ from control_plane.planning.report_intake import (
     ReportReceipt,
     ReportRefused,
 )
+from penstock.wire import identity
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import Sessions
 
 BODY_TIMEOUT_S = 5.0
 """Maximum time (s) to receive the body of a report."""
 
 
-def routes(intake: ReportIntake) -> APIRouter:
+def routes(intake: ReportIntake, sessions: Sessions) -> APIRouter:
     """Return the router of reports."""
     router = APIRouter(tags=["agents"])
 
@@ -33,14 +38,21 @@ def routes(intake: ReportIntake) -> APIRouter:
     async def take(request: Request) -> Response:
         """Receive an agent's report.
 
-        The body is MessagePack. `x-penstock-signature` is its signature by the fleet key.
+        The body is MessagePack. `x-penstock-certificate` is the certificate of the agent, and
+        `x-penstock-signature` the signature of the body for this control plane.
         """
         body = await _read_body(request)
         try:
-            receipt = intake.receive(body, request.headers.get(SIGNATURE_HEADER, ""))
+            headers = request.headers
+            receipt = intake.receive(body, headers.get(SIGNATURE_HEADER, ""), headers.get(identity.HEADER, ""))
         except ReportRefused as refused:
             raise Problem(refused.status, str(refused)) from None
         return json_response(receipt, 202)
+
+    @router.get(identity.PATH, response_class=PlainTextResponse)
+    async def certificate() -> PlainTextResponse:
+        """Return the certificate of this control plane: DER in base64. Agents and control planes verify it."""
+        return PlainTextResponse(encode_certificate(sessions.identity.peer.certificate))
 
     return router
 

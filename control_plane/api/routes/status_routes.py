@@ -41,7 +41,7 @@ def routes(reporter: StatusReporter, campaign: LeaderElector, link: LeaderClient
             return json_response(own)
         if authority is None:
             return json_response(msgspec.structs.replace(own, fleet_problem="no control plane leads"))
-        return json_response(await _with_leader_view(link, own, authority, request))
+        return json_response(await _with_leader_view(link, own, authority, request, caller))
 
     @router.get("/whoami", responses=returns(Caller, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:
@@ -51,12 +51,13 @@ def routes(reporter: StatusReporter, campaign: LeaderElector, link: LeaderClient
     return router
 
 
-async def _with_leader_view(link: LeaderClient, own: Status, leader: Member, request: Request) -> Status:
+async def _with_leader_view(
+    link: LeaderClient, own: Status, leader: Member, request: Request, caller: Caller
+) -> Status:
     """Return the own status with the leader's view of the fleet, or with `fleet_problem` if there is none."""
-    credential = {"authorization": request.headers["authorization"]}
     client = request.client.host if request.client is not None else ""
     try:
-        reply = await link.forward(leader, "GET", PATH, credential, client=client, within_s=LEADER_TIMEOUT_S)
+        reply = await link.forward(leader, "GET", PATH, {}, caller=caller, client=client, within_s=LEADER_TIMEOUT_S)
         if reply.status != 200:
             raise LeaderUnavailable(f"it answers with status {reply.status}")
         theirs = msgspec.json.decode(reply.body, type=Status)

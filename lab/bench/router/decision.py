@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -31,7 +30,9 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Refusal
-from penstock.wire.signing import FleetKey
+from penstock.wire.authority import standalone_identity
+from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
@@ -201,11 +202,11 @@ class _Deciding:
 
 async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[AgentRuntime, Router]:
     """Start an agent's runtime, with policy and plan in force and every endpoint ready."""
-    key = FleetKey(secrets.token_bytes(32))
+    agent = SpiffeId("lab", ProcessRole.AGENT, "bench", REGION)
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
     runtime = AgentRuntime(
         load_settings(_settings(size, directory, redis_url)),
-        key=key,
+        sessions=Sessions(standalone_identity(agent, time.time())),
         pool=pool,
         metrics=AgentMetrics(),
         rng=rng,
@@ -251,7 +252,7 @@ def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, ob
         "redis_url": redis_url,
         "endpoints_file": endpoints_file,
         "geoip_file": geoip_file,
-        "fleet_key_file": directory / "unused",
+        "identity_dir": directory / "unused",
         "state_dir": directory / "state",
         "trusted_proxies": "127.0.0.0/8",
     }

@@ -19,7 +19,7 @@ locals {
       PENSTOCK_AGENT_REDIS_URL          = "redis://${local.redis_hosts[agent.region]}:${var.ports.redis}/0"
       PENSTOCK_AGENT_ENDPOINTS_FILE     = var.paths.endpoints_file
       PENSTOCK_AGENT_GEOIP_FILE         = var.paths.geoip_file
-      PENSTOCK_AGENT_FLEET_KEY_FILE     = var.paths.fleet_key_file
+      PENSTOCK_AGENT_IDENTITY_DIR       = var.paths.identity_dir
       PENSTOCK_AGENT_STATE_DIR          = var.paths.state_dir
       PENSTOCK_AGENT_TRUSTED_PROXIES    = join(",", local.region[agent.region].trusted_proxies)
     }
@@ -32,7 +32,7 @@ locals {
       PENSTOCK_ADVERTISE_URL  = local.control_plane_urls[name]
       PENSTOCK_ETCD_ENDPOINTS = local.etcd_endpoints
       PENSTOCK_POLICY_DIR     = var.paths.policy_dir
-      PENSTOCK_FLEET_KEY_FILE = var.paths.fleet_key_file
+      PENSTOCK_IDENTITY_DIR   = var.paths.identity_dir
     }
   }
 

@@ -192,11 +192,11 @@ variable "ports" {
 }
 
 variable "paths" {
-  description = "Where files are on the machines. The fleet key is put there by whatever keeps secrets; Terraform never sees it."
+  description = "Where files are on the machines. The certificate of the process is put there by the secret store; Terraform never sees it."
   type = object({
     endpoints_file = optional(string, "/etc/penstock/endpoints.yaml")
     geoip_file     = optional(string, "/var/lib/penstock/geoip.mmdb")
-    fleet_key_file = optional(string, "/run/secrets/penstock-fleet-key")
+    identity_dir   = optional(string, "/run/secrets/penstock-identity")
     state_dir      = optional(string, "/var/lib/penstock/state")
     policy_dir     = optional(string, "/etc/penstock/policies")
   })

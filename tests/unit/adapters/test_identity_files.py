@@ -9,7 +9,7 @@ import pytest
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REVOKED, IdentityFiles
 from adapters.secret_file import BadSecret
 from penstock.wire.identity import BadIdentity, ProcessRole
-from tests.support.identities import agent_id, control_plane_id, write_identity
+from tests.support.identities import agent_id, control_plane_id, renew_identity, write_identity
 
 
 def load(directory: Path) -> IdentityFiles:
@@ -20,7 +20,7 @@ def test_a_renewed_certificate_is_used_without_restart(tmp_path: Path) -> None:
     files = load(write_identity(tmp_path, agent_id()))
     before = files.sessions.identity.peer.serial
     assert not files.reload()
-    write_identity(tmp_path, agent_id())
+    renew_identity(tmp_path, agent_id())
     assert files.reload()
     assert files.sessions.identity.peer.serial != before
 

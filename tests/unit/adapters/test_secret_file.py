@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.secret_file import MAX_FILE_BYTES, BadSecret, load_fleet_key, read_secret, read_secrets
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
+from adapters.secret_file import MAX_FILE_BYTES, BadSecret, read_secret, read_secrets
 
 SECRET = b"0123456789abcdef"
 
@@ -75,16 +74,3 @@ def test_one_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
         read_secret(tmp_path / "absent", "test key", min_bytes=16)
     with pytest.raises(BadSecret, match="cannot read the test key: Is a directory"):
         read_secret(tmp_path, "test key", min_bytes=16)
-
-
-def test_fleet_keys_are_read_newest_first(path: Path) -> None:
-    old, new = b"o" * 32, b"n" * 32
-    path.write_bytes(b"\n  " + new + b" \r\n\n" + old + b"\n")
-    key = load_fleet_key(path)
-    assert key.sign(Purpose.PROBE, b"m") == FleetKey(new).sign(Purpose.PROBE, b"m")
-    key.check(Purpose.PROBE, b"m", FleetKey(old).sign(Purpose.PROBE, b"m"))
-    with pytest.raises(BadSignature):
-        key.check(Purpose.PROBE, b"m", FleetKey(b"x" * 32).sign(Purpose.PROBE, b"m"))
-    path.write_bytes(new + b"\nshort")
-    with pytest.raises(BadSecret, match=r"fleet key 2 has 5 bytes.* give the same file to every agent"):
-        load_fleet_key(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
 
@@ -85,6 +86,31 @@ async def test_an_earlier_value_cannot_be_put_back(etcd: MemoryStore) -> None:
     assert await value(reader, keys.OVERRIDES) == b"second"
     await put(etcd, keys.OVERRIDES, first)
     assert await value(reader, keys.OVERRIDES) == UNAUTHENTIC
+
+
+async def test_a_read_that_a_newer_value_overtook_is_authentic() -> None:
+    class SlowReplies(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_reply = asyncio.Event()
+
+        async def get(self, key: str) -> KeyValue | None:
+            item = await super().get(key)
+            await self.may_reply.wait()
+            return item
+
+    etcd = SlowReplies()
+    reader = signed(etcd, agent_sessions())
+    await put(signed(etcd), keys.OVERRIDES, b"first")
+    reading = asyncio.create_task(value(reader, keys.OVERRIDES))
+    await asyncio.sleep(0)
+    await put(signed(etcd, offset_s=1), keys.OVERRIDES, b"second")
+    (listed,) = (await reader.list(keys.OVERRIDES)).items
+    assert listed.value == b"second"
+    etcd.may_reply.set()
+    assert await reading == b"first"
+    assert await value(reader, keys.OVERRIDES) == b"second"
+    assert reader.rejected == 0
 
 
 async def test_a_writer_whose_clock_is_behind_still_replaces_a_value_it_has_read(etcd: MemoryStore) -> None:

@@ -20,7 +20,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "LISTEN": "127.0.0.1:0",
         "ETCD_ENDPOINTS": "127.0.0.1:2379, [::1]:2380",
         "POLICY_DIR": str(tmp_path),
-        "FLEET_KEY_FILE": str(tmp_path / "fleet.key"),
+        "IDENTITY_DIR": str(tmp_path / "identity"),
         "ADMIN_TOKEN_FILE": str(tmp_path / "token"),
     }
     monkeypatch.delenv("PENSTOCK_ADVERTISE_URL", raising=False)
@@ -47,13 +47,13 @@ def test_flags_go_before_the_environment(good: Path) -> None:
 
 
 def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NAME", "LISTEN", "ETCD_ENDPOINTS", "POLICY_DIR", "FLEET_KEY_FILE", "ADMIN_TOKEN_FILE"):
+    for name in ("NAME", "LISTEN", "ETCD_ENDPOINTS", "POLICY_DIR", "IDENTITY_DIR", "ADMIN_TOKEN_FILE"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     assert bad() == [
         "PENSTOCK_NAME: not set",
         "PENSTOCK_LISTEN: not set",
         "PENSTOCK_ETCD_ENDPOINTS: not set",
-        "PENSTOCK_FLEET_KEY_FILE: not set",
+        "PENSTOCK_IDENTITY_DIR: not set",
         "PENSTOCK_ADMIN_TOKEN_FILE: not set",
     ]
 

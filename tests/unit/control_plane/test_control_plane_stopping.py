@@ -14,8 +14,8 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
+from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
-from tests.support.reports import KEY
 from tests.support.wait import PATIENCE_S
 
 
@@ -36,7 +36,11 @@ class HeldUp(MemoryStore):
 async def test_a_tick_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     store = HeldUp()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(PLANET),
+        rng=Random(1),
     )
     await one.start()
     async with asyncio.timeout(PATIENCE_S):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.identities import control_plane_id, write_identity
 from tests.support.paths import POLICIES
 
 TOKEN = "0123456789abcdef"
@@ -35,7 +36,7 @@ def test_bad_settings_are_named() -> None:
 
 
 def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:
-    key, token = tmp_path / "fleet.key", tmp_path / "token"
+    identity, token = tmp_path / "identity", tmp_path / "token"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {
@@ -43,15 +44,15 @@ def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:
             "listen": listen,
             "etcd_endpoints": "127.0.0.1:1",
             "policy_dir": str(POLICIES / "planet"),
-            "fleet_key_file": str(key),
+            "identity_dir": str(identity),
             "admin_token_file": str(token),
         }
-        no_key = serve(**settings)
-        key.write_text("k" * 32)
+        no_identity = serve(**settings)
+        write_identity(identity, control_plane_id("north"))
         no_token = serve(**settings)
         token.write_text(TOKEN)
         no_port = serve(**settings)
-    assert [code for code, _ in (no_key, no_token, no_port)] == [2, 2, 2]
-    assert f"penstock serve: {key}: cannot read the fleet key" in no_key[1]
+    assert [code for code, _ in (no_identity, no_token, no_port)] == [2, 2, 2]
+    assert f"penstock serve: {identity}/tls.key: cannot read the private key" in no_identity[1]
     assert f"penstock serve: {token}: cannot read the admin token" in no_token[1]
     assert f"penstock serve: cannot listen on {listen}: Address already in use; choose another" in no_port[1]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.identities import agent_id, write_identity
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
     """Good ones, for an agent whose etcd is away."""
-    (tmp_path / "fleet.key").write_text("k" * 32)
-    (tmp_path / "fleet.key").chmod(0o600)
     (tmp_path / "endpoints.yaml").write_text("[]")
     return {
         "REGION": "eu-de",
@@ -23,7 +23,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
         **{f"{face}_LISTEN": "127.0.0.1:0" for face in ("TRAFFIC", "PEER", "ADMIN")},
         "ETCD_ENDPOINTS": "127.0.0.1:1",
         "ENDPOINTS_FILE": str(tmp_path / "endpoints.yaml"),
-        "FLEET_KEY_FILE": str(tmp_path / "fleet.key"),
+        "IDENTITY_DIR": str(write_identity(tmp_path / "identity", agent_id("eu-de", "a"))),
         "STATE_DIR": str(tmp_path / "state"),
     }
 

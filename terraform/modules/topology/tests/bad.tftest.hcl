@@ -436,7 +436,7 @@ run "path_is_relative" {
   command = plan
 
   variables {
-    paths = { fleet_key_file = "fleet-key" }
+    paths = { identity_dir = "identity" }
   }
 
   expect_failures = [var.paths]

@@ -67,7 +67,7 @@ run "agents" {
       PENSTOCK_AGENT_REDIS_URL          = "redis://redis.eu-de.penstock.example.internal:6379/0"
       PENSTOCK_AGENT_ENDPOINTS_FILE     = "/etc/penstock/endpoints.yaml"
       PENSTOCK_AGENT_GEOIP_FILE         = "/var/lib/penstock/geoip.mmdb"
-      PENSTOCK_AGENT_FLEET_KEY_FILE     = "/run/secrets/penstock-fleet-key"
+      PENSTOCK_AGENT_IDENTITY_DIR       = "/run/secrets/penstock-identity"
       PENSTOCK_AGENT_STATE_DIR          = "/var/lib/penstock/state"
       PENSTOCK_AGENT_TRUSTED_PROXIES    = "10.1.0.0/16,fd00::/8"
     }
@@ -114,7 +114,7 @@ run "control_planes_and_etcd" {
       PENSTOCK_ADVERTISE_URL  = "http://cp-2.eu-es.penstock.example.internal:8090"
       PENSTOCK_ETCD_ENDPOINTS = output.etcd.client_endpoints
       PENSTOCK_POLICY_DIR     = "/etc/penstock/policies"
-      PENSTOCK_FLEET_KEY_FILE = "/run/secrets/penstock-fleet-key"
+      PENSTOCK_IDENTITY_DIR   = "/run/secrets/penstock-identity"
     }
     error_message = "the whole environment of a control plane"
   }

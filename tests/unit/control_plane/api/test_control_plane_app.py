@@ -23,8 +23,9 @@ from control_plane.status.status import Status
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from tests.support.api_app import served
+from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
-from tests.support.reports import KEY, MODEL, offered, packed, report
+from tests.support.reports import MODEL, offered, packed, report
 from tests.support.wait import until
 
 TOKEN = AdminToken("0123456789abcdef")
@@ -36,7 +37,11 @@ REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 async def control_plane() -> AsyncIterator[ControlPlane]:
     store = MemoryStore()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(PLANET),
+        rng=Random(1),
     )
     await one.start()
     yield one
@@ -113,7 +118,11 @@ async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: ht
 async def test_not_ready_says_why(tmp_path: Path) -> None:
     store = MemoryStore()
     bare = ControlPlane(
-        store, Member("bare", "http://bare"), key=KEY, policy_reader=FolderReader(tmp_path), rng=Random(1)
+        store,
+        Member("bare", "http://bare"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(tmp_path),
+        rng=Random(1),
     )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(served(bare, Access(TOKEN))), base_url="http://bare"

@@ -27,7 +27,7 @@ from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.fleet import snapshot
 from tests.support.api_app import served
-from tests.support.reports import KEY
+from tests.support.identities import control_plane_sessions
 from tests.unit.control_plane.api.test_control_plane_app import PLANET
 
 TOKEN = "0123456789abcdef"
@@ -43,7 +43,9 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     async def serve() -> None:
         member = Member("north", base)
-        one = ControlPlane(MemoryStore(), member, key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1))
+        one = ControlPlane(
+            MemoryStore(), member, sessions=control_plane_sessions(), policy_reader=FolderReader(PLANET), rng=Random(1)
+        )
         await one.start()
         app = served(one, Access(AdminToken(TOKEN)))
         config = uvicorn.Config(app, LOOPBACK, port, log_level="error")

@@ -1,6 +1,8 @@
-"""What one control plane hands on to another: signed, for a while, once, and never from TLS to none."""
+"""What one control plane forwards to another: signed, for a while, once, and never from TLS to none."""
 
 from __future__ import annotations
+
+import time
 
 import httpx
 import pytest
@@ -8,56 +10,108 @@ import pytest
 from adapters.store.members import Member
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
+from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
-from control_plane.leadership.leader_client import HOP_HEADER, MAX_HOP_AGE_S, Hop, LeaderClient, LeaderUnavailable
-from penstock.wire.signing import FleetKey, Purpose
+from control_plane.leadership.forwarded_caller import (
+    HEADER,
+    LIFETIME_S,
+    ForgedCaller,
+    ForwardedCallers,
+    request_digest,
+    seal_caller,
+)
+from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
+from penstock.wire.identity import ProcessRole, encode_certificate
+from penstock.wire.session import Sessions
 from tests.support.api_app import served
-from tests.support.reports import KEY
+from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 from tests.support.stores import SetClock
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, TOKEN, control_plane, leading
 
 __all__ = ["control_plane"]
 
 
-def sealed(clock: SetClock, key: FleetKey = KEY, purpose: Purpose = Purpose.HOP) -> str:
-    return key.seal(purpose, b'{"by":"south","client":"192.0.2.7","at":%d}' % clock.now)
+SOUTH, NORTH = control_plane_sessions("south"), control_plane_sessions(CONTROL_PLANE)
+CALLER = Caller("olga", Role.OPERATOR)
+DIGEST = request_digest("GET", "/v1/regions", b"")
 
 
-async def test_a_hop_is_known_by_its_signature_for_a_while() -> None:
+def forwarded(clock: SetClock, sender: Sessions = SOUTH, digest: str = DIGEST) -> tuple[str, str]:
+    """Token and certificate of a caller that `sender` forwards to the control plane of these tests."""
+    session = sender.session_with(NORTH.identity.peer.certificate, clock.now)
+    token = seal_caller(CALLER, "192.0.2.7", digest, session, clock.now)
+    return token, encode_certificate(sender.identity.peer.certificate)
+
+
+@pytest.fixture
+def clock() -> SetClock:
     clock = SetClock()
-    link = LeaderClient(Member("north", "http://north"), KEY, clock=clock)
-    hop = sealed(clock)
-    assert link.verify_hop(hop) == Hop("south", "192.0.2.7", clock.now)
-    for other in (None, "", "x", hop[:-1], sealed(clock, FleetKey(b"x" * 32)), sealed(clock, purpose=Purpose.PROBE)):
-        assert link.verify_hop(other) is None
-    clock.now += MAX_HOP_AGE_S + 1
-    assert link.verify_hop(hop) is None
-    await link.close()
+    clock.now = time.time()
+    return clock
 
 
-async def test_a_credential_that_came_over_tls_is_not_sent_without() -> None:
-    link = LeaderClient(Member("north", "https://north"), KEY)
+def test_a_forwarded_caller_is_accepted_once(clock: SetClock) -> None:
+    callers = ForwardedCallers(NORTH, clock)
+    token, certificate = forwarded(clock)
+    accepted = callers.accept(token, certificate, DIGEST)
+    assert (accepted.caller, accepted.client) == (CALLER, "192.0.2.7")
+    with pytest.raises(ForgedCaller, match="forwarded before"):
+        callers.accept(token, certificate, DIGEST)
+
+
+def test_a_forwarded_caller_serves_one_request_for_a_while(clock: SetClock) -> None:
+    callers = ForwardedCallers(NORTH, clock)
+    token, certificate = forwarded(clock)
+    with pytest.raises(ForgedCaller, match="another request"):
+        callers.accept(token, certificate, request_digest("POST", "/v1/regions", b""))
+    clock.now += LIFETIME_S + 1
+    with pytest.raises(ForgedCaller, match="clocks"):
+        callers.accept(token, certificate, DIGEST)
+
+
+@pytest.mark.parametrize(
+    "sender", [agent_sessions(), control_plane_sessions("south", fleet=1)], ids=["an agent", "another fleet"]
+)
+def test_only_a_control_plane_of_the_fleet_forwards_callers(clock: SetClock, sender: Sessions) -> None:
+    if sender.identity.id.role is ProcessRole.AGENT:
+        token, certificate = forwarded(clock, sender)
+    else:
+        token, certificate = forwarded(clock)[0], encode_certificate(sender.identity.peer.certificate)
+    with pytest.raises(ForgedCaller):
+        ForwardedCallers(NORTH, clock).accept(token, certificate, DIGEST)
+
+
+@pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 10_000])
+def test_no_other_token_is_a_caller(clock: SetClock, token: str) -> None:
+    _, certificate = forwarded(clock)
+    with pytest.raises(ForgedCaller):
+        ForwardedCallers(NORTH, clock).accept(token, certificate, DIGEST)
+
+
+async def test_a_request_that_came_over_tls_is_not_sent_without() -> None:
+    link = LeaderClient(Member("north", "https://north"), NORTH)
     with pytest.raises(LeaderUnavailable, match="plain http"):
-        await link.forward(Member("south", "http://south"), "GET", "/", {}, client="", within_s=1.0)
+        await link.forward(Member("south", "http://south"), "GET", "/", {}, caller=CALLER, client="", within_s=1.0)
     await link.close()
 
 
-async def test_what_was_handed_on_is_not_handed_on_again(control_plane: ControlPlane) -> None:
-    """Whoever does not lead says so; and failures are the client's, not those of the one between."""
+async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
+    """A control plane that does not lead says so; an accepted caller needs no credential."""
     app = served(control_plane, Access(TOKEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
-        hop = {
-            HOP_HEADER: KEY.seal(Purpose.HOP, b'{"by":"south","client":"192.0.2.7","at":%d}' % control_plane.view.now())
-        }
-        early = await http.get("/v1/tenants", headers=OPERATOR | hop)
+
+        async def get(path: str) -> httpx.Response:
+            token, certificate = forwarded(clock, digest=request_digest("GET", path, b""))
+            return await http.get(path, headers={HEADER: token, "x-penstock-certificate": certificate})
+
+        early = await get("/v1/tenants")
         assert (early.status_code, "does not lead" in early.json()["detail"]) == (503, True)
         await leading(control_plane)
-        assert (await http.get("/v1/regions", headers=OPERATOR | hop)).status_code == 200
-        bad = {"authorization": "Bearer nobody"} | hop
-        while (refused := await http.get("/v1/regions", headers=bad)).status_code == 401:
-            pass
-        assert (refused.status_code, "192.0.2.7" in refused.json()["detail"]) == (429, True)
-        assert (await http.get("/v1/regions", headers=OPERATOR)).status_code == 200
+        assert (await get("/v1/regions")).status_code == 200
+        me = await get("/v1/whoami")
+        assert me.json()["name"] == "olga"
+        forged = await http.get("/v1/regions", headers={HEADER: "x", **OPERATOR})
+        assert forged.status_code == 401
 
 
 def test_what_is_asked_of_the_leader_is_there(control_plane: ControlPlane) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
@@ -10,9 +13,13 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt, ReportRefused
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
-from penstock.wire.signing import FleetKey, Purpose
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import Purpose, Sessions
 from tests.support import planet
-from tests.support.reports import KEY, offered, packed, report
+from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.reports import offered, packed, report
+
+NOW = time.time()
 
 
 class Desk:
@@ -23,12 +30,12 @@ class Desk:
         self.metrics = ControlPlaneMetrics()
         self.receipt = receipt or ReportReceipt(True, "http://leader")
         self.intake = ReportIntake(
-            KEY,
+            control_plane_sessions(),
             self.fleet,
             policy=lambda: policy,
             leading=lambda: self.receipt,
             metrics=self.metrics,
-            clock=lambda: 100.0,
+            clock=lambda: NOW,
         )
 
     def counted(self, region: str, outcome: str) -> float | None:
@@ -40,48 +47,59 @@ def desk() -> Desk:
     return Desk(planet.policy())
 
 
-def send(desk: Desk, body: bytes, signature: str) -> ReportReceipt:
-    return desk.intake.receive(body, signature)
+def send(desk: Desk, body: bytes, headers: Mapping[str, str]) -> ReportReceipt:
+    return desk.intake.receive(body, headers["x-penstock-signature"], headers["x-penstock-certificate"])
 
 
-def signed(body: bytes) -> str:
-    return KEY.sign(Purpose.REPORT, body)
+def signed(body: bytes, purpose: Purpose = Purpose.REPORT, sender: Sessions | None = None) -> dict[str, str]:
+    sender = sender or agent_sessions("eu-de", "one")
+    session = sender.session_with(control_plane_sessions().identity.peer.certificate, NOW)
+    return {
+        "x-penstock-signature": session.sign(purpose, body),
+        "x-penstock-certificate": encode_certificate(sender.identity.peer.certificate),
+    }
 
 
-def refused(desk: Desk, body: bytes, signature: str) -> int:
+def refused(desk: Desk, body: bytes, headers: Mapping[str, str]) -> int:
     with pytest.raises(ReportRefused) as caught:
-        send(desk, body, signature)
+        send(desk, body, headers)
     return caught.value.status
 
 
 def test_a_signed_report_is_taken_in(desk: Desk) -> None:
     body, headers = packed(report("eu-de"))
-    assert send(desk, body, headers["x-penstock-signature"]) == ReportReceipt(True, "http://leader")
-    assert desk.fleet.snapshot.agents["eu-de", "one"].received_at == 100.0
+    assert send(desk, body, headers) == ReportReceipt(True, "http://leader")
+    assert desk.fleet.snapshot.agents["eu-de", "one"].received_at == NOW
     assert desk.counted("eu-de", "accepted") == 1
 
 
 def test_one_who_does_not_lead_takes_it_in_and_says_who_does() -> None:
     desk = Desk(planet.policy(), ReportReceipt(False, "http://leader"))
     body, headers = packed(report("eu-de"))
-    assert send(desk, body, headers["x-penstock-signature"]) == ReportReceipt(False, "http://leader")
+    assert send(desk, body, headers) == ReportReceipt(False, "http://leader")
     assert desk.fleet.snapshot.agents
     assert desk.counted("eu-de", "not_leader") == 1
 
 
+BODY, HEADERS = packed(report("eu-de"))
+
+
 @pytest.mark.parametrize(
-    "signature",
+    "headers",
     [
-        "",
-        "0" * 64,
-        FleetKey(b"another fleet's key, of whatever length").sign(Purpose.REPORT, packed(report("eu-de"))[0]),
-        KEY.sign(Purpose.PROBE, packed(report("eu-de"))[0]),
-        "ä" * 100_000,
+        {"x-penstock-signature": ""},
+        {"x-penstock-signature": "0" * 64},
+        {"x-penstock-signature": "ä" * 100_000},
+        {"x-penstock-certificate": ""},
+        {"x-penstock-certificate": "ä" * 100_000},
+        packed(report("eu-de"), fleet=1)[1],
+        packed(report("eu-de"), "cp-2")[1],
+        signed(BODY, Purpose.PROBE),
     ],
-    ids=["none", "wrong", "another-fleet", "another-purpose", "long"],
+    ids=range(8),
 )
-def test_what_is_not_signed_for_this_is_refused(desk: Desk, signature: str) -> None:
-    assert refused(desk, packed(report("eu-de"))[0], signature) == 401
+def test_what_is_not_signed_for_this_is_refused(desk: Desk, headers: dict[str, str]) -> None:
+    assert refused(desk, BODY, {**HEADERS, **headers}) == 401
     assert desk.fleet.snapshot == Snapshot()
     assert desk.counted("other", "bad_signature") == 1
 
@@ -95,21 +113,28 @@ def test_what_is_no_report_is_refused(desk: Desk, body: bytes) -> None:
     assert desk.counted("other", "malformed") == 1
 
 
+@pytest.mark.parametrize(
+    "sender", [agent_sessions("eu-es", "one"), agent_sessions("eu-de", "two"), control_plane_sessions("cp-2")]
+)
+def test_an_agent_reports_for_itself_only(desk: Desk, sender: Sessions) -> None:
+    assert refused(desk, BODY, signed(BODY, sender=sender)) == 403
+    assert desk.fleet.snapshot == Snapshot()
+
+
 def test_a_changed_report_is_refused(desk: Desk) -> None:
     body, headers = packed(report("eu-de"))
-    assert refused(desk, body.replace(b"eu-de", b"eu-es"), headers["x-penstock-signature"]) == 401
+    assert refused(desk, body.replace(b"eu-de", b"eu-es"), headers) == 401
 
 
 def test_a_replayed_report_is_refused(desk: Desk) -> None:
     body, headers = packed(report("eu-de"))
-    send(desk, body, headers["x-penstock-signature"])
-    assert refused(desk, body, headers["x-penstock-signature"]) == 409
+    send(desk, body, headers)
+    assert refused(desk, body, headers) == 409
     assert desk.counted("eu-de", "stale") == 1
 
 
 def test_a_region_that_policy_has_not_is_refused_and_makes_no_series(desk: Desk) -> None:
-    body, _ = packed(report("atlantis"))
-    assert refused(desk, body, signed(body)) == 422
+    assert refused(desk, *packed(report("atlantis"))) == 422
     assert desk.counted("other", "unknown_region") == 1
     assert desk.counted("atlantis", "unknown_region") is None
 

@@ -18,8 +18,8 @@ from control_plane import daemon
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.fleet import snapshot
+from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
-from tests.support.reports import KEY
 from tests.support.wait import until
 
 
@@ -42,7 +42,11 @@ async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monke
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(PLANET),
+        rng=Random(1),
     )
     await one.start()
     try:
@@ -60,7 +64,11 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
     text = (folder / "spillover.yaml").read_text()
     store = Slow()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(folder), rng=Random(1)
+        store,
+        Member("north", "http://north"),
+        sessions=control_plane_sessions(),
+        policy_reader=FolderReader(folder),
+        rng=Random(1),
     )
 
     source = one.policies

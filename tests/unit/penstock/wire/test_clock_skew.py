@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,17 +12,18 @@ from penstock.routing.reasons import Refusal
 from penstock.wire import route_context
 from penstock.wire.probe import ProbeRequest, open_request, seal_request
 from penstock.wire.route_context import CLOCK_SKEW_S, MAX_TRANSIT_S, RouteContext, accept
-from penstock.wire.signing import FleetKey
+from tests.support.identities import agent_sessions, introduce
 from tests.support.planet import MODEL, policy
 
-KEY = FleetKey(b"k" * 32)
-NOW = 1_700_000_000.0
+NOW = time.time()
+ORIGIN, SERVER = agent_sessions("eu-de"), agent_sessions("eu-es")
+TO_SERVER = introduce(ORIGIN, SERVER)
 TRANSIT_S = st.floats(0.0, MAX_TRANSIT_S)
 
 
 def probe_accepted(skew_s: float, transit_s: float) -> bool:
-    token = seal_request(ProbeRequest("eu-de", "agent-1", "eu-es", "nonce", NOW), KEY)
-    return isinstance(open_request(token, KEY, "eu-es", NOW + skew_s + transit_s), ProbeRequest)
+    token = seal_request(ProbeRequest("eu-de", "agent-1", "eu-es", "nonce", NOW), TO_SERVER)
+    return isinstance(open_request(token, SERVER, "eu-es", NOW + skew_s + transit_s), tuple)
 
 
 def request_accepted(skew_s: float, transit_s: float, timeout_s: float) -> bool:
@@ -28,7 +31,7 @@ def request_accepted(skew_s: float, transit_s: float, timeout_s: float) -> bool:
         "r-1", "eu-de", "eu-es", "open", "open", Location("DE"), MODEL, ("eu-es",), "digest", NOW, NOW + timeout_s
     )
     now = NOW + skew_s + transit_s
-    return not isinstance(accept(route_context.seal(context, KEY), KEY, policy(), "eu-es", now), Refusal)
+    return not isinstance(accept(route_context.seal(context, TO_SERVER), SERVER, policy(), "eu-es", now), Refusal)
 
 
 @given(st.floats(-15.0, 15.0), TRANSIT_S, TRANSIT_S, st.floats(MAX_TRANSIT_S, 600.0))

@@ -1,3 +1,5 @@
+import time
+
 import msgspec
 import pytest
 
@@ -11,53 +13,71 @@ from penstock.wire.probe import (
     seal_response,
 )
 from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.signing import BadSignature, FleetKey, Purpose
+from penstock.wire.session import BadSignature, Purpose
+from tests.support.identities import agent_sessions, introduce
 
-KEY, STRANGER = FleetKey(b"k" * 32), FleetKey(b"s" * 32)
-QUESTION = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", 1000.0, {"m": 5})
+NOW = time.time()
+SENDER, RECEIVER, STRANGER = agent_sessions("eu-es"), agent_sessions("eu-de", "agent-2"), agent_sessions("eu-gb")
+TO_RECEIVER, TO_SENDER = introduce(SENDER, RECEIVER), introduce(RECEIVER, SENDER)
+STRANGER_TO_RECEIVER, STRANGER_TO_SENDER = introduce(STRANGER, RECEIVER), introduce(STRANGER, SENDER)
+QUESTION = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", NOW, {"m": 5})
 ANSWER = ProbeResponse("eu-de", "agent-2", {"m": ModelReadiness(True, 0.25, 3)}, 0.75)
+ENCODED = msgspec.json.encode(ANSWER)
 
 
 def test_a_question_arrives_whole() -> None:
-    assert open_request(seal_request(QUESTION, KEY), KEY, "eu-de", 1000.0 + CLOCK_SKEW_S) == QUESTION
+    opened = open_request(seal_request(QUESTION, TO_RECEIVER), RECEIVER, "eu-de", NOW + CLOCK_SKEW_S)
+    assert isinstance(opened, tuple)
+    question, session = opened
+    assert question == QUESTION
+    assert session.peer.id == SENDER.identity.id
 
 
 @pytest.mark.parametrize(
     ("token", "here", "now", "says"),
     [
-        (seal_request(QUESTION, STRANGER), "eu-de", 1000.0, "does not match"),
-        (seal_request(QUESTION, KEY)[:-2], "eu-de", 1000.0, "does not match"),
-        ("", "eu-de", 1000.0, "does not match"),
-        (KEY.seal(Purpose.PROBE, b"[]"), "eu-de", 1000.0, "Expected `object`"),
-        (KEY.seal(Purpose.ROUTE, msgspec.json.encode(QUESTION)), "eu-de", 1000.0, "does not match"),
-        (seal_request(QUESTION, KEY), "eu-gb", 1000.0, "meant for eu-de, this is eu-gb"),
-        (seal_request(QUESTION, KEY), "eu-de", 1005.5, "check that the clocks"),
-        (seal_request(QUESTION, KEY), "eu-de", 994.5, "check that the clocks"),
+        (seal_request(QUESTION, STRANGER_TO_RECEIVER), "eu-de", NOW, "eu-gb/agent-1 may not sign for agent agent-1"),
+        (TO_RECEIVER.seal(Purpose.PROBE, b"[]"), "eu-de", NOW, "Expected `object`"),
+        (seal_request(QUESTION, TO_RECEIVER), "eu-gb", NOW, "meant for eu-de, this is eu-gb"),
+        (seal_request(QUESTION, TO_RECEIVER), "eu-de", NOW + 5.5, "check that the clocks"),
+        (seal_request(QUESTION, TO_RECEIVER), "eu-de", NOW - 5.5, "check that the clocks"),
     ],
+    ids=range(5),
 )
 def test_a_question_that_is_not_for_us_is_refused_with_the_reason(token: str, here: str, now: float, says: str) -> None:
-    answer = open_request(token, KEY, here, now)
+    answer = open_request(token, RECEIVER, here, now)
     assert isinstance(answer, str)
     assert says in answer
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["", seal_request(QUESTION, TO_RECEIVER)[:-2], TO_RECEIVER.seal(Purpose.ROUTE, msgspec.json.encode(QUESTION))],
+    ids=["none", "cut", "another purpose"],
+)
+def test_a_question_without_a_valid_signature_is_refused(token: str) -> None:
+    with pytest.raises(BadSignature):
+        open_request(token, RECEIVER, "eu-de", NOW)
+
+
 def test_an_answer_arrives_whole() -> None:
-    assert open_response(seal_response(ANSWER, QUESTION, KEY), QUESTION, KEY) == ANSWER
+    assert open_response(seal_response(ANSWER, QUESTION, TO_SENDER), QUESTION, TO_RECEIVER) == ANSWER
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        seal_response(ANSWER, QUESTION, STRANGER),
-        seal_response(ANSWER, msgspec.structs.replace(QUESTION, nonce="older"), KEY),
-        seal_response(msgspec.structs.replace(ANSWER, region="eu-gb"), QUESTION, KEY),
-        seal_response(ANSWER, QUESTION, KEY).replace(b'"credits":3', b'"credits":9'),
-        seal_response(ANSWER, QUESTION, KEY).partition(b"\n")[2],
-        KEY.sign(Purpose.PROBE_ANSWER, b"nonce{}").encode() + b"\n{}",
-        KEY.sign(Purpose.PROBE, b"nonce" + msgspec.json.encode(ANSWER)).encode() + b"\n" + msgspec.json.encode(ANSWER),
+        seal_response(ANSWER, QUESTION, STRANGER_TO_SENDER),
+        seal_response(ANSWER, msgspec.structs.replace(QUESTION, nonce="older"), TO_SENDER),
+        seal_response(msgspec.structs.replace(ANSWER, region="eu-gb"), QUESTION, TO_SENDER),
+        seal_response(ANSWER, QUESTION, TO_SENDER).replace(b'"credits":3', b'"credits":9'),
+        seal_response(ANSWER, QUESTION, TO_SENDER).partition(b"\n")[2],
+        TO_SENDER.sign(Purpose.PROBE_ANSWER, b"nonce{}").encode() + b"\n{}",
+        TO_SENDER.sign(Purpose.PROBE, b"nonce" + ENCODED).encode() + b"\n" + ENCODED,
         b"",
     ],
+    ids=range(8),
 )
 def test_spoofed_replayed_and_changed_answers_are_not_believed(body: bytes) -> None:
     with pytest.raises(BadSignature):
-        open_response(body, QUESTION, KEY)
+        open_response(body, QUESTION, TO_RECEIVER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
@@ -17,11 +19,13 @@ from penstock.wire.route_context import (
     content_digest,
     seal,
 )
-from penstock.wire.signing import FleetKey, Purpose
+from penstock.wire.session import Purpose, Session
+from tests.support.identities import agent_sessions, control_plane_sessions, introduce
 from tests.support.planet import EU_ONLY, MODEL, policy
 
-KEY = FleetKey(b"k" * 32)
-NOW = 1_700_000_000.0
+NOW = time.time()
+ORIGIN, SERVER, STRANGER = agent_sessions("eu-de"), agent_sessions("eu-es"), agent_sessions("eu-gb")
+TO_SERVER, STRANGER_TO_SERVER = introduce(ORIGIN, SERVER), introduce(STRANGER, SERVER)
 
 GOOD = RouteContext(
     request_id="r-1",
@@ -38,8 +42,8 @@ GOOD = RouteContext(
 )
 
 
-def verdict(context: RouteContext, *, here: str = "eu-es", key: FleetKey = KEY, now: float = NOW) -> object:
-    answer = accept(seal(context, key), KEY, policy(), here, now)
+def verdict(context: RouteContext, *, here: str = "eu-es", session: Session = TO_SERVER, now: float = NOW) -> object:
+    answer = accept(seal(context, session), SERVER, policy(), here, now)
     return answer.reason if isinstance(answer, Refusal) else answer
 
 
@@ -66,20 +70,30 @@ def test_what_is_wrong_with_it_is_refused_with_its_reason(change: dict[str, obje
     assert verdict(msgspec.structs.replace(GOOD, **change)) is reason
 
 
-def test_a_stranger_s_signature_is_refused() -> None:
-    assert verdict(GOOD, key=FleetKey(b"x" * 32)) is Reason.BAD_ROUTE_CONTEXT
+def test_an_agent_of_another_region_cannot_sign_for_the_origin() -> None:
+    assert verdict(GOOD, session=STRANGER_TO_SERVER) is Reason.BAD_ROUTE_CONTEXT
+
+
+def test_a_control_plane_cannot_sign_for_an_agent() -> None:
+    session = introduce(control_plane_sessions(), SERVER)
+    assert verdict(GOOD, session=session) is Reason.BAD_ROUTE_CONTEXT
+
+
+def test_an_unknown_agent_is_refused() -> None:
+    unknown = agent_sessions("eu-de", "agent-9").session_with(SERVER.identity.peer.certificate, NOW)
+    assert verdict(GOOD, session=unknown) is Reason.BAD_ROUTE_CONTEXT
 
 
 def test_a_probe_s_signature_is_no_route() -> None:
-    token = KEY.seal(Purpose.PROBE, msgspec.json.encode(GOOD))
-    answer = accept(token, KEY, policy(), "eu-es", NOW)
+    token = TO_SERVER.seal(Purpose.PROBE, msgspec.json.encode(GOOD))
+    answer = accept(token, SERVER, policy(), "eu-es", NOW)
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.BAD_ROUTE_CONTEXT
 
 
 @pytest.mark.parametrize("token", ["", ".", "%%%", "a.b", "x" * 10_000])
 def test_garbage_is_refused(token: str) -> None:
-    answer = accept(token, KEY, policy(), "eu-es", NOW)
+    answer = accept(token, SERVER, policy(), "eu-es", NOW)
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.BAD_ROUTE_CONTEXT
 
@@ -91,7 +105,7 @@ def test_the_server_s_own_policy_has_the_last_word() -> None:
 
 def test_a_newer_policy_at_the_server_refuses_what_the_origin_s_allowed() -> None:
     newer = policy(EU_ONLY, ResidencyRule("madrid-is-out", deny=frozenset({"eu-es"})))
-    answer = accept(seal(GOOD, KEY), KEY, newer, "eu-es", NOW)
+    answer = accept(seal(GOOD, TO_SERVER), SERVER, newer, "eu-es", NOW)
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.RESIDENCY_DENIED
     assert "madrid-is-out" in answer.rejected[-1].detail
@@ -130,7 +144,10 @@ def test_of_a_large_body_the_beginning_and_the_length_count() -> None:
 
 
 def test_each_is_used_once_and_remembered_for_as_long_as_it_is_good() -> None:
-    used, tokens = ReplayGuard(), [seal(msgspec.structs.replace(GOOD, request_id=f"r-{n}"), KEY) for n in range(3)]
+    used, tokens = (
+        ReplayGuard(),
+        [seal(msgspec.structs.replace(GOOD, request_id=f"r-{n}"), TO_SERVER) for n in range(3)],
+    )
     assert used.first(tokens[0], 1000.0)
     assert not used.first(tokens[0], 1000.1)
     assert not used.first("A" + tokens[0][1:], 1000.2), "it goes by the signature"

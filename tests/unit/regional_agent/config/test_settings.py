@@ -15,7 +15,7 @@ GOOD = {
     "ADMIN_LISTEN": "0.0.0.0:8082",
     "ETCD_ENDPOINTS": "127.0.0.1:2379, etcd.internal:2379",
     "ENDPOINTS_FILE": "/etc/penstock/endpoints.yaml",
-    "FLEET_KEY_FILE": "/etc/penstock/fleet.key",
+    "IDENTITY_DIR": "/etc/penstock/identity",
     "STATE_DIR": "/var/lib/penstock",
 }
 

@@ -8,8 +8,9 @@ import pytest
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import ProbeRequest, ProbeResponse, open_response, seal_request
-from penstock.wire.signing import FleetKey
+from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
@@ -18,8 +19,9 @@ from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.identities import agent_sessions
 
-KEY = FleetKey(b"k" * 32)
+HERE = agent_sessions("here")
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "a", "b")},
     models={"m": Model("m", 2.0), "cold": Model("cold")},
@@ -61,13 +63,20 @@ class Here:
             clock=self.clock,
         )
         config = cast(ActiveConfig, self)
-        self.responder = ProbeResponder("here", "agent-1", KEY, config, self.endpoints, queue, credits)
+        self.responder = ProbeResponder("here", "agent-1", HERE, config, self.endpoints, queue, credits)
 
     def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> ProbeResponse:
         question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted)
-        status, body = self.responder.answer(seal_request(question, KEY).encode())
+        (status, body), session = self.probe(question)
         assert status == 200, body
-        return open_response(body, question, KEY)
+        return open_response(body, question, session)
+
+    def probe(self, question: ProbeRequest) -> tuple[tuple[int, bytes], Session]:
+        """The answer to a probe by the agent that it names, and the session of this agent."""
+        prober = agent_sessions(question.origin, question.agent)
+        session = prober.session_with(HERE.identity.peer.certificate, time.time())
+        certificate = encode_certificate(prober.identity.peer.certificate).encode()
+        return self.responder.answer(seal_request(question, session).encode(), certificate), session
 
 
 @pytest.fixture
@@ -131,19 +140,18 @@ def test_draining_agent_reports_not_ready_and_grants_nothing(here: Here) -> None
 def test_accepts_probes_from_other_regions_of_the_policy_only(here: Here) -> None:
     for origin in ("here", "elsewhere"):
         question = ProbeRequest(origin, "x", "here", "nonce", time.time())
-        assert here.responder.answer(seal_request(question, KEY).encode()) == (
-            403,
-            b"not another region of the policy\n",
-        )
+        assert here.probe(question)[0] == (403, b"not another region of the policy\n")
 
 
 @pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
 def test_rejects_probes_without_a_valid_signature(here: Here, token: bytes | None) -> None:
-    status, body = here.responder.answer(token)
-    assert status == 403
+    certificate = encode_certificate(agent_sessions("a").identity.peer.certificate).encode()
+    for sent in (certificate, None, b"", b"x", token):
+        status, body = here.responder.answer(token, sent)
+        assert status == 401
     assert b"agent-1" not in body
 
 
 def test_rejects_probes_without_a_policy(here: Here) -> None:
     here.policy = None
-    assert here.responder.answer(b"") == (503, b"no policy yet\n")
+    assert here.responder.answer(b"", b"") == (503, b"no policy yet\n")

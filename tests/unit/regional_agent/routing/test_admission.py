@@ -16,7 +16,6 @@ from penstock.policy.geography import Location
 from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire.signing import FleetKey
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing import admission
@@ -25,6 +24,7 @@ from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.demand_meter import DemandMeter
+from tests.support.identities import region_sessions
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -52,7 +52,7 @@ class Here:
             Quotas(lambda: 1),
             DemandMeter(lambda: 0.0),
             expectations=CostEstimator(),
-            key=FleetKey(b"tests-only-tests-only-tests-only"),
+            sessions=region_sessions("de-1"),
             rng=Random(1),
         )
 

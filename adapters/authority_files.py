@@ -1,0 +1,117 @@
+"""The fleet's certificate authority as files (ca.key, ca.crt), and the directories of the identities that it issues."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.secret_file import BadSecret, read_file
+from penstock.wire.authority import Authority, make_authority
+from penstock.wire.identity import BadIdentity, SpiffeId
+
+AUTHORITY_KEY = "ca.key"
+
+AUTHORITY_LIFETIME_S = 10 * 365 * 86_400.0
+IDENTITY_LIFETIME_S = 90 * 86_400.0
+
+REMEDY = "make an authority with `penstock certs init`"
+
+
+def create_authority(directory: Path, fleet: str, lifetime_s: float = AUTHORITY_LIFETIME_S) -> Authority:
+    """Makes an authority and writes its files; only the owner may read its key.
+
+    Args:
+        directory: created if missing.
+        fleet: name of the fleet.
+        lifetime_s: how long the authority is valid, in seconds.
+
+    Raises:
+        BadSecret: the directory has an authority already, or cannot be written.
+        BadIdentity: the name of the fleet is not valid.
+    """
+    key, certificate = make_authority(fleet, time.time(), lifetime_s)
+    path = directory / AUTHORITY_KEY
+    if path.exists():
+        raise BadSecret(f"{path}: there is an authority already; name another directory, or keep using this one")
+    _write(directory, {AUTHORITY_KEY: key, AUTHORITIES: certificate})
+    return Authority(key, certificate)
+
+
+def load_authority(directory: Path) -> Authority:
+    """Returns the authority of a directory.
+
+    Raises:
+        BadSecret: its files cannot be used.
+    """
+    key = read_file(directory / AUTHORITY_KEY, "authority's private key", REMEDY)
+    certificate = read_file(directory / AUTHORITIES, "authority's certificate", REMEDY, public=True)
+    try:
+        return Authority(key, certificate)
+    except BadIdentity as error:
+        raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
+
+
+def issue_identity(
+    authority: Authority,
+    id_: SpiffeId,
+    hosts: Sequence[str],
+    directory: Path,
+    lifetime_s: float = IDENTITY_LIFETIME_S,
+) -> Path:
+    """Issues a certificate and writes the directory of the identity; an earlier certificate there is replaced.
+
+    Args:
+        hosts: DNS names and IP addresses at which TLS clients reach the process.
+        directory: created if missing; returned.
+        lifetime_s: how long the certificate is valid, in seconds.
+
+    Raises:
+        BadSecret: the directory cannot be written.
+        BadIdentity: a name or host is not valid.
+    """
+    key, certificate = authority.issue(id_, hosts, time.time(), lifetime_s)
+    _write(directory, {PRIVATE_KEY: key, CERTIFICATE: certificate, AUTHORITIES: authority.pem})
+    return directory
+
+
+def _write(directory: Path, files: dict[str, bytes]) -> None:
+    """Writes files so that readers see each whole, the old one or the new one."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            path = directory / name
+            draft = directory / f".{name}.new"
+            draft.unlink(missing_ok=True)
+            mode = 0o600 if name.endswith(".key") else 0o644
+            with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+                file.write(content)
+            draft.replace(path)
+    except OSError as error:
+        raise BadSecret(f"{directory}: cannot be written: {error.strerror}; check owner, mode and space") from None
+
+
+def renew_identity(authority: Authority, directory: Path, lifetime_s: float = IDENTITY_LIFETIME_S) -> SpiffeId:
+    """Replaces the key and the certificate in a directory by new ones for the same process and hosts; returns its ID.
+
+    Raises:
+        BadSecret: the directory has no certificate, or cannot be written.
+        BadIdentity: the certificate is not one of a process of the authority's fleet.
+    """
+    content = read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
+    try:
+        names = x509.load_pem_x509_certificate(content).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise BadSecret(f"{directory / CERTIFICATE}: not a certificate of a process: {error}") from None
+    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1:
+        raise BadSecret(f"{directory / CERTIFICATE}: has {len(uris)} SPIFFE IDs instead of one")
+    id_ = SpiffeId.parse(uris[0])
+    hosts = names.value.get_values_for_type(x509.DNSName)
+    addresses = [str(address) for address in names.value.get_values_for_type(x509.IPAddress)]
+    issue_identity(authority, id_, [*hosts, *addresses], directory, lifetime_s)
+    return id_

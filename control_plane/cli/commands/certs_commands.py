@@ -1,0 +1,169 @@
+"""`penstock certs`: a private certificate authority for the fleet, and the certificates of its processes.
+
+What handles certificates is imported by the commands that need it, so that `penstock --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_json
+
+SECONDS_PER_DAY = 86_400.0
+
+app = typer.Typer(no_args_is_help=True, help="Issue and renew certificates of agents and control planes.")
+issue = typer.Typer(no_args_is_help=True, help="Issue the certificate of a process, into a directory of its own.")
+app.add_typer(issue, name="issue")
+
+AuthorityOption = Annotated[Path, typer.Option("--authority", help="Directory of the certificate authority.")]
+DirectoryArgument = Annotated[Path, typer.Argument(help="Directory of the identity.", show_default=False)]
+OutOption = Annotated[Path, typer.Option("--out", help="Directory to write; PENSTOCK_IDENTITY_DIR names it.")]
+HostOption = Annotated[
+    list[str], typer.Option("--host", help="DNS name or IP address at which the process is reached; may be repeated.")
+]
+DaysOption = Annotated[float, typer.Option(min=0.01, max=3650, help="Validity in days.")]
+DEFAULT_AUTHORITY = Path("authority")
+
+
+class CertificateStatus(msgspec.Struct, frozen=True):
+    """One certificate, as `certs` commands print it."""
+
+    directory: str
+    id: str
+    """SPIFFE ID."""
+    serial: str
+    """Hexadecimal; the file `revoked` lists such numbers."""
+    expires_at: str
+    """ISO 8601, in UTC."""
+    days_left: float
+
+
+@app.command()
+def init(
+    fleet: Annotated[str, typer.Argument(help="Name of the fleet.", show_default=False)],
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 3650,
+) -> None:
+    """Create a certificate authority. Keep its directory offline: its key can identify any process of the fleet."""
+    from adapters.authority_files import create_authority
+
+    with _exit_on_bad_identity("certs init"):
+        create_authority(authority, fleet, days * SECONDS_PER_DAY)
+    typer.echo(f"created the authority of fleet {fleet} in {authority}; keep {authority}/ca.key secret")
+
+
+@issue.command("agent")
+def issue_agent(
+    region: Annotated[str, typer.Argument(help="Region of the agent.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the agent.", show_default=False)],
+    out: OutOption,
+    host: HostOption,
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 90,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Issue the certificate of an agent."""
+    _issue("certs issue agent", name, region, out, host, authority, days, output)
+
+
+@issue.command("control-plane")
+def issue_control_plane(
+    name: Annotated[str, typer.Argument(help="Name of the control plane.", show_default=False)],
+    out: OutOption,
+    host: HostOption,
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 90,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Issue the certificate of a control plane."""
+    _issue("certs issue control-plane", name, "", out, host, authority, days, output)
+
+
+@app.command()
+def rotate(
+    directory: DirectoryArgument,
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 90,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replace key and certificate of a process by new ones. The running process takes them without restart."""
+    from adapters.authority_files import load_authority, renew_identity
+
+    with _exit_on_bad_identity("certs rotate"):
+        renew_identity(load_authority(authority), directory, days * SECONDS_PER_DAY)
+        _print(_status(directory), output)
+
+
+@app.command()
+def check(
+    directories: Annotated[list[Path], typer.Argument(help="Directories of identities.", show_default=False)],
+    days: Annotated[float, typer.Option(min=0.0, help="Fail if a certificate expires within this many days.")] = 14,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Verify the files of identities, and that no certificate expires soon."""
+    with _exit_on_bad_identity("certs check"):
+        found = [_status(directory) for directory in directories]
+    for status in found:
+        _print(status, output)
+    if any(status.days_left < days for status in found):
+        typer.echo(
+            f"penstock certs check: a certificate expires within {days:g} days; renew it with `certs rotate`", err=True
+        )
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _issue(
+    command: str,
+    name: str,
+    region: str,
+    out: Path,
+    hosts: list[str],
+    authority: Path,
+    days: float,
+    output: Output,
+) -> None:
+    from adapters.authority_files import issue_identity, load_authority
+    from penstock.wire.identity import ProcessRole, SpiffeId
+
+    with _exit_on_bad_identity(command):
+        role = ProcessRole.AGENT if region else ProcessRole.CONTROL_PLANE
+        loaded = load_authority(authority)
+        issue_identity(loaded, SpiffeId(loaded.fleet, role, name, region), hosts, out, days * SECONDS_PER_DAY)
+        _print(_status(out), output)
+
+
+def _status(directory: Path) -> CertificateStatus:
+    from adapters.identity_files import load_identity
+
+    now = time.time()
+    peer = load_identity(directory, now).peer
+    expires = datetime.fromtimestamp(peer.not_after, UTC).isoformat()
+    days_left = round((peer.not_after - now) / SECONDS_PER_DAY, 2)
+    return CertificateStatus(str(directory), str(peer.id), peer.serial, expires, days_left)
+
+
+def _print(status: CertificateStatus, output: Output) -> None:
+    if output is Output.JSON:
+        print_json(status)
+    else:
+        typer.echo(f"{status.directory}: {status.id}, expires {status.expires_at} (in {status.days_left:g} days)")
+
+
+@contextmanager
+def _exit_on_bad_identity(command: str) -> Iterator[None]:
+    from penstock.wire.identity import BadIdentity
+
+    with exit_on_error(command):
+        try:
+            yield
+        except BadIdentity as error:
+            raise UsageFault(str(error)) from None

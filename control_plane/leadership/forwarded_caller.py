@@ -1,0 +1,102 @@
+"""The caller of a request that one control plane forwards to another: signed, short-lived, and accepted once.
+
+The caller's own credential never leaves the control plane that received it, so that a leader which is not one obtains
+nothing that it could use elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from control_plane.auth.callers import Caller
+from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
+from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+
+HEADER = "x-penstock-caller"
+
+LIFETIME_S = 30.0
+"""A forwarded caller older than this (s) is rejected; the bound allows for clock skew between control planes."""
+
+MAX_TRACKED = 100_000
+"""Forwarded callers remembered within their lifetime. Above it further ones are rejected."""
+
+
+class ForwardedCaller(msgspec.Struct, frozen=True):
+    """Who sent a request, as the control plane that authenticated the caller states it."""
+
+    caller: Caller
+    client: str
+    """Address of the client."""
+    request: str
+    """`request_digest` of the forwarded request."""
+    at: float
+    """Unix time (s)."""
+    nonce: str
+
+
+class ForgedCaller(Exception):
+    """The forwarded caller is not signed by a control plane of this fleet, or does not belong to the request."""
+
+
+def request_digest(method: str, target: str, body: bytes) -> str:
+    """Returns the digest that binds a forwarded caller to one request; `target` is path and query."""
+    return sha256(b"%b %b\n%b" % (method.encode(), target.encode(), body)).hexdigest()
+
+
+def seal_caller(caller: Caller, client: str, request: str, session: Session, now: float) -> str:
+    """Returns the header's value, signed for the leader."""
+    forwarded = ForwardedCaller(caller, client, request, now, secrets.token_hex(16))
+    return session.seal(Purpose.CALLER, msgspec.json.encode(forwarded))
+
+
+class ForwardedCallers:
+    """Verifies forwarded callers at the leader.
+
+    Args:
+        sessions: of this control plane.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._used: dict[str, float] = {}
+        """Accepted nonces with the time (s) until which they are remembered, oldest first."""
+
+    def accept(self, token: str, certificate: str, request: str) -> ForwardedCaller:
+        """Return a forwarded caller.
+
+        Args:
+            token: the header's value.
+            certificate: of the forwarding control plane, in base64.
+            request: `request_digest` of the received request.
+
+        Raises:
+            ForgedCaller: the request must not be answered.
+        """
+        now = self._clock()
+        try:
+            self._sessions.session_with(decode_certificate(certificate), now)
+            payload, session = self._sessions.open(Purpose.CALLER, token, now)
+            forwarded = msgspec.json.decode(payload, type=ForwardedCaller)
+        except (BadIdentity, BadSignature, msgspec.DecodeError) as error:
+            raise ForgedCaller(str(error)) from None
+        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
+            raise ForgedCaller(f"{session.peer.id} is not a control plane")
+        if forwarded.request != request:
+            raise ForgedCaller("the signature was made for another request")
+        if abs(now - forwarded.at) > LIFETIME_S:
+            raise ForgedCaller(f"signed {now - forwarded.at:.1f} s ago; check that the clocks are synchronised")
+        self._forget(now)
+        if forwarded.nonce in self._used or len(self._used) >= MAX_TRACKED:
+            raise ForgedCaller("the request was forwarded before")
+        self._used[forwarded.nonce] = now + 2 * LIFETIME_S
+        return forwarded
+
+    def _forget(self, now: float) -> None:
+        while self._used and next(iter(self._used.values())) < now:
+            del self._used[next(iter(self._used))]

@@ -1,0 +1,83 @@
+"""`penstock certs`: an authority, certificates of it, their renewal and their check."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.identity_files import IdentityFiles
+from penstock.wire.identity import ProcessRole
+from tests.support.cli import run
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> str:
+    directory = str(tmp_path / "authority")
+    assert run("certs", "init", "prod", "--authority", directory).exit_code == 0
+    return directory
+
+
+def issue_agent(authority: str, out: Path, *options: str) -> None:
+    arguments = ("eu", "agent-1", "--authority", authority, "--out", str(out), "--host", "agent-1.eu.example", *options)
+    result = run("certs", "issue", "agent", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "spiffe://prod/agent/eu/agent-1" in result.output
+
+
+def test_a_process_uses_what_was_issued_and_renewed(authority: str, tmp_path: Path) -> None:
+    out = tmp_path / "agent"
+    issue_agent(authority, out)
+    files = IdentityFiles(out, ProcessRole.AGENT, "agent-1", "eu")
+    before = files.sessions.identity.peer
+    assert run("certs", "rotate", str(out), "--authority", authority).exit_code == 0
+    assert files.reload()
+    assert files.sessions.identity.id == before.id
+    assert files.sessions.identity.peer.serial != before.serial
+
+
+def test_a_control_plane_has_a_certificate_too(authority: str, tmp_path: Path) -> None:
+    out = tmp_path / "cp"
+    arguments = ("cp-1", "--authority", authority, "--out", str(out), "--host", "10.0.0.1", "-o", "json")
+    result = run("certs", "issue", "control-plane", *arguments)
+    assert msgspec.json.decode(result.stdout)["id"] == "spiffe://prod/control-plane/cp-1"
+    IdentityFiles(out, ProcessRole.CONTROL_PLANE, "cp-1")
+
+
+def test_private_keys_are_for_their_owner_alone(authority: str, tmp_path: Path) -> None:
+    issue_agent(authority, tmp_path / "agent")
+    for key in (Path(authority) / "ca.key", tmp_path / "agent" / "tls.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_a_certificate_that_expires_soon_fails_the_check(authority: str, tmp_path: Path) -> None:
+    issue_agent(authority, tmp_path / "long")
+    issue_agent(authority, tmp_path / "short", "--days", "2")
+    assert run("certs", "check", str(tmp_path / "long")).exit_code == 0
+    result = run("certs", "check", str(tmp_path / "long"), str(tmp_path / "short"))
+    assert result.exit_code == 1
+    assert "expires within 14 days" in result.output
+    assert run("certs", "check", str(tmp_path / "short"), "--days", "1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("init", "prod", "--authority", "{authority}"), "there is an authority already"),
+        (("init", "Not A Name", "--authority", "{tmp}/other"), "is neither spiffe://"),
+        (("issue", "agent", "EU", "a", "--authority", "{authority}", "--out", "{tmp}/x", "--host", "h"), "is neither"),
+        (("issue", "agent", "eu", "a", "--authority", "{authority}", "--out", "{tmp}/x", "--host", "ä"), "'ä' is"),
+        (("issue", "agent", "eu", "a", "--authority", "{tmp}/no", "--out", "{tmp}/x", "--host", "h"), "certs init"),
+        (("rotate", "{tmp}/none", "--authority", "{authority}"), "certs issue"),
+        (("check", "{tmp}/none"), "certs issue"),
+    ],
+)
+def test_bad_input_is_named_with_the_remedy(
+    authority: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run("certs", *(argument.format(authority=authority, tmp=tmp_path) for argument in arguments))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "x").exists()
