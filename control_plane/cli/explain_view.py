@@ -42,7 +42,7 @@ def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> Ren
 
 def _heading(explanation: Explanation) -> Text:
     asked = explanation.query
-    sender = asked.tenant or "nobody (no key)"
+    sender = asked.tenant or "anonymous (no key)"
     if explanation.data_class is not None:
         sender += f", data class {explanation.data_class}"
     lines = [

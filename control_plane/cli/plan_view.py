@@ -39,7 +39,7 @@ def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:
     closed = sorted({(pool.region, pool.model) for plan in slices.values() for pool in plan.closed})
     parts += [Text(f"closed by an operator: {region} for {model}", "magenta") for region, model in closed]
     if not any(plan.classes for plan in slices.values()):
-        parts.append(Text("nobody has asked for anything yet: whatever comes is served by the nearest region", "dim"))
+        parts.append(Text("no demand is reported yet: the nearest region serves every request", "dim"))
     return Group(*parts)
 
 
