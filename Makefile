@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards reference docs wheel clean
+.PHONY: help test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check format dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and proces
 
 test-stress: $(VENV)/.test  ## the suite repeated in random order, every other time under CPU load (ROUNDS=4, ARGS=)
 	@$(BIN)/python -m tests.support.stress --rounds $(or $(ROUNDS),4) -- $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
+
+fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from outside (TARGET=, SECONDS=60 for each, INPUT=file)
+	@$(BIN)/python -m tests.fuzz $(TARGET) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUT),--input '$(INPUT)')
 
 verify-long: $(VENV)/.test  ## check residency of ten million requests in random fleets
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)
@@ -114,6 +117,11 @@ $(VENV)/.test: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/p
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
 	@$(PIP) -e '.[test]' -e ./lab || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.fuzz: $(VENV)/.test
+	@echo 'Installing Atheris into $(VENV) ...'
+	@$(PIP) -e '.[fuzz]' -e ./lab || $(NO_PIP)
+	@touch $@
 
 $(VENV)/.docs: $(VENV)/.test
 	@echo 'Installing MkDocs into $(VENV) ...'

@@ -58,7 +58,7 @@ def decode(raw: bytes, type_: type[T]) -> T:
         raise CodecError(f"a {kind} may have {MAX_VALUE_BYTES} bytes, this value has {len(raw)}")
     try:
         envelope = msgspec.json.decode(raw, type=Envelope)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"not a stored {kind}: {error}") from error
     if envelope.version > VERSION:
         raise CodecError(
@@ -70,7 +70,7 @@ def decode(raw: bytes, type_: type[T]) -> T:
         return msgspec.json.decode(envelope.value, type=type_)
     except msgspec.ValidationError as error:
         raise CodecError(f"bad {kind}: {error}; if a newer release wrote it, upgrade this one") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"bad {kind}: {error}") from error
 
 
@@ -78,5 +78,5 @@ def is_as_written(raw: bytes, digest: str) -> bool:
     """Whether what the envelope holds is what was named by its SHA-256, byte for byte, be it readable here or not."""
     try:
         return sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest() == digest
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False

@@ -118,7 +118,7 @@ def read_keys(body: bytes) -> dict[str, PublicKey]:
     """
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
-    except (msgspec.DecodeError, KeyError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
         raise ValueError("the response is not a JSON Web Key Set") from None
     if not isinstance(found, list) or len(found) > MAX_KEYS:
         raise ValueError(f"the response is not a JSON Web Key Set of at most {MAX_KEYS} keys")

@@ -39,5 +39,5 @@ def read_record(line: str) -> AccessRecord:
     """
     try:
         return msgspec.json.decode(line, type=AccessRecord)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(f"no line of an agent's access log: {error}") from None

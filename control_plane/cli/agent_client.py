@@ -47,5 +47,5 @@ def fetch_explanation(admin_url: str, query: Mapping[str, str | Sequence[str] | 
         if response.status_code != 200:
             raise Unreachable(f"{admin_url}: HTTP status {response.status_code}")
         return msgspec.json.decode(response.content, type=Explanation)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreachable(f"{admin_url}: the response does not match this version: {error}") from None

@@ -84,7 +84,7 @@ class ApiResponse(msgspec.Struct, frozen=True):
         """
         try:
             return msgspec.json.decode(self.body, type=type)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(f"{self.url}: the response does not match this version: {error}") from None
 
 
@@ -237,7 +237,7 @@ _TLS_REMEDIES = {
 def _refusal(url: str, response: httpx.Response) -> ApiRefused:
     try:
         problem = msgspec.json.decode(response.content, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = {}
     if response.status_code == httpx.codes.UNAUTHORIZED:
         return TokenRejected(url, problem)

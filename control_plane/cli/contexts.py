@@ -83,7 +83,7 @@ def load_contexts() -> Contexts:
         return Contexts()
     try:
         contexts = msgspec.yaml.decode(content, type=Contexts)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadContexts(f"{file}: {' '.join(str(error).split())}; see docs/cli.md for the format") from None
     for name, context in contexts.contexts.items():
         check(name, context)

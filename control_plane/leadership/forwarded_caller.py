@@ -83,7 +83,7 @@ class ForwardedCallers:
             self._sessions.session_with(decode_certificate(certificate), now)
             payload, session = self._sessions.open(Purpose.CALLER, token, now)
             forwarded = msgspec.json.decode(payload, type=ForwardedCaller)
-        except (BadIdentity, BadSignature, msgspec.DecodeError) as error:
+        except (BadIdentity, BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ForgedCaller(str(error)) from None
         if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
             raise ForgedCaller(f"{session.peer.id} is not a control plane")

@@ -108,7 +108,7 @@ class ReportIntake:
             raise ReportRefused(401, str(error)) from None
         try:
             report = _decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._metrics.reported("", ReportOutcome.MALFORMED, regions)
             raise ReportRefused(400, f"not a report: {error}") from None
         signer = session.peer.id

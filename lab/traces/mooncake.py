@@ -81,7 +81,7 @@ def _parse(path: Path, number: int, text: str) -> _Line:
     except msgspec.ValidationError as error:
         problem, field = _blame(str(error))
         raise TraceError(path, problem, remedy, number, field) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(path, f"not a JSON object ({error})", remedy, number) from None
     if len(line.hash_ids) > blocks_of(line.input_length):
         problem = f"{len(line.hash_ids)} ids for {line.input_length} tokens"

@@ -71,7 +71,7 @@ class WanControl:
             return HTTPStatus.NOT_FOUND, Problem("there are GET /links and PUT /faults")
         try:
             order = msgspec.json.decode(body, type=FaultOrder)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return HTTPStatus.BAD_REQUEST, Problem(str(error))
         links = await self._wan.apply(order.select, order.fault)
         if not links:

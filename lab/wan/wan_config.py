@@ -87,7 +87,7 @@ def read_config(path: Path) -> WanConfig:
         return msgspec.json.decode(path.read_bytes(), type=WanConfig)
     except OSError as error:
         raise WanConfigError(f"{path}: {error.strerror}; give a WAN configuration that can be read") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WanConfigError(f"{path}: {error}; correct it") from None
 
 

@@ -57,7 +57,7 @@ def read_orca(header: bytes) -> dict[Signal, float]:
 def _json(content: bytes) -> dict[str, float]:
     try:
         report = _reports.decode(content)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidSignals("JSON that is no load report") from None
     fields = {NAMED + name: value for name, value in report.named_metrics.items()}
     if report.application_utilization is not None:

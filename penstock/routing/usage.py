@@ -51,7 +51,7 @@ def read_usage(tail: bytes) -> Usage | None:
         return None
     try:
         reported = _decoder.decode(found[1])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not (0 < reported.prompt_tokens <= MAX_TOKENS and 0 <= reported.completion_tokens <= MAX_TOKENS):
         return None

@@ -77,7 +77,7 @@ def open_request(token: str, sessions: Sessions, here: str, now: float) -> tuple
     payload, session = sessions.open(Purpose.PROBE, token, now)
     try:
         question = _questions.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return str(error)
     signer = session.peer.id
     if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, question.agent, question.origin):
@@ -105,7 +105,7 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
     session.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
     try:
         answer = _answers.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSignature(f"the signed probe response cannot be decoded: {error}") from None
     if answer.region != question.server or answer.region != session.peer.id.region:
         raise BadSignature(f"probed {question.server}, but {answer.region} responded as {session.peer.id}")

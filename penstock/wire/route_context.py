@@ -134,7 +134,7 @@ def accept(token: str, sessions: Sessions, policy: Policy, here: str, now: float
     try:
         payload, session = sessions.open(Purpose.ROUTE, token, now)
         context = _decoder.decode(payload)
-    except (BadSignature, msgspec.DecodeError) as error:
+    except (BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
     return check(context, session.peer.id, policy, here, now) or context
 

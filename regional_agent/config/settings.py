@@ -77,7 +77,7 @@ def _limits(value: Any) -> Any:
     """Parse a JSON object of the limits that differ from their defaults."""
     try:
         limits = msgspec.json.decode(value, type=Limits) if isinstance(value, str) else value
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{error}; the fields are in regional_agent/http/limits.py") from None
     if isinstance(limits, Limits):
         for name, number in msgspec.structs.asdict(limits).items():

@@ -66,7 +66,7 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
         return None
     try:
         listed = _lists.decode(body).data[:MAX_LISTED]
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return frozenset(model.id for model in listed).intersection(spec.models)
 

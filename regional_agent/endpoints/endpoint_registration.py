@@ -282,7 +282,7 @@ def _object(body: bytes) -> dict[str, Any]:
         raise _BadField(None, f"more than {MAX_BODY_BYTES} bytes; send one endpoint")
     try:
         given = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _BadField(None, f"not JSON: {error}; send an object") from None
     if not isinstance(given, dict):
         raise _BadField(None, 'not an object; send {"url": ..., "models": [...], "slots": ...}')

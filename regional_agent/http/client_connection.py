@@ -150,8 +150,10 @@ class ClientConnection(RequestReceiver):
             self._current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """A header line. The parser leaves whitespace at the end of a value, which is not part of it (RFC 9112,
+        section 5.1)."""
         if self._in_head:
-            self._add_header((name.lower(), value))
+            self._add_header((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self._in_head = False

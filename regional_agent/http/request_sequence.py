@@ -250,7 +250,8 @@ class RequestSequence(ClientTransport):
         self._final_refusal = None
         status, lines, body = self._application.refuse(refusal, request)
         lines += [b"content-length: %d\r\n" % len(body), b"connection: close\r\n"]
-        self.write(response_head(status, lines) + body)
+        head_only = request is not None and request.method == b"HEAD"
+        self.write(response_head(status, lines) + (b"" if head_only else body))
         self._start_closing(linger=True)
 
     def _start_closing(self, *, linger: bool) -> None:

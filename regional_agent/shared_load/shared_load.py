@@ -190,7 +190,7 @@ class SharedLoad:
         for encoded in published:
             try:
                 agent = _decoder.decode(encoded)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if not self._has_logged_invalid:
                     log.warning("invalid load of another agent ignored", error=str(error))
                 self._has_logged_invalid = True
@@ -214,14 +214,14 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     """The entries of a published load that are valid: one invalid number must not hide the agent's other requests."""
     try:
         agent = _unchecked_decoder.decode(encoded)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return PublishedLoad({})
     loads: dict[str, tuple[int, int, int]] = {}
     for name, load in agent.loads.items():
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             loads[name] = _load_decoder.decode(load)
     queues: dict[str, QueueSummary] = {}
     for model, queue in agent.waiting.items():
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             queues[model] = _queue_decoder.decode(queue)
     return PublishedLoad(loads, queues)

@@ -167,7 +167,7 @@ class Reporter:
         try:
             receipt = _receipts.decode(body)
             self._leader = answered if receipt.leading else Address.parse(receipt.leader) if receipt.leader else None
-        except (msgspec.DecodeError, ValueError):
+        except (ValueError, RecursionError):
             self._leader = None
 
     def _failed(self, target: Address, reason: str) -> None:

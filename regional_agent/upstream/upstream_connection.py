@@ -238,7 +238,7 @@ class UpstreamConnection(UpstreamTransport):
         """A header line. Trailers are dropped, except for a peer's error trailer."""
         if self._done:
             return
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")
         if self._in_head:
             self._headers.append((name, value))
         elif name == REFUSAL_HEADER:

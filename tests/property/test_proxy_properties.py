@@ -418,3 +418,12 @@ def test_the_parser_is_the_strict_one() -> None:
         except httptools.HttpParserError:
             continue
         raise AssertionError(lenient)
+
+
+def test_whitespace_after_a_header_s_value_is_not_part_of_it() -> None:
+    request = (
+        b"POST / HTTP/1.1\r\nhost: a \r\nauthorization: Bearer k\t \r\ntransfer-encoding: chunked \r\n\r\n0\r\n\r\n"
+    )
+    assert b"(b'authorization', b'Bearer k')" in answered([request])[0]
+    response = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    assert heard([response])[:3] == (200, b"{}", ["end"])

@@ -63,7 +63,7 @@ async def _with_leader_view(
         theirs = msgspec.json.decode(reply.body, type=Status)
     except LeaderUnavailable as error:
         return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {error}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = f"{leader.name} at {leader.url} leads: it runs another version"
         return msgspec.structs.replace(own, fleet_problem=problem)
     return msgspec.structs.replace(

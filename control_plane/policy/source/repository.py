@@ -88,7 +88,7 @@ class RepositoryReader:
             output, errors = await self._exchange(await _start_process(), encoded)
         try:
             return _decoder.decode(output)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             lines = without_secrets(errors.decode("utf-8", "replace"), self._url).split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
             raise SourceUnreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
