@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from control_plane.policy.kinds.regions import RegionDocument
+from control_plane.settings import load_settings as load_control_plane_settings
 from regional_agent.config.settings import AgentSettings, load_settings
 from regional_agent.endpoints.endpoint_file import parse_endpoints
 from tests.support.paths import ROOT
@@ -147,6 +148,27 @@ def test_agents_take_the_environment_that_they_are_given(
             assert len(settings.control_plane_urls) == 2
             assert len(settings.trusted_proxies) == 1
             assert settings.advertise_peer_url == f"http://{agent['host']}:8081"
+
+
+@needs_terraform
+def test_control_planes_take_the_environment_that_they_are_given(
+    fleet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+    for name, control_plane in fleet["control_planes"].items():
+        for variable, value in {**control_plane["environment"], "PENSTOCK_POLICY_DIR": str(tmp_path)}.items():
+            monkeypatch.setenv(variable, value)
+        settings = load_control_plane_settings()
+        assert (settings.name, len(settings.etcd_endpoints)) == (name, 3)
+
+
+@needs_terraform
+def test_control_planes_reach_each_other(fleet: dict[str, Any]) -> None:
+    """A follower forwards requests to the leader, which may be in any of their regions."""
+    regions = {control_plane["region"] for control_plane in fleet["control_planes"].values()}
+    allowed = {(flow["from"], flow["to"]) for flow in fleet["firewall_rules"].values()}
+    assert {(f"control-plane@{a}", f"control-plane@{b}") for a in regions for b in regions} <= allowed
 
 
 @needs_terraform

@@ -16,6 +16,9 @@ locals {
     flatten([for origin in local.region_names : [for seat in local.control_plane_regions : {
       from = "agent@${origin}", to = "control-plane@${seat}", port = var.ports.control_plane, why = "reports"
     }]]),
+    flatten([for follower in local.control_plane_regions : [for leader in local.control_plane_regions : {
+      from = "control-plane@${follower}", to = "control-plane@${leader}", port = var.ports.control_plane, why = "requests forwarded to the leader"
+    }]]),
     flatten([for origin in local.region_names : [for member in local.etcd_regions : {
       from = "agent@${origin}", to = "etcd@${member}", port = var.ports.etcd_client, why = "policy, plan, registration"
     }]]),

@@ -1,4 +1,4 @@
-# What each process is told through its environment. A list is written with commas.
+# The environment of each process. A list is written with commas.
 
 locals {
   etcd_endpoints = join(",", [for member in var.etcd_members : "${local.etcd_members[member.name].host}:${var.ports.etcd_client}"])
@@ -27,12 +27,13 @@ locals {
 
   control_plane_environment = {
     for name, seat in local.control_planes : name => {
-      PENSTOCK_NAME           = name
-      PENSTOCK_LISTEN         = "0.0.0.0:${var.ports.control_plane}"
-      PENSTOCK_ADVERTISE_URL  = local.control_plane_urls[name]
-      PENSTOCK_ETCD_ENDPOINTS = local.etcd_endpoints
-      PENSTOCK_POLICY_DIR     = var.paths.policy_dir
-      PENSTOCK_IDENTITY_DIR   = var.paths.identity_dir
+      PENSTOCK_NAME             = name
+      PENSTOCK_LISTEN           = "0.0.0.0:${var.ports.control_plane}"
+      PENSTOCK_ADVERTISE_URL    = local.control_plane_urls[name]
+      PENSTOCK_ETCD_ENDPOINTS   = local.etcd_endpoints
+      PENSTOCK_POLICY_DIR       = var.paths.policy_dir
+      PENSTOCK_IDENTITY_DIR     = var.paths.identity_dir
+      PENSTOCK_ADMIN_TOKEN_FILE = var.paths.admin_token_file
     }
   }
 

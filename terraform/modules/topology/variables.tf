@@ -194,11 +194,12 @@ variable "ports" {
 variable "paths" {
   description = "Where files are on the machines. The certificate of the process is put there by the secret store; Terraform never sees it."
   type = object({
-    endpoints_file = optional(string, "/etc/penstock/endpoints.yaml")
-    geoip_file     = optional(string, "/var/lib/penstock/geoip.mmdb")
-    identity_dir   = optional(string, "/run/secrets/penstock-identity")
-    state_dir      = optional(string, "/var/lib/penstock/state")
-    policy_dir     = optional(string, "/etc/penstock/policies")
+    endpoints_file   = optional(string, "/etc/penstock/endpoints.yaml")
+    geoip_file       = optional(string, "/var/lib/penstock/geoip.mmdb")
+    identity_dir     = optional(string, "/run/secrets/penstock-identity")
+    admin_token_file = optional(string, "/run/secrets/penstock-admin-token")
+    state_dir        = optional(string, "/var/lib/penstock/state")
+    policy_dir       = optional(string, "/etc/penstock/policies")
   })
   default  = {}
   nullable = false

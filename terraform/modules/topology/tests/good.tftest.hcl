@@ -109,12 +109,13 @@ run "control_planes_and_etcd" {
 
   assert {
     condition = output.control_planes["cp-2"].environment == {
-      PENSTOCK_NAME           = "cp-2"
-      PENSTOCK_LISTEN         = "0.0.0.0:8090"
-      PENSTOCK_ADVERTISE_URL  = "http://cp-2.eu-es.penstock.example.internal:8090"
-      PENSTOCK_ETCD_ENDPOINTS = output.etcd.client_endpoints
-      PENSTOCK_POLICY_DIR     = "/etc/penstock/policies"
-      PENSTOCK_IDENTITY_DIR   = "/run/secrets/penstock-identity"
+      PENSTOCK_NAME             = "cp-2"
+      PENSTOCK_LISTEN           = "0.0.0.0:8090"
+      PENSTOCK_ADVERTISE_URL    = "http://cp-2.eu-es.penstock.example.internal:8090"
+      PENSTOCK_ETCD_ENDPOINTS   = output.etcd.client_endpoints
+      PENSTOCK_POLICY_DIR       = "/etc/penstock/policies"
+      PENSTOCK_IDENTITY_DIR     = "/run/secrets/penstock-identity"
+      PENSTOCK_ADMIN_TOKEN_FILE = "/run/secrets/penstock-admin-token"
     }
     error_message = "the whole environment of a control plane"
   }
@@ -156,8 +157,8 @@ run "firewall" {
     error_message = "agents and control planes are etcd's only clients"
   }
   assert {
-    condition     = toset([for flow in output.firewall_rules : split("@", flow.from)[0] if startswith(flow.to, "control-plane@")]) == toset(["agent", "monitoring", "operators"])
-    error_message = "who reaches a control plane"
+    condition     = toset([for flow in output.firewall_rules : split("@", flow.from)[0] if startswith(flow.to, "control-plane@")]) == toset(["agent", "control-plane", "monitoring", "operators"])
+    error_message = "agents, other control planes, monitoring and operators reach a control plane"
   }
   assert {
     condition     = toset([for flow in output.firewall_rules : flow.port if startswith(flow.to, "endpoint@eu-de")]) == toset([8000, 8001])
