@@ -187,7 +187,7 @@ class TrustBundle:
             subjects = policy.build_client_verifier().verify(parsed, []).subjects or []
         except VerificationError as error:
             raise BadIdentity(f"no authority of this fleet vouches for the certificate: {error}") from None
-        except (ValueError, OverflowError, OSError) as error:
+        except (ValueError, OverflowError, OSError, x509.InvalidVersion) as error:
             raise BadIdentity(f"not a certificate: {error}") from None
         uris = [name.value for name in subjects if isinstance(name, x509.UniformResourceIdentifier)]
         if len(uris) != 1:
