@@ -22,7 +22,8 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
-from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
+from regional_agent.shared_load.published_load import QueueSummary
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
 
@@ -113,6 +114,7 @@ class Room(RuleBasedStateMachine):
             priority=priority,
             received_at=self.now,
             deadline_at=self.now + within_s,
+            max_wait_s=MAX_WAIT_S,
             attempts=attempts,
             rests_until=self.now + rests_s,
             estimate=SimpleNamespace(tenant=residency),
@@ -171,7 +173,6 @@ class Room(RuleBasedStateMachine):
     def another_agent_tells(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
         self.view._remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
-        self.view._weight = 1.0
         self.inside(self.room.room_appeared)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, MAX_WAIT_S]))
