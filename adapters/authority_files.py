@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from adapters.secret_file import BadSecret, read_file
 from penstock.wire.authority import Authority, make_authority
-from penstock.wire.identity import BadIdentity, SpiffeId
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
 
 AUTHORITY_KEY = "ca.key"
 
@@ -65,6 +65,8 @@ def issue_identity(
 ) -> Path:
     """Issues a certificate and writes the directory of the identity; an earlier certificate there is replaced.
 
+    The directory of an agent also has the key that the agents of its region share.
+
     Args:
         hosts: DNS names and IP addresses at which TLS clients reach the process.
         directory: created if missing; returned.
@@ -75,7 +77,10 @@ def issue_identity(
         BadIdentity: a name or host is not valid.
     """
     key, certificate = authority.issue(id_, hosts, time.time(), lifetime_s)
-    _write(directory, {PRIVATE_KEY: key, CERTIFICATE: certificate, AUTHORITIES: authority.pem})
+    files = {PRIVATE_KEY: key, CERTIFICATE: certificate, AUTHORITIES: authority.pem}
+    if id_.role is ProcessRole.AGENT:
+        files[REGION_KEY] = authority.region_key(id_.region).hex().encode() + b"\n"
+    _write(directory, files)
     return directory
 
 

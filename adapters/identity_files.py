@@ -1,7 +1,9 @@
 """The identity of a process as files: a directory with tls.key, tls.crt and ca.crt, as in a Kubernetes TLS secret.
 
 `penstock certs issue` writes such a directory. The optional file `revoked` has serial numbers of certificates that are
-no longer accepted, one a line. All files are read again when they change, so that certificates rotate without restart.
+no longer accepted, one a line. These files are read again when they change, so that certificates rotate without
+restart. Agents that share load through Redis also have `region.key`, which is read at start: it changes only with the
+authority.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from cryptography import x509
 from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
+from penstock.wire.region_key import KEY_BYTES
 from penstock.wire.session import Sessions
 
 PRIVATE_KEY = "tls.key"
 CERTIFICATE = "tls.crt"
 AUTHORITIES = "ca.crt"
 REVOKED = "revoked"
+REGION_KEY = "region.key"
 
 CHECK_S = 5.0
 """Interval (s) between two checks for changed files."""
@@ -114,6 +118,24 @@ def load_identity(directory: Path, now: float) -> Identity:
         return Identity(key, certificate, trust, now)
     except BadIdentity as error:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
+
+
+def load_region_key(directory: Path) -> bytes:
+    """Returns the key that the agents of a region share (see `RegionKey`).
+
+    Raises:
+        BadSecret: the file cannot be used; the message names it and the remedy.
+    """
+    path = directory / REGION_KEY
+    remedy = f"{REMEDY}, or copy the file from another agent of the region"
+    content = read_file(path, "key of the region", remedy).strip()
+    try:
+        key = bytes.fromhex(content.decode())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise BadSecret(f"{path}: not {2 * KEY_BYTES} hexadecimal characters; {remedy}")
+    return key
 
 
 def load_trust(directory: Path) -> TrustBundle:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from adapters.identity_files import IdentityFiles
+from adapters.identity_files import IdentityFiles, load_region_key
 from penstock.wire.identity import ProcessRole
 from regional_agent.config.file_descriptors import raise_limit, shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
@@ -63,10 +63,17 @@ async def serve(settings: AgentSettings) -> None:
     metrics = AgentMetrics()
     pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
     identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
+    region_key = load_region_key(settings.identity_dir) if settings.redis_url is not None else None
     rng = Random()
     access_log = _access_log(settings, rng)
     async with AgentRuntime(
-        settings, sessions=identity.sessions, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng
+        settings,
+        sessions=identity.sessions,
+        pool=pool,
+        peer_pool=peer_pool,
+        metrics=metrics,
+        rng=rng,
+        region_key=region_key,
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         proxy = Proxy(

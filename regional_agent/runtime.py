@@ -67,6 +67,7 @@ class AgentRuntime:
         rng: Random,
         peer_pool: UpstreamPool | None = None,
         store: ConfigStore | None = None,
+        region_key: bytes | None = None,
     ) -> None:
         """Build every part; none runs yet.
 
@@ -78,6 +79,7 @@ class AgentRuntime:
             rng: jitter and random choices.
             peer_pool: connections to other regions' agents; None takes those of `pool`.
             store: None connects to the etcd of the settings.
+            region_key: authenticates the load shared with the region's other agents; needed if there is a Redis.
 
         Raises:
             BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
@@ -112,13 +114,15 @@ class AgentRuntime:
         )
         self.readiness = Readiness(self.config, self.endpoints)
 
-        self.shared_load = SharedLoad(self.endpoints, shared=settings.redis_url is not None, clock=clock)
+        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng, sessions)
+        self.shared_load = SharedLoad(
+            self.endpoints, shared=settings.redis_url is not None, is_known=self._is_agent_here, clock=clock
+        )
         self.queue = AdmissionQueue(self.endpoints, self.shared_load, clock, metrics.waited)
-        self.shared_load_exchange = self._make_exchange()
+        self.shared_load_exchange = self._make_exchange(region_key)
 
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
-        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng, sessions)
         credits = CreditLedger(
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
@@ -270,19 +274,26 @@ class AgentRuntime:
         """Names of this region's agents, sorted."""
         return self._directory.names(self._settings.region)
 
+    def _is_agent_here(self, name: str) -> bool:
+        """Whether an agent of this region has this name, as far as the directory has been read."""
+        return self._directory.may_have(self._settings.region, name)
+
     def _has_successor(self) -> bool:
         newest = self._directory.member(self._settings.region, self._settings.name)
         return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
 
-    def _make_exchange(self) -> SharedLoadExchange | None:
+    def _make_exchange(self, region_key: bytes | None) -> SharedLoadExchange | None:
         settings = self._settings
         if settings.redis_url is None:
             return None
+        if region_key is None:
+            raise ValueError("agents that share load through Redis need the key of their region")
         return SharedLoadExchange(
             self.shared_load,
             self.queue.summaries,
             self.queue.room_appeared,
             redis_url=settings.redis_url.get_secret_value(),
+            region_key=region_key,
             region=settings.region,
             agent=settings.name,
             epoch=self._epoch,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import ceil
 
-FRESH_S = 0.25
-"""Age (s) up to which a count has full weight: agents refresh at least this often while the store is available."""
+FRESH_S = 0.5
+"""Age (s) up to which a count has full weight: agents write and read at least this often while the store is
+available."""
 
 LEASE_S = 2.0
 """Lifetime (s) of an agent's counts after its last write, and the age at which a count has no weight."""

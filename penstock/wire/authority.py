@@ -13,9 +13,11 @@ from ipaddress import ip_address
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from penstock.wire.identity import BadIdentity, Identity, SpiffeId, TrustBundle
+from penstock.wire.region_key import KEY_BYTES
 
 BACKDATED = timedelta(minutes=5)
 """Certificates are valid from this long before they are issued, for machines whose clocks are behind."""
@@ -51,6 +53,12 @@ class Authority:
     def pem(self) -> bytes:
         """The certificate of the authority in PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def region_key(self, region: str) -> bytes:
+        """Returns the key that the agents of a region share (see `RegionKey`); the same at every call."""
+        secret = self._key.private_numbers().private_value.to_bytes(32)
+        info = b"penstock/region-key/" + region.encode()
+        return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
     def issue(
         self, id_: SpiffeId, hosts: Sequence[str], now: float, lifetime_s: float, private_key: bytes | None = None

@@ -99,6 +99,12 @@ class AgentDirectory:
         """The last registration under this name."""
         return self._known().get(keys.agent(region, name))
 
+    def may_have(self, region: str, name: str) -> bool:
+        """Whether an agent is registered under this name, or no registrations could be read yet."""
+        if not self._informer.synced and not self._stored:
+            return True
+        return self.member(region, name) is not None
+
     def _known(self) -> dict[str, AgentMember]:
         return self._members if self._informer.synced else {**self._stored, **self._members}
 

@@ -16,7 +16,7 @@ from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queueing import CREDIT_WAIT_S, QueuedRequest, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.shared_load.shared_load import MAX_WAITED_MS, QueueSummary
+from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.agent_metrics import QueueOutcome
 
 if TYPE_CHECKING:

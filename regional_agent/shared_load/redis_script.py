@@ -1,19 +1,16 @@
 """The Redis script that the agents of a region run to publish their own load and read the others' in one round trip.
 
-Each agent writes its whole state under a lease, not increments, so a write that is lost, repeated or followed by a
-flush or a restart does no harm, and the counts of a killed agent disappear with its lease. A higher epoch replaces a
-lower one of the same name, so a restarted agent is not counted twice. If the agent with the lower epoch still runs
-because it finishes requests, the script returns 0 and that agent continues under another name. A lease that ends later
-than any agent can set was written before Redis's clock was set back, or by another Redis before a failover, and is
-removed: running agents write theirs again.
+A region is one hash with a field for each start of an agent; a value is an authenticated load (see `published_load`).
+Each agent writes its whole state, not increments, so a write that is lost, repeated, or followed by an eviction, a
+flush or a failover does no harm. The script trusts nothing that is stored: it decides by size alone. Agents read who is
+alive from the loads themselves, and delete the fields that they reject.
 
-All keys of a region share a hash tag and thus lie on one node of a cluster:
-    penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)
-    penstock:v1:{<region>}:agent:<name>   hash: epoch, load (JSON, see `shared_load.PublishedLoad`)
+    penstock:v1:{<region>}:loads          hash: <agent>~<epoch> -> load
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -22,62 +19,77 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-MAX_AGENTS = 256
-"""Agents of one region whose load is read."""
+MAX_AGENTS = 1024
+"""Maximum fields of a region. More are no agents': the hash is deleted, and each agent writes its load again."""
+
+MAX_FIELD_BYTES = 512
+"""Maximum size of the name of a field; longer ones are deleted."""
 
 MAX_LOAD_BYTES = 1 << 20
-"""Maximum size of the load that one agent publishes, decoded on the event loop. 4096 endpoints need half of it."""
+"""Maximum size of the load that one agent publishes; larger ones are deleted. 4096 endpoints need half of it."""
+
+MAX_REPLY_BYTES = 4 << 20
+"""Maximum size of the loads that one exchange reads and decodes on the event loop."""
 
 EXCHANGE = """
-local index, own_key = KEYS[1], KEYS[2]
-local name, epoch, lease_ms, load, prefix, max_agents, max_bytes = unpack(ARGV)
-local time = redis.call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local stored_epoch = tonumber(redis.call('HGET', own_key, 'epoch') or '0')
-local current = stored_epoch <= tonumber(epoch)
-lease_ms = tonumber(lease_ms)
+local key, own_field, load, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local max_fields, max_field_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
+local max_load_bytes, bytes_left = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-if current and lease_ms > 0 then
-  redis.call('HSET', own_key, 'epoch', epoch, 'load', load)
-  redis.call('PEXPIRE', own_key, lease_ms)
-  redis.call('ZADD', index, now_ms + lease_ms, name)
-  redis.call('PEXPIRE', index, lease_ms)
-elseif current then
-  redis.call('DEL', own_key)
-  redis.call('ZREM', index, name)
+local kind = redis.call('TYPE', key).ok
+if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > max_fields) then
+  redis.call('DEL', key)
 end
+for i = 8, #ARGV do
+  redis.call('HDEL', key, ARGV[i])
+end
+redis.call('HSET', key, own_field, load)
+redis.call('PEXPIRE', key, lease_ms)
 
-redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. now_ms)
-if lease_ms > 0 then
-  redis.call('ZREMRANGEBYSCORE', index, '(' .. now_ms + 2 * lease_ms, '+inf')
-end
-local reply = {current and 1 or 0}
-for _, other in ipairs(redis.call('ZRANGE', index, 0, max_agents - 1)) do
-  if other ~= name or not current then
-    local published = redis.call('HGET', prefix .. other, 'load')
-    if published then
-      reply[#reply + 1] = #published <= tonumber(max_bytes) and published or ''
+local stored = redis.call('HGETALL', key)
+local reply, omitted = {0}, 0
+for i = 1, #stored, 2 do
+  local field, value = stored[i], stored[i + 1]
+  if field ~= own_field then
+    if #field > max_field_bytes or #value > max_load_bytes then
+      redis.call('HDEL', key, field)
+    elseif #value > bytes_left then
+      omitted = omitted + 1
+    else
+      bytes_left = bytes_left - #value
+      reply[#reply + 1] = field
+      reply[#reply + 1] = value
     end
   end
 end
+reply[1] = omitted
 return reply
 """
-"""KEYS: index, key of this agent. ARGV: name, epoch, lease in ms (0 removes the agent), its load, prefix of the agents'
-keys, maximum number of agents, maximum bytes per agent.
+"""KEYS: the region's hash. ARGV: field of this agent, its load, lifetime of the hash (ms), MAX_AGENTS, MAX_FIELD_BYTES,
+MAX_LOAD_BYTES, MAX_REPLY_BYTES, fields to delete.
 
-Returns 1 if `epoch` is the newest of `name`, else 0, followed by the load of each other agent, empty where it is too
-large.
+Returns the number of loads that did not fit in the reply, followed by field and load of each other agent.
 """
 
 
-def index_key(region: str) -> str:
-    """The key of the set of a region's agents."""
-    return f"penstock:v1:{{{region}}}:agents"
+def loads_key(region: str) -> str:
+    """The key of the loads of a region's agents."""
+    return f"penstock:v1:{{{region}}}:loads"
 
 
-def agent_prefix(region: str) -> str:
-    """The prefix of the keys of a region's agents."""
-    return f"penstock:v1:{{{region}}}:agent:"
+def exchange_args(
+    field: str, load: bytes, lease_s: float, rejected: Sequence[bytes] = ()
+) -> tuple[bytes | str | int, ...]:
+    """The arguments of EXCHANGE.
+
+    Args:
+        field: of this agent.
+        load: to publish; at most MAX_LOAD_BYTES.
+        lease_s: time (s) after the last exchange of any agent after which Redis deletes everything.
+        rejected: fields to delete.
+    """
+    limits = (MAX_AGENTS, MAX_FIELD_BYTES, MAX_LOAD_BYTES, MAX_REPLY_BYTES)
+    return (field, load, int(lease_s * 1000), *limits, *rejected)
 
 
 class RedisScript:

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 
-import msgspec
 import structlog
+from msgspec import DecodeError, structs
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.wire.region_key import RegionKey
+from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
-from regional_agent.shared_load.redis_script import (
-    EXCHANGE,
-    MAX_AGENTS,
-    MAX_LOAD_BYTES,
-    RedisScript,
-    agent_prefix,
-    index_key,
-)
-from regional_agent.shared_load.shared_load import PublishedLoad, QueueSummary, SharedLoad
+from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
+from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisScript, exchange_args, loads_key
+from regional_agent.shared_load.shared_load import SharedLoad
 
 MIN_INTERVAL_S = 0.01
 """Minimum time (s) between two exchanges; requests that begin and end in between share one."""
 
 IDLE_INTERVAL_S = 0.1
-"""Time (s) between two exchanges while nothing changes, to renew the lease and to receive the others' load."""
+"""Time (s) between two exchanges while nothing changes, so that both this agent's load and the others' stay fresh."""
 
 TIMEOUT_S = 0.25
 """Timeout (s) of connecting; an exchange may take twice as long. Redis answers in a fraction of a millisecond."""
@@ -56,6 +52,7 @@ class SharedLoadExchange:
         on_received: Callable[[], None],
         *,
         redis_url: str,
+        region_key: bytes,
         region: str,
         agent: str,
         epoch: int,
@@ -68,6 +65,7 @@ class SharedLoadExchange:
             queues: this agent's admission queues by model.
             on_received: called after the other agents' load or queues have changed.
             redis_url: the Redis of the region.
+            region_key: authenticates what the region's agents publish; see `RegionKey`.
             region: name of the region whose agents share their load.
             agent: name of this agent, unique in the region and the same after a restart.
             epoch: grows with every start of the agent; below 2**53.
@@ -77,13 +75,12 @@ class SharedLoadExchange:
         self._queues = queues
         self._on_received = on_received
         self._redis = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
-        self._index = index_key(region)
-        self._prefix = agent_prefix(region)
-        self._agent = agent
-        self._epoch = epoch
+        self._region_key = RegionKey(region_key, region)
+        self._key = loads_key(region)
         self._rng = rng
-        self._name = agent
-        """The name that the load is published under: the agent's, until a newer start of the agent has replaced it."""
+        self._published = PublishedLoad(agent, epoch, 0)
+        self._rejected: list[bytes] = []
+        """Fields to delete with the next exchange."""
         self._down_reason = ""
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,11 +92,11 @@ class SharedLoadExchange:
         ]
 
     async def stop(self) -> None:
-        """Remove this agent's load from Redis if Redis is reachable; otherwise its lease expires."""
+        """Publish that this agent has no load, if Redis is reachable; otherwise its load loses weight and expires."""
         await cancel(self._tasks)
         self._tasks = []
         with suppress(*FAILURES):
-            await self._exchange(lease_s=0.0)
+            await self._exchange({}, {})
         await self._redis.aclose()
         self._load.up = False
 
@@ -108,7 +105,7 @@ class SharedLoadExchange:
         while True:
             began_at = time.monotonic()
             try:
-                await self._exchange(LEASE_S)
+                await self._exchange(self._load.begin_publishing(), self._queues())
             except FAILURES as error:
                 self._set_down(error)
                 wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
@@ -123,21 +120,43 @@ class SharedLoadExchange:
                     async with asyncio.timeout(MIN_INTERVAL_S if self._queues() else IDLE_INTERVAL_S):
                         await self._load.changed.wait()
 
-    async def _exchange(self, lease_s: float) -> None:
+    async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
         began_at = time.monotonic()
-        published = PublishedLoad(self._load.begin_publishing(), dict(self._queues()))
-        encoded = msgspec.json.encode(published)
+        self._published = load = structs.replace(
+            self._published, number=self._published.number + 1, loads=loads, waiting=dict(queues)
+        )
+        sealed = seal_load(load, self._region_key)
+        if len(sealed) > MAX_LOAD_BYTES:
+            log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))
         async with asyncio.timeout(2 * TIMEOUT_S):
-            is_current, *received = await self._redis.run(
-                (self._index, self._prefix + self._name),
-                (self._name, self._epoch, int(lease_s * 1000), encoded, self._prefix, MAX_AGENTS, MAX_LOAD_BYTES),
-            )
-        if not is_current:
-            self._name = f"{self._agent}~{self._epoch}"
-            log.warning("a newer start of this agent publishes under its name; renamed", agent=self._agent)
-            self._load.publish()
-        if self._load.receive(received, began_at):
+            reply = await self._redis.run((self._key,), exchange_args(load.field, sealed, LEASE_S, self._rejected))
+        if not isinstance(reply, list) or len(reply) % 2 != 1:
+            raise RedisError("the reply is not that of the script")
+        omitted, *entries = reply
+        if omitted:
+            log.warning("loads of other agents do not fit in a reply of Redis", agents=omitted)
+        self._rejected = []
+        opened = self._opened(entries)
+        has_changed = self._load.receive([load for _, load in opened], began_at)
+        self._rejected += [field for field, load in opened if not self._load.is_live(load)]
+        if has_changed:
             self._on_received()
+
+    def _opened(self, entries: Sequence[bytes]) -> list[tuple[bytes, PublishedLoad]]:
+        """The loads that agents of the region published, with their fields; the others are rejected."""
+        opened = []
+        for field, sealed in zip(entries[::2], entries[1::2], strict=True):
+            try:
+                load = open_load(sealed, self._region_key)
+                if field != load.field.encode():
+                    raise BadSignature("the entry is stored under another name than its own")
+            except (BadSignature, DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self._load.rejected += 1
+                self._rejected.append(field)
+                log.warning("entry in Redis rejected", field=repr(field[:80]), reason=str(error))
+            else:
+                opened.append((field, load))
+        return opened
 
     async def _keep_fading(self) -> None:
         while True:
@@ -157,4 +176,4 @@ class SharedLoadExchange:
         self._load.up = True
 
 
-assert IDLE_INTERVAL_S < FRESH_S
+assert 2 * IDLE_INTERVAL_S < FRESH_S

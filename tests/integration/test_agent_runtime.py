@@ -31,6 +31,7 @@ from regional_agent.runtime import AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
+from tests.support.shared_loads import region_key
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import found, until
 
@@ -89,7 +90,12 @@ class Site:
             pool = UpstreamPool()
             stack.callback(pool.close)
             self.runtime = AgentRuntime(
-                self.settings(), sessions=self.sessions, pool=pool, metrics=self.metrics, rng=Random(1)
+                self.settings(),
+                sessions=self.sessions,
+                pool=pool,
+                metrics=self.metrics,
+                rng=Random(1),
+                region_key=region_key(self.region),
             )
             async with self.runtime as runtime:
                 await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")

@@ -12,13 +12,16 @@ from structlog.testing import capture_logs
 from lab.servers.redis import RedisServer
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.routing.placement import Reservation
+from penstock.wire.region_key import KEY_BYTES, RegionKey
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load.redis_script import RedisScript, agent_prefix, index_key
-from regional_agent.shared_load.shared_load import MAX_US, QueueSummary, SharedLoad
+from regional_agent.shared_load.published_load import MAX_US, PublishedLoad, QueueSummary, seal_load
+from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisScript, loads_key
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.shared_loads import has_no_load, published_loads, region_key
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -34,6 +37,7 @@ class Sharing(SharedLoad):
             lambda: self.queues,
             lambda: None,
             redis_url=url,
+            region_key=region_key(region),
             region=region,
             agent=agent,
             epoch=epoch,
@@ -151,16 +155,10 @@ async def test_a_restarted_agent_replaces_what_it_left(start: Start) -> None:
 
 
 async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_successor(start: Start) -> None:
-    new = start("a", epoch=2)
+    new, old, other = start("a", epoch=2), start("a", epoch=1), start("b")
     new.reserve(Reservation(endpoint(new)))
-    await until(lambda: new.up)
-    with capture_logs() as logs:
-        old = start("a", epoch=1)
-        held = old.reserve(Reservation(endpoint(old, 1)))
-        await until(lambda: in_flight(old) == in_flight(new) == [1, 1])
-    assert [entry["log_level"] for entry in logs if "newer start" in entry["event"]] == ["warning"]
-    other = start("b")
-    await until(lambda: in_flight(other) == [1, 1])
+    held = old.reserve(Reservation(endpoint(old, 1)))
+    await until(lambda: in_flight(old) == in_flight(new) == in_flight(other) == [1, 1])
     old.release(held)
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
     old.reserve(Reservation(endpoint(old, 1)))
@@ -173,17 +171,17 @@ async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, 
     view = start("a")
     view.reserve(Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
-    await until(lambda: client.hget(agent_prefix(region) + "a", "load") == b'{"loads":{"gpu-0":[1,0,0]},"waiting":{}}')
+    await until(lambda: [load.loads for load in published_loads(client, region)] == [{"gpu-0": (1, 0, 0)}])
     await view.exchange.stop()
-    assert client.keys(f"penstock:v1:{{{region}}}:*".replace("[", "?").replace("]", "?")) == []
+    assert all(has_no_load(load) for load in published_loads(client, region))
+    await until(lambda: not client.exists(loads_key(region)), within_s=LEASE_S + PATIENCE_S)
 
 
 async def test_everything_in_redis_expires(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
     await until(lambda: view.up)
     client = redis.Redis.from_url(redis_server.url)
-    for key in (index_key(region), agent_prefix(region) + "a"):
-        assert 0 < client.pttl(key) <= LEASE_S * 1000
+    assert 0 < client.pttl(loads_key(region)) <= LEASE_S * 1000
 
 
 async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
@@ -240,48 +238,119 @@ async def test_counts_fade_while_redis_is_away(start: Start, own_redis: RedisSer
     assert b.age_s() > FRESH_S
 
 
-async def test_a_flushed_redis_is_told_everything_again(start: Start, own_redis: RedisServer) -> None:
+async def test_keys_that_vanish_change_no_count(start: Start, region: str, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
-    client = redis.Redis.from_url(own_redis.url)
-    client.flushall()
-    client.script_flush()
-    await until(lambda: client.exists(index_key(b.exchange._index[len("penstock:v1:{") : -len("}:agents")])) == 1)
-    await until(lambda: in_flight(b) == [1, 0])
+    with redis.Redis.from_url(own_redis.url) as client:
+        for _ in range(10):
+            client.flushall()
+            client.script_flush()
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+                assert in_flight(b) == [1, 0]
+        await until(lambda: len(published_loads(client, region)) == 2)
+    assert in_flight(b) == [1, 0]
 
 
-async def test_a_dead_agents_lease_ends_though_the_clock_of_redis_was_set_back(
+async def test_entries_of_strangers_are_rejected_and_deleted(
     start: Start, region: str, redis_server: RedisServer
 ) -> None:
-    """What is left of an agent that died before the step: leases that end far in the future."""
-    client = redis.Redis.from_url(redis_server.url)
-    told = b'{"loads":{"gpu-0":[3,0,0]}}'
-    client.hset(agent_prefix(region) + "dead", mapping={"epoch": 1, "load": told})
-    client.zadd(index_key(region), {"dead": (time.time() + 3600) * 1000})
     a, b = start("a"), start("b")
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
-    await until(lambda: in_flight(a) == [1, 0])
-    client.delete(agent_prefix(region) + "dead")
+    key = loads_key(region)
+    full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
+    with redis.Redis.from_url(redis_server.url) as stranger, capture_logs() as logs:
+        own = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(b"s" * KEY_BYTES, region))
+        elsewhere = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(region_key("other"), "other"))
+        for _ in range(5):
+            copied = stranger.hget(key, "a~1")
+            assert isinstance(copied, bytes)
+            stranger.hset(key, mapping={"x~1": own, "y~1": elsewhere, "z~1": copied, "a~1": own, "b~1": b""})
+            stranger.hset(key, mapping={"v~1": b"x" * (MAX_LOAD_BYTES + 1), "n" * 1000: own, b"\xff\x00": b"\x00"})
+            await until(lambda: set(stranger.hkeys(key)) == {b"a~1", b"b~1"})
+            assert (in_flight(a), in_flight(b)) == ([1, 0], [1, 0])
+            await until(lambda: len(published_loads(stranger, region)) == 2)
+    assert a.up
+    assert b.up
+    assert a.status()["rejected"]
+    assert any("rejected" in entry["event"] for entry in logs)
 
 
-async def test_garbage_of_another_writer_is_not_counted(start: Start, region: str, redis_server: RedisServer) -> None:
-    view = start("a")
-    await until(lambda: view.up)
-    client = redis.Redis.from_url(redis_server.url)
-    vast = b'{"loads":{"gpu-0":[1,0,0]},"waiting":{%b}}' % b",".join(b'"%d":[1,0,0,1]' % n for n in range(70_000))
-    with capture_logs() as logs:
-        for number, garbage in enumerate(
-            (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]", vast)
-        ):
-            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "load": garbage})
-            client.zadd(index_key(region), {f"x{number}": (time.time() + LEASE_S) * 1000})
-        await until(lambda: any("invalid load" in entry["event"] for entry in logs))
-        await asyncio.sleep(0.3)
-    assert view.up
-    assert in_flight(view) == [0, 0]
-    assert sum("invalid load" in entry["event"] for entry in logs) == 1
+@pytest.mark.parametrize("kind", ["text", "list", "many"])
+async def test_a_stranger_who_replaces_the_key_does_not_stop_the_sharing(
+    start: Start, region: str, redis_server: RedisServer, kind: str
+) -> None:
+    a, b = start("a"), start("b")
+    await until(lambda: a.up and b.up)
+    key = loads_key(region)
+    with redis.Redis.from_url(redis_server.url) as stranger:
+        if kind != "many":
+            stranger.delete(key)
+        if kind == "text":
+            stranger.set(key, "x")
+        elif kind == "list":
+            stranger.rpush(key, "x")
+        else:
+            stranger.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
+        a.reserve(Reservation(endpoint(a)))
+        await until(lambda: in_flight(b) == [1, 0])
+        await until(lambda: set(stranger.hkeys(key)) == {b"a~1", b"b~1"})
+
+
+async def test_a_full_redis_leaves_each_agent_its_own_counts(start: Start, own_redis: RedisServer) -> None:
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    a.reserve(Reservation(endpoint(a)))
+    await until(lambda: in_flight(b) == [1, 0])
+    with redis.Redis.from_url(own_redis.url) as operator, capture_logs() as logs:
+        operator.config_set("maxmemory", 1)
+        await until(lambda: not a.up and not b.up)
+        assert in_flight(a) == [1, 0]
+        operator.config_set("maxmemory", 0)
+        await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
+    assert any("maxmemory" in entry.get("reason", "") for entry in logs)
+
+
+async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -> None:
+    """Other data of the same Redis press everything else out of it again and again."""
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    a.reserve(Reservation(endpoint(a)))
+    await until(lambda: in_flight(b) == [1, 0])
+    with redis.Redis.from_url(own_redis.url) as operator:
+        used = int(operator.info("memory")["used_memory"])
+        operator.config_set("maxmemory-policy", "volatile-ttl")
+        operator.config_set("maxmemory", used + 200_000)
+        for number in range(100):
+            operator.set(f"other:{number}", b"x" * 20_000, ex=3600)
+            await asyncio.sleep(0.01)
+            assert in_flight(b) == [1, 0]
+        assert int(operator.info("stats")["evicted_keys"]) > 50
+    await until(lambda: a.up and b.up)
+
+
+async def test_a_failover_to_an_old_replica_changes_no_count(
+    start: Start, region: str, redis_server: RedisServer, own_redis: RedisServer
+) -> None:
+    """A replica that lagged behind has the loads of an earlier time, in which the engines were full."""
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    held = [a.reserve(Reservation(endpoint(a))) for _ in range(4)]
+    await until(lambda: in_flight(b) == [4, 0])
+    with redis.Redis.from_url(own_redis.url) as operator:
+        old = operator.hgetall(loads_key(region))
+        for reservation in held:
+            a.release(reservation)
+        await until(lambda: in_flight(b) == [0, 0])
+        assert isinstance(old, dict)
+        for _ in range(20):
+            operator.delete(loads_key(region))
+            operator.hset(loads_key(region), mapping=old)
+            await asyncio.sleep(0.02)
+            assert in_flight(b) == [0, 0]
+        operator.replicaof("127.0.0.1", str(redis_server.port))
+        await until(lambda: not a.up and not b.up)
+        operator.replicaof("NO", "ONE")
+        await until(lambda: a.up and b.up and in_flight(b) == [0, 0])
 
 
 async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_requests(start: Start) -> None:

@@ -20,12 +20,12 @@ from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.policy.policy import Failover
-from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
 from tests.support.identities import control_plane_sessions
 from tests.support.planet import MODEL, policy
+from tests.support.shared_loads import published_loads
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until_told
 
@@ -248,11 +248,6 @@ async def _told_requests(shared: redis.Redis) -> int:
     """Requests that any agent of the region says it has."""
 
     def look() -> int:
-        found = 0
-        for key in shared.scan_iter(agent_prefix(REGION) + "*"):
-            told = shared.hget(key, "load")
-            if told is not None:
-                found += sum(load[0] for load in msgspec.json.decode(told)["loads"].values())
-        return found
+        return sum(load[0] for agent in published_loads(shared, REGION) for load in agent.loads.values())
 
     return await asyncio.to_thread(look)

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from lab.servers.redis import RedisServer
+from penstock.fleet import shared_counts
 from regional_agent.background_tasks import cancel
 from regional_agent.routing import admission_queue
-from regional_agent.shared_load import shared_load_exchange
+from regional_agent.shared_load import other_agents, shared_load_exchange
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY
 from tests.support.planet import MODEL
@@ -141,7 +142,8 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
 
 
 async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_load_exchange, "LEASE_S", PATIENT_S)
+    for module in (shared_counts, other_agents, shared_load_exchange):
+        monkeypatch.setattr(module, "LEASE_S", PATIENT_S)
     for name in ("b", "c"):
         region.first_in_line(name)
     await region.fill("a", "a0")

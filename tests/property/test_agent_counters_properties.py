@@ -22,11 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
-from regional_agent.shared_load.redis_script import agent_prefix
+from regional_agent.shared_load.published_load import PublishedLoad
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.examples import examples
 from tests.support.planet import MODEL, policy
+from tests.support.shared_loads import has_no_load, published_loads
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, post
 
 REGION = "eu-de"
@@ -35,7 +36,6 @@ ENGINES = 2
 SLOTS = 2
 KINDS = ("whole", "stream", "silent", "error", "breaks off", "vanishes", "busy")
 PATIENCE_S = 40.0
-NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
 BODY = msgspec.json.encode({"model": MODEL, "stream": True, "messages": []})
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT, LAST = b"9\r\ndata: 1\n\n\r\n", b"0\r\n\r\n"
@@ -169,16 +169,17 @@ class Region:
         """What engines run in truth."""
         return {f"gpu-{n}": engine.running for n, engine in enumerate(self.engines)}
 
-    def told(self) -> list[bytes]:
+    def published(self) -> list[PublishedLoad]:
         """What agents have in Redis."""
-        found = [self.shared.hget(key, "load") for key in self.shared.scan_iter(agent_prefix(REGION) + "*")]
-        return [one for one in found if isinstance(one, bytes)]
+        return published_loads(self.shared, REGION)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for what nobody announces."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline, f"never: {what}; {self.views()}, engines {self.run()}, {self.told()}"
+            assert time.monotonic() < deadline, (
+                f"never: {what}; {self.views()}, engines {self.run()}, {self.published()}"
+            )
             time.sleep(0.05)
 
     def settled(self) -> bool:
@@ -255,7 +256,9 @@ class Counters(RuleBasedStateMachine):
         nothing = dict.fromkeys(region.run(), 0)
         region.until(lambda: region.run() == nothing, "engines are let go of")
         region.until(lambda: region.views() == [(nothing, 0, 0)] * len(AGENTS), "every count is zero")
-        region.until(lambda: region.told() == [NOTHING_TOLD] * len(AGENTS), "Redis holds nothing of anybody")
+        region.until(
+            lambda: [has_no_load(load) for load in region.published()] == [True] * len(AGENTS), "Redis has no load"
+        )
 
 
 @contextmanager

@@ -24,17 +24,16 @@ from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load import shared_load_exchange
-from regional_agent.shared_load.redis_script import agent_prefix
+from regional_agent.shared_load import other_agents, shared_load_exchange
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
+from tests.support.shared_loads import has_no_load, published_loads, region_key
 
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
-SHORT_LEASE_S = 0.6
-NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
+SHORT_LEASE_S = 0.8
 
 
 class Agent:
@@ -77,6 +76,7 @@ class Region(RuleBasedStateMachine):
             dict,
             lambda: None,
             redis_url=self.server.url,
+            region_key=region_key(self.region),
             region=self.region,
             agent=name,
             epoch=self.epoch,
@@ -175,13 +175,15 @@ class Region(RuleBasedStateMachine):
         client = redis.Redis.from_url(self.server.url)
         self.run(
             until(
-                lambda: told(client, self.region) == [NOTHING_TOLD] * len(self.agents),
+                lambda: (
+                    [has_no_load(load) for load in published_loads(client, self.region)] == [True] * len(self.agents)
+                ),
                 "become zero in Redis",
             )
         )
         for agent in self.agents.values():
             self.run(agent.exchange.stop())
-        self.run(until(lambda: told(client, self.region) == [], "leave nothing in Redis"))
+        self.run(until(lambda: published_loads(client, self.region) == [], "leave nothing in Redis"))
         self.loop.close()
 
 
@@ -192,12 +194,6 @@ def seen(agent: Agent) -> dict[str, Load]:
 
 def added(one: Load, other: Load) -> Load:
     return Load(*(a + b for a, b in zip(one, other, strict=True)))
-
-
-def told(client: redis.Redis, region: str) -> list[bytes]:
-    keys = client.keys(agent_prefix(region) + "*")
-    assert isinstance(keys, list)
-    return [value for key in keys if (value := client.hget(key, "load")) is not None]
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
@@ -211,7 +207,7 @@ async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shared_counts, shared_load_exchange):
+    for module in (shared_counts, other_agents, shared_load_exchange):
         monkeypatch.setattr(module, "LEASE_S", SHORT_LEASE_S)
     monkeypatch.setattr(shared_load_exchange, "BACKOFF_CAP_S", 0.2)
 

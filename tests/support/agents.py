@@ -48,6 +48,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
+from tests.support.shared_loads import region_key
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -196,6 +197,7 @@ async def agent(
             queue_here.summaries,
             queue_here.room_appeared,
             redis_url=redis_url,
+            region_key=region_key(region),
             region=region,
             agent=name,
             epoch=1,

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from adapters.authority_files import issue_identity
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from penstock.wire.authority import Authority, make_authority
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Session, Sessions
@@ -93,6 +93,9 @@ def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / PRIVATE_KEY).touch(mode=0o600)
     (directory / PRIVATE_KEY).write_bytes(key)
+    if id_.role is ProcessRole.AGENT:
+        (directory / REGION_KEY).touch(mode=0o600)
+        (directory / REGION_KEY).write_text(authority(fleet).region_key(id_.region).hex())
     (directory / CERTIFICATE).write_bytes(certificate)
     (directory / AUTHORITIES).write_bytes(authority(fleet).pem)
     return directory

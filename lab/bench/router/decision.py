@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Refusal
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.region_key import KEY_BYTES, RegionKey
 from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
@@ -40,15 +42,8 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
-from regional_agent.shared_load.redis_script import (
-    EXCHANGE,
-    MAX_AGENTS,
-    MAX_LOAD_BYTES,
-    RedisScript,
-    agent_prefix,
-    index_key,
-)
-from regional_agent.shared_load.shared_load import PublishedLoad
+from regional_agent.shared_load.published_load import PublishedLoad, open_load, seal_load
+from regional_agent.shared_load.redis_script import EXCHANGE, RedisScript, exchange_args, loads_key
 from regional_agent.shared_load.shared_load_exchange import TIMEOUT_S
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -130,21 +125,18 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
     assert runtime.shared_load_exchange is not None
     runtime.shared_load_exchange.start()
     client = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
-    prefix = agent_prefix(AWAITED)
+    key = RegionKey(secrets.token_bytes(KEY_BYTES), AWAITED)
 
     async def publish(agent: str) -> None:
-        load = msgspec.json.encode(
-            PublishedLoad(
-                {
-                    endpoint.name: endpoint.local_load
-                    for endpoint in runtime.endpoints.every()
-                    if endpoint.local_load.requests
-                }
-            )
-        )
-        await client.run(
-            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, load, prefix, MAX_AGENTS, MAX_LOAD_BYTES)
-        )
+        loads = {
+            endpoint.name: (load.requests, load.prefill_us, load.decode_us)
+            for endpoint in runtime.endpoints.every()
+            if (load := endpoint.local_load).requests
+        }
+        own = PublishedLoad(agent, 1, 1, loads)
+        _, *others = await client.run((loads_key(AWAITED),), exchange_args(own.field, seal_load(own, key), 60.0))
+        for sealed in others[1::2]:
+            open_load(sealed, key)
 
     for number in range(OTHER_AGENTS):
         await publish(f"other-{number}")
@@ -211,6 +203,7 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
         metrics=AgentMetrics(),
         rng=rng,
         store=store,
+        region_key=secrets.token_bytes(KEY_BYTES),
     )
     policy = load_bundle()
     everywhere = residency_class(frozenset(policy.regions))

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REVOKED, IdentityFiles
+from adapters.authority_files import issue_identity
+from adapters.identity_files import (
+    AUTHORITIES,
+    CERTIFICATE,
+    PRIVATE_KEY,
+    REGION_KEY,
+    REVOKED,
+    IdentityFiles,
+    load_region_key,
+)
 from adapters.secret_file import BadSecret
 from penstock.wire.identity import BadIdentity, ProcessRole
-from tests.support.identities import agent_id, control_plane_id, renew_identity, write_identity
+from tests.support.identities import agent_id, authority, control_plane_id, renew_identity, write_identity
 
 
 def load(directory: Path) -> IdentityFiles:
@@ -77,3 +86,34 @@ def test_a_private_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSecret, match=r"nowhere/tls\.key: cannot read the private key.*penstock certs issue"):
         load(tmp_path / "nowhere")
+
+
+def test_the_agents_of_a_region_share_a_key_and_no_other_process_has_it(tmp_path: Path) -> None:
+    def key(region: str, name: str, fleet: int = 0) -> bytes:
+        directory = issue_identity(authority(fleet), agent_id(region, name), (), tmp_path / f"{region}-{name}-{fleet}")
+        assert (directory / REGION_KEY).stat().st_mode & 0o077 == 0
+        return load_region_key(directory)
+
+    shared = key("eu", "a")
+    assert key("eu", "b") == shared
+    assert shared not in (key("us", "a"), key("eu", "a", fleet=1))
+    assert not (issue_identity(authority(), control_plane_id(), (), tmp_path / "cp") / REGION_KEY).exists()
+
+
+@pytest.mark.parametrize("content", ["", "x" * 64, "ab" * 31, "ab" * 33])
+def test_a_bad_region_key_is_refused_with_the_remedy(tmp_path: Path, content: str) -> None:
+    write_identity(tmp_path, agent_id())
+    (tmp_path / REGION_KEY).write_text(content)
+    with pytest.raises(BadSecret, match=r"region\.key: not 64 hexadecimal characters; make .* copy the file") as caught:
+        load_region_key(tmp_path)
+    assert not content or content not in str(caught.value)
+
+
+def test_a_region_key_that_every_user_may_read_is_refused(tmp_path: Path) -> None:
+    write_identity(tmp_path, agent_id())
+    (tmp_path / REGION_KEY).chmod(0o644)
+    with pytest.raises(BadSecret, match="accessible to every user"):
+        load_region_key(tmp_path)
+    (tmp_path / REGION_KEY).unlink()
+    with pytest.raises(BadSecret, match=r"cannot read the key of the region"):
+        load_region_key(tmp_path)

@@ -16,7 +16,8 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
-from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
+from regional_agent.shared_load.published_load import QueueSummary
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
@@ -207,9 +208,8 @@ async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> Non
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
+    assert not here.room.is_awaited("m")
     here.view._remote_queues = {"m": [QueueSummary(4, 0, 5000, 77)]}
-    assert not here.room.is_awaited("m"), "nobody is heard of yet"
-    here.view._weight = 1.0
     assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"

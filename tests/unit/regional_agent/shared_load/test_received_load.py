@@ -6,50 +6,146 @@ from random import Random
 import msgspec
 import pytest
 
+from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.wire.region_key import KEY_BYTES, RegionKey
+from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
+from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 LIMIT = 6
+KEY = RegionKey(bytes(KEY_BYTES), "eu")
+
+
+class View(SharedLoad):
+    """The shared load of an agent whose directory knows `known`."""
+
+    def __init__(self, directory: Path) -> None:
+        file = directory / "endpoints.yaml"
+        lines = [
+            f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4, queue: 2}}\n" for n in (0, 1)
+        ]
+        file.write_text("".join(lines))
+        self.now = 100.0
+        self.known = {"a", "b"}
+        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        super().__init__(self.endpoints, shared=True, is_known=self.known.__contains__, clock=lambda: self.now)
+
+    def read(self, *published: PublishedLoad) -> bool:
+        return self.receive(published, self.now)
+
+    def in_flight(self) -> list[int]:
+        return [endpoint.view.in_flight for endpoint in self.endpoints.every()]
 
 
 @pytest.fixture
-def endpoints(tmp_path: Path) -> EndpointSet:
-    file = tmp_path / "endpoints.yaml"
-    file.write_text(
-        "".join(
-            f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4, queue: 2}}\n" for n in (0, 1)
-        )
-    )
-    return EndpointSet(file, UpstreamPool(), Random(1))
+def view(tmp_path: Path) -> View:
+    return View(tmp_path)
 
 
-def in_flight(endpoints: EndpointSet) -> list[int]:
-    return [endpoint.view.in_flight for endpoint in endpoints.every()]
+def load(agent: str, number: int, requests: int, epoch: int = 1) -> PublishedLoad:
+    return PublishedLoad(agent, epoch, number, {"gpu-0": (requests, 0, 0)})
 
 
 @pytest.mark.parametrize("invalid", ["[-1,0,0]", "[1,1e99,0]", "[1,2]", '"x"', "[1,0,100000000000000]"])
-def test_only_the_invalid_entry_of_a_load_is_dropped(endpoints: EndpointSet, invalid: str) -> None:
-    load = SharedLoad(endpoints, shared=True)
+def test_only_the_invalid_entry_of_a_load_is_dropped(invalid: str) -> None:
     queues = '{"bad":[-1,0,0,1],"m":[3,-1,250,7]}'
-    load.receive([b'{"loads":{"gpu-0":%b,"gpu-1":[3,0,0]},"waiting":%b}' % (invalid.encode(), queues.encode())], 0.0)
-    assert in_flight(endpoints) == [0, 3]
-    assert load.remote_queues("m") == [QueueSummary(3, -1, 250, 7)]
-    assert load.remote_queues("bad") == []
+    loads = f'{{"gpu-0":{invalid},"gpu-1":[3,0,0]}}'
+    encoded = f'{{"agent":"a","epoch":1,"number":2,"loads":{loads},"waiting":{queues}}}'
+    assert open_load(KEY.seal(encoded.encode()), KEY) == PublishedLoad(
+        "a", 1, 2, {"gpu-1": (3, 0, 0)}, {"m": QueueSummary(3, -1, 250, 7)}
+    )
 
 
-def test_an_agent_whose_load_is_invalid_as_a_whole_does_not_hide_the_others(endpoints: EndpointSet) -> None:
-    load = SharedLoad(endpoints, shared=True)
-    load.receive([b"\xff", b"[]", b'{"loads":7}', b'{"loads":{"gpu-0":[2,0,0]}}'], 0.0)
-    assert in_flight(endpoints) == [2, 0]
+@pytest.mark.parametrize("encoded", [b"", b"\xff", b"[]", b'{"agent":"a","epoch":1,"number":-1}', b'{"epoch":1}'])
+def test_a_load_without_a_valid_part_is_rejected(encoded: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        open_load(KEY.seal(encoded), KEY)
 
 
-def test_the_other_agents_requests_count_up_to_the_limit_of_the_endpoint(
-    endpoints: EndpointSet, tmp_path: Path
-) -> None:
-    load = SharedLoad(endpoints, shared=True)
-    published = msgspec.json.encode({"loads": {"gpu-0": (900_000, 0, 0), "gpu-1": (LIMIT, 0, 0)}})
-    load.receive([published, published], 0.0)
-    assert in_flight(endpoints) == [LIMIT, LIMIT]
-    load.receive([], 0.0)
-    assert in_flight(endpoints) == [0, 0]
+def test_a_load_is_accepted_from_agents_of_the_region_only() -> None:
+    published = load("a", 1, 3)
+    sealed = seal_load(published, KEY)
+    assert open_load(sealed, KEY) == published
+    changed = bytes([sealed[0] ^ 1]) + sealed[1:]
+    shorter = sealed[:-1]
+    of_a_stranger = seal_load(published, RegionKey(b"s" * KEY_BYTES, "eu"))
+    of_another_region = seal_load(published, RegionKey(bytes(KEY_BYTES), "us"))
+    for rejected in (changed, shorter, of_a_stranger, of_another_region, b"", sealed[:16], sealed[16:]):
+        with pytest.raises(BadSignature):
+            open_load(rejected, KEY)
+
+
+def test_the_other_agents_requests_count_up_to_the_limit_of_the_endpoint(view: View) -> None:
+    view.read(load("a", 1, 900_000), load("b", 1, 900_000))
+    assert view.in_flight() == [LIMIT, 0]
+    view.read(load("a", 2, 2), load("b", 2, 1))
+    assert view.in_flight() == [3, 0]
+
+
+def test_an_agent_that_the_directory_does_not_know_does_not_count(view: View) -> None:
+    view.read(load("a", 1, 1), load("stranger", 1, 3))
+    assert view.in_flight() == [1, 0]
+    view.known.add("stranger")
+    view.read(load("stranger", 2, 3))
+    assert view.in_flight() == [4, 0]
+
+
+def test_an_agent_without_registration_counts_as_long_as_it_publishes(view: View) -> None:
+    """An agent that cannot reach etcd still serves."""
+    view.read(load("a", 1, 3))
+    view.known.clear()
+    for number in range(2, 10):
+        view.now += 0.9 * LEASE_S
+        view.read(load("a", number, 3))
+        assert view.in_flight() == [3, 0]
+    view.now += LEASE_S
+    view.fade()
+    view.read(load("a", 10, 3))
+    assert view.in_flight() == [0, 0]
+
+
+def test_an_entry_that_is_written_again_counts_for_nothing(view: View) -> None:
+    busy, idle = load("a", 1, 4), load("a", 2, 0)
+    view.read(busy)
+    view.read(idle)
+    view.read(busy)
+    assert view.in_flight() == [0, 0]
+    for _ in range(40):
+        view.now += 0.1
+        view.read(idle)
+        view.fade()
+    assert not view.is_live(idle)
+    view.read(busy)
+    assert view.in_flight() == [0, 0]
+
+
+def test_an_agent_that_is_missing_loses_weight_gradually(view: View) -> None:
+    """Keys are evicted, and a Redis that fails over or restarts has none."""
+    view.read(load("a", 1, 6))
+    seen = []
+    for step in range(25):
+        view.now = 100.0 + step * 0.1
+        view.read()
+        view.fade()
+        seen.append(view.in_flight()[0])
+    fresh = int(FRESH_S / 0.1)
+    assert seen[:fresh] == [6] * fresh
+    assert seen == sorted(seen, reverse=True)
+    assert set(seen) == set(range(7))
+    assert seen[-1] == 0
+    view.read(load("a", 2, 5))
+    assert view.in_flight() == [5, 0]
+
+
+def test_a_start_that_finishes_its_requests_counts_beside_its_successor(view: View) -> None:
+    view.read(load("a", 9, 1, epoch=1), load("a", 1, 2, epoch=2))
+    assert view.in_flight() == [3, 0]
+
+
+def test_what_does_not_change_is_not_applied_again(view: View) -> None:
+    assert view.read(load("a", 1, 2))
+    assert not view.read(load("a", 2, 2))
+    assert not view.fade()
+    assert view.read(load("a", 3, 1))

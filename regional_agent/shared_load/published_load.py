@@ -1,0 +1,105 @@
+"""What an agent publishes to the other agents of its region, and its encoding: an authentication tag, then JSON."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+
+from penstock.wire.region_key import RegionKey
+
+MAX_REQUESTS = 1_000_000
+"""Maximum requests of one agent on one endpoint; a larger number is published as this one."""
+
+MAX_US = 10**13
+"""Maximum work (µs) of one agent on one endpoint, some months; a larger number is published as this one."""
+
+MAX_WAITED_MS = 3_600_000
+"""Maximum time (ms) that a request is published to have waited."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAITED_MS)]
+_Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+_EndpointLoad = tuple[_Requests, _Work, _Work]
+
+
+class QueueSummary(msgspec.Struct, array_like=True, frozen=True):
+    """The admission queue of one agent for one model."""
+
+    requests: _Requests
+    behind: int
+    """Negated priority of the request at the head."""
+    waited_ms: _Milliseconds
+    """How long (ms) the request at the head had waited when this was published."""
+    which: int
+    """Number of the request at the head, unique in the region."""
+
+
+class PublishedLoad(msgspec.Struct, frozen=True):
+    """The load of one agent."""
+
+    agent: _Name
+    epoch: _Number
+    """Start of the agent; grows with every start."""
+    number: _Number
+    """Grows with everything that this start of the agent publishes: a smaller number is a replay."""
+    loads: dict[str, _EndpointLoad] = {}
+    """By endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
+    waiting: dict[str, QueueSummary] = {}
+    """Admission queues by model."""
+
+    @property
+    def field(self) -> str:
+        """The name under which the load is stored."""
+        return f"{self.agent}~{self.epoch}"
+
+
+class _UncheckedLoad(msgspec.Struct, frozen=True):
+    """A PublishedLoad whose entries are not decoded yet."""
+
+    agent: _Name
+    epoch: _Number
+    number: _Number
+    loads: dict[str, msgspec.Raw] = {}
+    waiting: dict[str, msgspec.Raw] = {}
+
+
+_decoder = msgspec.json.Decoder(PublishedLoad)
+_unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
+_load_decoder = msgspec.json.Decoder(_EndpointLoad)
+_queue_decoder = msgspec.json.Decoder(QueueSummary)
+
+
+def seal_load(load: PublishedLoad, key: RegionKey) -> bytes:
+    """Encode a load and authenticate it."""
+    return key.seal(msgspec.json.encode(load))
+
+
+def open_load(sealed: bytes, key: RegionKey) -> PublishedLoad:
+    """Decode the load that another agent published. Entries that are invalid are dropped, and no others.
+
+    Raises:
+        BadSignature: the load was not published by an agent of the region.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it was, but no part of it is valid.
+    """
+    encoded = key.open(sealed)
+    try:
+        return _decoder.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _valid_part(encoded)
+
+
+def _valid_part(encoded: bytes) -> PublishedLoad:
+    unchecked = _unchecked_decoder.decode(encoded)
+    loads: dict[str, tuple[int, int, int]] = {}
+    for name, load in unchecked.loads.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            loads[name] = _load_decoder.decode(load)
+    queues: dict[str, QueueSummary] = {}
+    for model, queue in unchecked.waiting.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            queues[model] = _queue_decoder.decode(queue)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues)
