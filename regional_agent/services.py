@@ -13,7 +13,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints import endpoint_registration
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.header_rules import TIMEOUT_HEADER
-from regional_agent.http.messages import Request
+from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.error_responses import refusal_response
@@ -59,9 +59,12 @@ class _Service:
             self._proxy.metrics.refused(refusal.reason)
         return refusal_response(refusal, self._proxy.rng)
 
-    def refuse_head(self, request: Request) -> Refusal | None:
-        """Why to reject a request before its body is read; None to read it. By default every path is unknown."""
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+        """Admit a request before its body is read, or reject it. By default every path is unknown."""
         return _unknown_path(request)
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Release what an admitted head still holds. By default that is nothing."""
 
     def can_start_early(self, request: Request) -> bool:
         """Whether a request may be handled before its body is complete. By default it may not."""
@@ -111,9 +114,15 @@ class TrafficService(_Service):
             self._refuse_unknown_path(connection, request)
         return None
 
-    def refuse_head(self, request: Request) -> Refusal | None:
-        """Reject an unknown tenant or model before a large body is read."""
-        return self._admission.refuse_unknown(request) if _is_proxied(request) else _unknown_path(request)
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+        """Reject an unknown tenant, or one at its quota, before a large body is read."""
+        if not _is_proxied(request):
+            return _unknown_path(request)
+        return self._admission.admit_head(request, self._proxy.clock())
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Release the quota of a request that ended before it had a context."""
+        self._admission.release_head(admitted)
 
     def can_start_early(self, request: Request) -> bool:
         """A body that is not JSON is streamed to the engine once the model is known."""
@@ -135,10 +144,11 @@ class TrafficService(_Service):
         return self._admission.context_from_client(request, connection.peer_ip, now, timeout_s)
 
     def _models(self, request: Request, connection: RequestSequence) -> None:
-        refusal = self._admission.refuse_unknown(request)
+        tenant = self._admission.tenant_of(request)
         policy = self._config.policy
-        if refusal is not None or policy is None:
-            self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "no policy accepted yet"))
+        if isinstance(tenant, Refusal) or policy is None:
+            refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
+            self._refuse(connection, request, refusal)
             return
         names = dict.fromkeys((*policy.models, *policy.versions))
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in names]
@@ -183,12 +193,12 @@ class PeerService(_Service):
             self._proxy.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
 
-    def refuse_head(self, request: Request) -> Refusal | None:
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Reject a request without a valid signed route context before its body is read."""
         if request.header(ROUTE_HEADER) is None or not _is_proxied(request):
             return _unknown_path(request)
         context = self._admission.route_context_of(request)
-        return context if isinstance(context, Refusal) else None
+        return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
 
     def can_start_early(self, request: Request) -> bool:
         """The signed route context contains all that routing needs, so the body is streamed."""

@@ -15,7 +15,8 @@ import httptools
 from penstock.routing.reasons import Reason
 from regional_agent.http.head_cache import MAX_MISSES, RequestHeadCache, raw_head
 from regional_agent.http.header_rules import Header
-from regional_agent.http.listener_state import ListenerState, joined
+from regional_agent.http.kept_bodies import joined
+from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, without_upgrade
 from regional_agent.http.request_head import complete_head, head_bytes
 from regional_agent.http.request_receiver import RequestReceiver
@@ -128,8 +129,8 @@ class ClientConnection(RequestReceiver):
         self._unwatch()
         self._registry.on_closed(self)
         for request in (*self._waiting, self._serving, self._current):
-            if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-                self.listener.bodies.release(request)
+            if request is not None and request.admitted is not None:
+                self._release(request, request.admitted)
         self._waiting.clear()
         self._buffered.clear()
         self._receiver = None

@@ -22,7 +22,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another endpoint. A larger body is forwarded as it arrives, and its request is not retried. A JSON body must name
     its model within this part."""
     max_kept_bytes: int = 1024 * 1024 * 1024
-    """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. Further ones are refused with 429."""
+    """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, the tenant with most of it
+    makes room for any other: its largest bodies are refused with 429, or if they have been sent, only cannot be sent
+    again. The bodies of a tenant that has most of it itself are refused with 429."""
     max_pipelined: int = 16
     """Parsed requests of one connection that wait before reading from it stops; 16."""
 
@@ -31,10 +33,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head_timeout_s: float = 10.0
     """Time from the first byte of a request head to its last, in seconds; 10. Also the limit for a TLS handshake."""
     body_timeout_s: float = 20.0
-    """Time for a request body, in seconds; 20. Each `slowest_body_bytes_per_s` received adds one second. In addition a
-    body may not stall for `stall_timeout_s`, nor take longer than `request_timeout_s` before its request is handled."""
-    slowest_body_bytes_per_s: int = 1024
-    """Rate at which a request body has to arrive after `body_timeout_s`, in bytes per second; 1024."""
+    """Time by which a request body may be late, in seconds; 20: its first byte, and at any later time the bytes that
+    `min_body_bytes_per_s` requires. A fast start does not add to it. In addition a body may not take longer than
+    `request_timeout_s` before its request is handled."""
+    min_body_bytes_per_s: int = 1024
+    """Rate at which a request body has to arrive, in bytes per second; 1024."""
     idle_timeout_s: float = 75.0
     """Time after which a connection without a request is closed, in seconds; 75."""
     write_stall_timeout_s: float = 60.0
@@ -60,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time until an engine's response begins, in seconds; 300."""
     stall_timeout_s: float = 60.0
     """Time without data after which a response is aborted, in seconds; 60. Detected up to a twentieth later. Also
-    applies to an upload of which nothing is received, or of which the engine reads nothing."""
+    applies to an upload of which the engine reads nothing."""
     tunnel_idle_timeout_s: float = 300.0
     """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from regional_agent.http.disconnect_watcher import DisconnectWatcher
 from regional_agent.http.header_rules import NOT_FOR_ENGINES, TO_ENGINE, HeaderFilter
+from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
-from regional_agent.http.messages import Request
 from regional_agent.http.write_batcher import WriteBatcher
 
 
@@ -50,46 +50,3 @@ class ListenerState:
         self.batcher = WriteBatcher()
         self.draining = False
         self.draining_since = 0.0
-
-
-class KeptBodies:
-    """The memory that large request bodies take while they are kept, so that their requests can be sent again."""
-
-    __slots__ = ("_limits", "bytes_kept")
-
-    def __init__(self, limits: Limits) -> None:
-        """Keep nothing yet."""
-        self._limits = limits
-        self.bytes_kept = 0
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more may be kept, of all bodies together."""
-        return self.bytes_kept + size_bytes <= self._limits.max_kept_bytes
-
-    def fits(self, request: Request, chunk: bytes) -> bool:
-        """Whether `chunk` may be kept, by the limits for one body and for all."""
-        return len(request.body) + len(chunk) <= self._limits.kept_body_bytes and self.has_room(len(chunk))
-
-    def keep(self, request: Request, chunk: bytes) -> None:
-        """Append `chunk` to the kept body."""
-        request.body = chunk if not request.body else joined(request.body, chunk)
-        request.kept_bytes += len(chunk)
-        self.bytes_kept += len(chunk)
-
-    def drop(self, request: Request) -> None:
-        """Drop the kept part of a body that has been sent upstream; the request cannot be sent again."""
-        self.release(request)
-        request.body, request.body_dropped = b"", True
-
-    def release(self, request: Request) -> None:
-        """Stop counting the memory of a body. Called when its request ends."""
-        self.bytes_kept -= request.kept_bytes
-        request.kept_bytes = 0
-
-
-def joined(body: bytes | bytearray, chunk: bytes) -> bytearray:
-    """`body` followed by `chunk`. A bytearray grows in place."""
-    if isinstance(body, bytearray):
-        body += chunk
-        return body
-    return bytearray(body) + chunk

@@ -23,10 +23,23 @@ class BodyCheck(Protocol):
         """Check the end of the body; returns the problem, or an empty string."""
 
 
+class AdmittedHead:
+    """What is known of a request with a large body since its head was admitted, before the body is complete."""
+
+    __slots__ = ("holds_quota", "tenant")
+
+    def __init__(self, tenant: str, *, holds_quota: bool = False) -> None:
+        self.tenant = tenant
+        """The tenant that the memory of the body counts for."""
+        self.holds_quota = holds_quota
+        """Whether the request counts towards its tenant's quota. Cleared when the request's context takes that over."""
+
+
 class Request:
     """One request: the parsed head, header names in lower case, and the body without chunk framing."""
 
     __slots__ = (
+        "admitted",
         "authority",
         "body",
         "body_check",
@@ -92,6 +105,8 @@ class Request:
         self.body: bytes | bytearray = b""
         """The received part of the body that is kept in case the request must be sent again."""
         self.received_bytes = 0
+        self.admitted: AdmittedHead | None = None
+        """Set when the head of a request with a large body was admitted."""
         self.pace: tuple[float, int] | None = None
         """Time (s) that the body is allowed, as last computed, and its size (bytes) then; None before that."""
         self.whole = False

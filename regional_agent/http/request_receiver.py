@@ -6,10 +6,17 @@ part that has arrived names its model, and the handler receives the rest as it a
 
 from __future__ import annotations
 
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import CLOSING, CONTINUE, SMALL_BODY_BYTES, Application, RequestSequence
+from regional_agent.http.request_sequence import (
+    CLOSING,
+    CONTINUE,
+    REQUESTS,
+    SMALL_BODY_BYTES,
+    Application,
+    RequestSequence,
+)
 
 
 class RequestReceiver(RequestSequence):
@@ -51,8 +58,8 @@ class RequestReceiver(RequestSequence):
         """How long (s) the body may have taken by now. A fast start earns no right to stall later."""
         limits = self._limits
         allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
-        earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
-        allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
+        earned_s = (request.received_bytes - seen_bytes) / limits.min_body_bytes_per_s
+        allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.body_timeout_s))
         if not request.started:
             # A request that has not started has no other deadline.
             allowed_s = min(allowed_s, limits.request_timeout_s)
@@ -73,10 +80,12 @@ class RequestReceiver(RequestSequence):
         expected = None if request.plain else request.header(b"expect")
         if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
             return
-        refusal = self._application.refuse_head(request)
-        if refusal is not None:
-            self._end_with(refusal)
-        elif expected is not None and not request.http_1_0:
+        admitted = self._application.admit_head(request)
+        if isinstance(admitted, Refusal):
+            self._end_with(admitted)
+            return
+        request.admitted = admitted
+        if expected is not None and not request.http_1_0:
             if expected.lower() != b"100-continue":
                 self._refuse(Reason.BAD_REQUEST, "the only supported expectation is 100-continue")
             elif self._serving is None:
@@ -94,11 +103,11 @@ class RequestReceiver(RequestSequence):
                 self._refuse(Reason.BAD_REQUEST, problem)
             elif self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
-        elif not self.listener.bodies.has_room(len(chunk)):
+        elif not self.listener.bodies.make_room(request, len(chunk)):
             self._refuse(Reason.SATURATED, "too many large bodies at once")
-        else:
+        elif self._current is request and self._mode is REQUESTS:
             before = len(request.body)
-            self.listener.bodies.keep(request, chunk)
+            self.listener.bodies.keep(request, chunk, self)
             self._start_early(request, before)
 
     def _start_early(self, request: Request, before_bytes: int) -> None:

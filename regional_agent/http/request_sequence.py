@@ -6,10 +6,11 @@ from collections import deque
 from enum import Enum, auto
 from typing import Final, Protocol
 
+from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.messages import Request, response_head
+from regional_agent.http.messages import AdmittedHead, Request, response_head
 
 SMALL_BODY_BYTES: Final = 64 * 1024
 """A larger body may be handled before it is complete, and counts towards `Limits.max_kept_bytes`."""
@@ -22,6 +23,9 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
 """Header line for HTTP/1.0 clients, which otherwise take the close of the connection for the response's end."""
+
+
+_DISPLACED: Final = "the memory for large bodies is full, and this tenant holds the largest part of it"
 
 
 class Handler(Protocol):
@@ -40,7 +44,11 @@ class Handler(Protocol):
         """The end of such a body."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """The rest of such a body will not come: it is malformed, too large, or too slow."""
+        """The rest of such a body will not come, being malformed, too large, or too slow; or the memory of the body is
+        needed for another tenant's."""
+
+    def drop_body(self) -> bool:
+        """Drop the kept body if the target has received it; returns whether it was dropped."""
 
 
 class TunnelReceiver(Protocol):
@@ -56,8 +64,11 @@ class Application(Protocol):
     def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
         """Handle a request. Its body may be incomplete if it is large."""
 
-    def refuse_head(self, request: Request) -> Refusal | None:
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Check a request with a large body by its head, before the body is read."""
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """The request of an admitted head has ended: release what it still holds."""
 
     def can_start_early(self, request: Request) -> bool:
         """Whether a request with a large body can be handled with the part that has arrived."""
@@ -142,8 +153,8 @@ class RequestSequence(ClientTransport):
         """
         request, self._serving, self._handler = self._serving, None, None
         self._since = self.listener.clock()
-        if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-            self.listener.bodies.release(request)
+        if request is not None and request.admitted is not None:
+            self._release(request, request.admitted)
         if request is None or not keep_alive or not request.keep_alive:
             self._start_closing(linger=request is not None and not request.whole)
         elif self._waiting or self._final_refusal is not None or self._continue_due or not self._reading:
@@ -161,6 +172,21 @@ class RequestSequence(ClientTransport):
         """A half-close counts as a disconnect, as when reading, except in a tunnel."""
         if fully or self._mode is not TUNNEL:
             self.abort()
+
+    def displace(self, request: Request) -> None:
+        """Give up the kept body of a request, whose memory another tenant needs. A request that has been sent continues
+        and only cannot be sent again; any other is refused.
+        """
+        handler = self._handler if self._serving is request else None
+        if handler is not None and handler.drop_body():
+            return
+        refusal = Refusal(Reason.SATURATED, _DISPLACED, retry_after_s=MIN_RETRY_S)
+        if request is self._current:
+            self._end_with(refusal)
+        elif handler is not None:
+            handler.on_request_refused(refusal)
+        elif request in self._waiting:
+            self._end_before(request, refusal)
 
     def pause_writing(self) -> None:
         self._write_stalled_since = self.listener.clock()
@@ -225,15 +251,20 @@ class RequestSequence(ClientTransport):
         if self._serving is None or self._serving.whole:
             self.resume_reading()
 
+    def _release(self, request: Request, admitted: AdmittedHead) -> None:
+        """Release what a request with a large body has held since its head. A second call does nothing."""
+        self.listener.bodies.release(request)
+        self._application.release_head(admitted)
+
     def _refuse(self, reason: Reason, detail: str) -> None:
-        self._end_with(Refusal(reason, detail, retry_after_s=1.0 if reason in _RETRYABLE else None))
+        self._end_with(Refusal(reason, detail, retry_after_s=MIN_RETRY_S if reason in _RETRYABLE else None))
 
     def _end_with(self, refusal: Refusal) -> None:
         """End the connection with a refusal, in order. A request that is being handled is refused by its handler."""
         self._mode = CLOSING
         current, self._current = self._current, None
-        if current is not None and current.received_bytes > SMALL_BODY_BYTES:
-            self.listener.bodies.release(current)
+        if current is not None and current.admitted is not None:
+            self._release(current, current.admitted)
         if current is not None and current.started:
             if self._serving is current and self._handler is not None:
                 self._handler.on_request_refused(refusal)
@@ -243,6 +274,20 @@ class RequestSequence(ClientTransport):
         if current is not None and current.queued:
             self._waiting.remove(current)
         self._final_refusal = refusal, current
+        if self._serving is None:
+            self._serve_next()
+
+    def _end_before(self, request: Request, refusal: Refusal) -> None:
+        """Refuse a complete request that waits, and end the connection there: later requests are dropped."""
+        self._mode = CLOSING
+        dropped = [] if self._current is None else [self._current]
+        self._current = None
+        while not dropped or dropped[-1] is not request:
+            dropped.append(self._waiting.pop())
+        for each in dropped:
+            if each.admitted is not None:
+                self._release(each, each.admitted)
+        self._final_refusal = refusal, request
         if self._serving is None:
             self._serve_next()
 
@@ -258,7 +303,8 @@ class RequestSequence(ClientTransport):
         """Close after all data has been sent; with `linger`, read on for LINGER_S first."""
         self._mode, self._continue_due = CLOSING, False
         for request in self._waiting:
-            self.listener.bodies.release(request)
+            if request.admitted is not None:
+                self._release(request, request.admitted)
         self._waiting.clear()
         if linger:
             self._linger(LINGER_S)

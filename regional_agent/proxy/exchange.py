@@ -232,7 +232,7 @@ class Exchange:
         self._current.settle(now)
         self._attempt = None
         if self._request.body_dropped:
-            detail = f"{why.value}, and the body is too large to be kept for a retry"
+            detail = f"{why.value}, and the body was not kept for a retry"
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
         elif not services.retry_budget.withdraw(now):
             reason = Reason.ENGINE_FAILED if why in _FAILURES else _SATURATED
@@ -318,13 +318,20 @@ class Exchange:
         self._target.end_body()
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """The request is invalid: refuse it, unless its response has begun."""
+        """Refuse the request, unless its response has begun."""
         self._target.drop()
         if self._state is STREAMING:
             self._settle(RequestOutcome.CLIENT_ERROR)
             self._client.abort()
         else:
-            self._refuse(refusal, RequestOutcome.CLIENT_ERROR)
+            self._refuse(refusal, None if refusal.reason is _SATURATED else RequestOutcome.CLIENT_ERROR)
+
+    def drop_body(self) -> bool:
+        """Drop the kept body if it has been sent: the request cannot be sent again."""
+        if self._state is not AWAITING:
+            return False
+        self._client.listener.bodies.drop(self._request)
+        return True
 
     # TargetSink
 

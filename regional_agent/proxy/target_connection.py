@@ -108,8 +108,8 @@ class TargetConnection:
         bodies = self._client.listener.bodies
         if upstream is None or (not request.body_dropped and bodies.fits(request, chunk)):
             # Before the request is sent everything is kept. Reading pauses early enough for the rest of a read to fit.
-            bodies.keep(request, chunk)
-            if upstream is None and not bodies.has_room(len(chunk)):
+            bodies.keep(request, chunk, self._client)
+            if upstream is None and not bodies.make_room(request, len(chunk)):
                 self._client.pause_reading()
         elif not request.body_dropped:
             bodies.drop(request)

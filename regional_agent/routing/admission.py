@@ -24,7 +24,7 @@ from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
 from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.http.messages import Request
+from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
@@ -159,10 +159,14 @@ class Admission:
             return admitted
         counted = False
         if tenant.quota is not None:
-            started = self._quotas.start(tenant, now)
-            if isinstance(started, Refusal):
-                return started
-            counted = started
+            head = request.admitted
+            if head is not None and head.holds_quota and head.tenant == tenant.name:
+                head.holds_quota, counted = False, True
+            else:
+                started = self._quotas.start(tenant, now)
+                if isinstance(started, Refusal):
+                    return started
+                counted = started
         trace_id = next(self._trace_ids)
         given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
@@ -214,15 +218,33 @@ class Admission:
         token = request.header(_ROUTE_HEADER) or b""
         return accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
 
-    def refuse_unknown(self, request: Request) -> Refusal | None:
-        """Return the refusal of a request whose key matches no tenant, or None if the key is valid."""
+    def tenant_of(self, request: Request) -> Tenant | Refusal:
+        """Return the tenant of a request by its key, or the refusal if the key matches none."""
         policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
             self._switch_policy(policy)
-        tenant = self._keyring.identify(request.header(b"authorization"))
-        return tenant if isinstance(tenant, Refusal) else None
+        return self._keyring.identify(request.header(b"authorization"))
+
+    def admit_head(self, request: Request, now: float) -> AdmittedHead | Refusal:
+        """Admit a request with a large body by its head. It counts towards its tenant's quota from here on.
+
+        `context_from_client` takes the quota over; if the request ends before that, `release_head` releases it.
+        """
+        tenant = self.tenant_of(request)
+        if isinstance(tenant, Refusal):
+            return tenant
+        started = self._quotas.start(tenant, now)
+        if isinstance(started, Refusal):
+            return started
+        return AdmittedHead(tenant.name, holds_quota=started)
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Release the quota that an admitted head still holds. A second call does nothing."""
+        if admitted.holds_quota:
+            admitted.holds_quota = False
+            self._quotas.end(admitted.tenant)
 
     def admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
         """Return the residency mask of a request for `model`. Cached while the policy is in force."""

@@ -18,7 +18,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.http.messages import AdmittedHead, Request, request_lines_to_upstream
 from regional_agent.proxy.error_responses import refusal_response
 from tests.property.test_proxy_properties import Wire, statuses
 
@@ -83,9 +83,12 @@ class Application:
         assert all(b":" in line for line in lines.split(b"\r\n")[:-1])
         connection.respond(200, [], b"answer")
 
-    def refuse_head(self, request: Request) -> Refusal | None:
+    def admit_head(self, request: Request) -> AdmittedHead:
         """Accepts every head."""
-        return None
+        return AdmittedHead("t")
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Holds nothing for a head."""
 
     def can_start_early(self, request: Request) -> bool:
         """Waits for whole bodies."""

@@ -18,7 +18,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import Request
+from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
@@ -65,9 +65,12 @@ class Relay:
         self.upstream.send(self, b"request")
         return self
 
-    def refuse_head(self, request: Request) -> Refusal | None:
+    def admit_head(self, request: Request) -> AdmittedHead:
         """Accepts every head."""
-        return None
+        return AdmittedHead("t")
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Holds nothing for a head."""
 
     def can_start_early(self, request: Request) -> bool:
         """Waits for whole bodies."""

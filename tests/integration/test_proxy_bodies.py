@@ -124,7 +124,7 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
     tmp_path: Path, rest: bytes, status: int, why: str
 ) -> None:
     slow = 0.2 if status == 408 else 20.0
-    limits = replace(LIMITS, max_body_bytes=500_000, body_timeout_s=slow, slowest_body_bytes_per_s=1 << 30)
+    limits = replace(LIMITS, max_body_bytes=500_000, body_timeout_s=slow, min_body_bytes_per_s=1 << 30)
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)

@@ -11,6 +11,7 @@ import pytest
 from regional_agent.http.client_connection import MAX_WAITING, ClientConnection
 from regional_agent.http.connection_counts import client_network
 from regional_agent.http.limits import Limits
+from regional_agent.http.listener_state import ListenerState
 from tests.support.agents import MAX_BODY_BYTES, Agent, agent
 from tests.support.chats import (
     BODY,
@@ -51,16 +52,10 @@ async def test_half_a_request_is_not_waited_for_for_ever(tmp_path: Path, said: b
         assert await client.closed()
 
 
-async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
-    slow = limits(body_timeout_s=0.2, slowest_body_bytes_per_s=1000, max_body_bytes=1 << 20)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=slow) as one:
-        client = await RawClient.connect(one.traffic)
-        body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 20_000]}).encode()
-        head, _, _ = post(body).partition(body)
-        client.say(head + body[:10_000])
-        await asyncio.sleep(1.5)
-        client.say(body[10_000:])
-        assert (await client.answer()).status == 200
+async def only(connections: set[ClientConnection]) -> ClientConnection:
+    """The connection of a listener, once there is one."""
+    await until(lambda: len(connections) == 1)
+    return next(iter(connections))
 
 
 async def comes(connection: ClientConnection, body_bytes: int) -> None:
@@ -68,46 +63,71 @@ async def comes(connection: ClientConnection, body_bytes: int) -> None:
     await until(lambda: connection._current is not None and connection._current.received_bytes == body_bytes)
 
 
-async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
-        loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.state.clock = lambda: loop.time() + later_s
+class LaterClock:
+    """The clock of a listener, which a test advances."""
+
+    def __init__(self, state: ListenerState) -> None:
+        self._loop, self.later_s = asyncio.get_running_loop(), 0.0
+        state.clock = self
+
+    def __call__(self) -> float:
+        return self._loop.time() + self.later_s
+
+
+async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        clock = LaterClock(one.listener.state)
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(900_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 800_000)
-        connection = next(iter(one.listener.connections))
+        body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 60_000]}).encode()
+        head, _, _ = post(body).partition(body)
+        client.say(head)
+        for at in range(0, len(body), 16_000):
+            client.say(body[at : at + 16_000])
+            if at + 16_000 < len(body):
+                connection = await only(one.listener.connections)
+                await comes(connection, at + 16_000)
+                clock.later_s += 15.0
+                connection.check_timeouts(clock())
+        assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize("media", ["Content-Type: audio/wav", "Content-Type: application/json"])
+async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
+        clock = LaterClock(one.listener.state)
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(900_000, media, f"X-Model: {MODEL}") + b"x" * 800_000)
+        connection = await only(one.listener.connections)
         await comes(connection, 800_000)
-        assert one.held() == 1, "its engine has begun"
-        later_s = 55.0
-        connection.check_timeouts(one.listener.state.clock())
+        connection.check_timeouts(clock())
+        clock.later_s = 19.0
+        connection.check_timeouts(clock())
         client.say(b"x")
         await comes(connection, 800_001)
-        connection.check_timeouts(one.listener.state.clock())
-        later_s = 110.0
-        connection.check_timeouts(one.listener.state.clock())
-        assert one.held() == 1, "it goes on"
-        later_s = 120.0
-        connection.check_timeouts(one.listener.state.clock())
+        connection.check_timeouts(clock())
+        assert one.held() == ("audio" in media), "it goes on, and the engine of an upload has begun"
+        clock.later_s = 21.0
+        connection.check_timeouts(clock())
         assert (await client.answer()).status == 408
         assert await client.closed()
-        await until(lambda: one.held() == 0)
+        await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
 
 
 async def test_nobody_keeps_a_body_here_for_as_long_as_it_likes(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
-        loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.state.clock = lambda: loop.time() + later_s
+        clock = LaterClock(one.listener.state)
         client = await RawClient.connect(one.traffic)
         client.say(upload_head(2_000_000, path="/v1/chat/completions"))
-        connection = next(iter(one.listener.connections))
+        connection = await only(one.listener.connections)
         said = 0
-        while later_s < 590.0:
-            later_s += 50.0
-            client.say(b" " * 60_000)
-            said += 60_000
+        while clock.later_s < 590.0:
+            clock.later_s += 15.0
+            client.say(b" " * 20_000)
+            said += 20_000
             await comes(connection, said)
-            connection.check_timeouts(one.listener.state.clock())
-        later_s += 50.0
-        connection.check_timeouts(one.listener.state.clock())
+            connection.check_timeouts(clock())
+        clock.later_s += 15.0
+        connection.check_timeouts(clock())
         assert (await client.answer()).status == 408
         await until(lambda: one.listener.state.bodies.bytes_kept == 0)
 

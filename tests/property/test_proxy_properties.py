@@ -15,7 +15,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import Request
+from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
@@ -74,8 +74,11 @@ class Repeater:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
         connection.respond(200, [], said.encode())
 
-    def refuse_head(self, request: Request) -> Refusal | None:
-        return None
+    def admit_head(self, request: Request) -> AdmittedHead:
+        return AdmittedHead("t")
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        pass
 
     def can_start_early(self, request: Request) -> bool:
         return False

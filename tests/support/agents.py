@@ -111,6 +111,7 @@ class Agent:
         self.router: Router
         self.proxy: Proxy
         self.listener: Listener
+        self.peer_listener: Listener
         self.traffic = self.peer = Address("", 0)
 
     def _offered(self, model: str, residency: ResidencyClass) -> None:
@@ -224,7 +225,7 @@ async def agent(
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = one.locator.header
     one.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
-    peer = Listener(peer_service, bounds, tls=peer_tls, location_header=header)
+    peer = one.peer_listener = Listener(peer_service, bounds, tls=peer_tls, location_header=header)
     one.traffic = Address(*await one.listener.start("127.0.0.1", port), tls is not None)
     one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
     try:

@@ -63,6 +63,7 @@ class Here:
             deadline_at=self.clock.now + 600,
             attempts=0,
             rests_until=0.0,
+            max_wait_s=MAX_WAIT_S,
         )
         context.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         context.estimate = SimpleNamespace(tenant="t")

@@ -1,0 +1,72 @@
+"""Memory that the requests of several tenants hold, within one bound.
+
+One tenant may use all of it until another tenant needs some: then the tenant that holds most makes room, for any tenant
+that still holds less. So every tenant can reach an equal share, whatever the others hold. Priorities have no effect:
+they order the use of endpoints, and a tenant of high priority must not be able to lock out the others.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from penstock.admission.tenant_shares import Share, TenantShares
+
+Holder = TypeVar("Holder")
+
+
+class MemoryShares(Generic[Holder]):
+    """What each holder (a request) of each tenant holds, in bytes."""
+
+    __slots__ = ("_by_tenant", "_max_bytes", "_used")
+
+    def __init__(self, max_bytes: int) -> None:
+        """Hold nothing of `max_bytes`."""
+        self._max_bytes = max_bytes
+        self._used = TenantShares()
+        self._by_tenant: dict[str, dict[Holder, int]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """What all holders hold together."""
+        return self._used.total
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more fit without displacement."""
+        return self._used.total + size_bytes <= self._max_bytes
+
+    def make_room(self, tenant: str, size_bytes: int) -> list[Holder] | None:
+        """Release what has to make room for `size_bytes` more of a tenant: the largest holders of other tenants.
+
+        Returns:
+            the holders that were released; None, without a release, if the tenant has to be refused.
+        """
+        released: list[tuple[str, Holder, int]] = []
+        while not self.has_room(size_bytes):
+            heaviest = self._used.displaced_by(_share(tenant), size_bytes)
+            if heaviest is None:
+                for name, holder, held_bytes in released:
+                    self.hold(name, holder, held_bytes)
+                return None
+            held = self._by_tenant[heaviest.tenant]
+            largest = max(held, key=held.__getitem__)
+            released.append((heaviest.tenant, largest, held[largest]))
+            self.release(heaviest.tenant, largest)
+        return [holder for _, holder, _ in released]
+
+    def hold(self, tenant: str, holder: Holder, size_bytes: int) -> None:
+        """Count `size_bytes` more for a holder."""
+        held = self._by_tenant.setdefault(tenant, {})
+        held[holder] = held.get(holder, 0) + size_bytes
+        self._used.add(_share(tenant), size_bytes)
+
+    def release(self, tenant: str, holder: Holder) -> None:
+        """Stop counting a holder. Without effect if it holds nothing."""
+        held = self._by_tenant.get(tenant)
+        if held is not None and holder in held:
+            self._used.remove(_share(tenant), held.pop(holder))
+            if not held:
+                del self._by_tenant[tenant]
+
+
+def _share(tenant: str) -> Share:
+    return Share(0, tenant)
