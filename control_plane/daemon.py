@@ -40,6 +40,7 @@ from control_plane.api.routes import (
 )
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
+from control_plane.evaluation.evaluator import Evaluator
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
@@ -142,6 +143,7 @@ class ControlPlane:
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
+        self._evaluator = Evaluator()
         self.events = EventLog(clock)
         self._history = PlanHistory()
         self._change_detector = ChangeDetector(self.events, self._history, self.audit, self.reporter.state_snapshot)
@@ -175,6 +177,7 @@ class ControlPlane:
     async def stop(self) -> None:
         """Stop all parts. A leader resigns, so that another control plane takes over at once."""
         self.events.close()
+        await self._evaluator.close()
         await self._link.close()
         for rounds in (self._planning_rounds, self._polling, self._event_rounds):
             rounds.stop()
@@ -206,13 +209,13 @@ class ControlPlane:
                 plans_routes.routes(self._history, view),
                 explain_routes.routes(view, self.campaign, actions, self.policies, geoip),
                 steer_routes.routes(view, geoip),
-                what_if_routes.routes(view),
+                what_if_routes.routes(view, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(view),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events),
                 overrides_routes.routes(self.ledger, view),
-                policies_routes.routes(actions, self._revisions, view),
+                policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.staging, view),
             ),
             access=access,

@@ -6,7 +6,6 @@ import asyncio
 import io
 import shutil
 import tarfile
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -18,18 +17,16 @@ import pytest
 from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.api.routes import policies_routes
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import FolderReader
-from penstock.policy.policy import Policy
 from penstock.rollout.state_machine import Phase
 from tests.support.api_app import served
+from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.support.identities import control_plane_sessions
-from tests.support.wait import PATIENCE_S, found, until
+from tests.support.wait import found, until
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
 REASON = {"reason": "a test"}
@@ -208,21 +205,12 @@ async def test_what_is_no_bundle_at_all_is_refused(world: World, content: bytes,
     assert response.status_code == status, response.text
 
 
-async def test_one_bundle_is_judged_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def judged(files: dict[str, str]) -> Policy:
-        begun.set()
-        go_on.wait(PATIENCE_S)
-        return compile_bundle(files)
-
-    monkeypatch.setattr(policies_routes, "compile_bundle", judged)
-    first = asyncio.create_task(world.http.post("/v1/policies/validate", json=planet()))
-    await asyncio.to_thread(begun.wait, PATIENCE_S)
-    second = await world.http.post("/v1/policies/validate", json=planet())
-    go_on.set()
-    assert (second.status_code, second.headers["retry-after"]) == (429, "2")
-    assert (await first).json()["good"]
+async def test_a_caller_has_one_evaluation_at_a_time(world: World) -> None:
+    large = large_bundle(100_000)
+    answers = await asyncio.gather(*(world.http.post("/v1/policies/validate", json=large) for _ in range(4)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert [answer.status_code for answer in answers if answer not in refused] == [200]
+    assert {answer.headers["retry-after"] for answer in refused} == {"5"}
 
 
 async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_audit_log(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from control_plane.api.client_location import require_policy
+from control_plane.api.evaluation_response import evaluation_response
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
@@ -18,11 +18,10 @@ from control_plane.api.routes.rollouts_routes import ActionRequest, action_probl
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
-from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
-from control_plane.policy.compiler import compile_bundle
+from control_plane.evaluation.evaluation_jobs import Validation, ValidationJob
+from control_plane.evaluation.evaluator import Evaluator
 from control_plane.policy.source.revision import Revision, RevisionPage
 from control_plane.policy.source.revision_store import RevisionStore
-from control_plane.policy.tarball import read_tar
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutSummary, summary
@@ -31,9 +30,6 @@ from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import SHOWN_DIGEST, Change, diff
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Rollout
-
-MAX_ERRORS = 500
-"""Maximum number of errors in a validation."""
 
 TAR = "application/x-tar"
 
@@ -58,18 +54,6 @@ class PolicyView(msgspec.Struct, frozen=True):
     """The compiled policy. Digests of API keys are shortened."""
 
 
-class Validation(msgspec.Struct, frozen=True):
-    """Result of the validation of a bundle."""
-
-    good: bool
-    digest: str
-    """Digest of the compiled policy; empty if the bundle is invalid."""
-    errors: tuple[PolicyError, ...]
-    """All errors, by file and line."""
-    changes: tuple[Change, ...]
-    """Differences from the policy in force."""
-
-
 class PolicyChanges(msgspec.Struct, frozen=True):
     """Differences between two policies."""
 
@@ -79,10 +63,9 @@ class PolicyChanges(msgspec.Struct, frozen=True):
     """By kind, name and field; empty if the policies are equivalent."""
 
 
-def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView) -> APIRouter:
+def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, evaluator: Evaluator) -> APIRouter:
     """Return the router of policies."""
     router = APIRouter(prefix="/v1/policies", tags=["policies"])
-    validating = asyncio.Lock()
 
     async def stored_policy(digest: str) -> Policy:
         try:
@@ -142,17 +125,13 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView) -
     async def validate(request: Request, caller: Viewer) -> Response:
         """Validate a bundle without storing it.
 
-        Send the files as a JSON object of contents by file name, or the folder as an uncompressed tar archive.
+        Send the files as a JSON object of contents by file name, or the folder as an uncompressed tar archive. A caller
+        has one evaluation at a time.
         """
         body, kind = await request.body(), request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (TAR, "application/json"):
             raise Problem(415, f"send the bundle as application/json or {TAR}")
-        current = view.policy
-        # One at a time: validation uses a CPU, and waiting requests would hold their bundles in memory.
-        if validating.locked():
-            raise Problem(429, "another bundle is being validated", {"retry-after": "2"})
-        async with validating:
-            return json_response(await asyncio.to_thread(_validate, body, kind, current))
+        return await evaluation_response(evaluator, caller.name, ValidationJob(body, kind == TAR, view.policy))
 
     @router.get("/{digest}", responses=returns(PolicyView, "The policy.", etag=True))
     async def policy(caller: Viewer, digest: Digest, if_none_match: IfNoneMatch = None) -> Response:
@@ -185,21 +164,6 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView) -
         return await put_in_force(actions.restore, caller, digest, body, if_match)
 
     return router
-
-
-def _validate(body: bytes, kind: str, current: Policy | None) -> Validation:
-    try:
-        policy = compile_bundle(read_tar(body) if kind == TAR else _files(body))
-    except PolicyRefused as refused:
-        return Validation(False, "", refused.errors[:MAX_ERRORS], ())
-    return Validation(True, policy.digest(), (), diff(current, policy) if current is not None else ())
-
-
-def _files(body: bytes) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(body, type=dict[str, str])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Problem(422, f"not a JSON object of file contents by file name: {error}") from None
 
 
 def _without_keys(policy: Policy) -> Any:

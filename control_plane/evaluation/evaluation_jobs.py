@@ -1,0 +1,168 @@
+"""The work of an evaluation process: validate a bundle, or compare two policies on the same demand."""
+
+from __future__ import annotations
+
+import msgspec
+
+from control_plane.policy.bundle_errors import PolicyError, PolicyRefused, suggest
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.tarball import read_tar
+from control_plane.status.query_responses import WhatIfResponse
+from penstock.policy.policy import Policy
+from penstock.policy.policy_diff import Change, diff
+from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
+from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.moved_demand import moves
+from penstock.what_if.outcomes import Capacity, DemandGroup
+
+MAX_ERRORS = 500
+"""Maximum number of errors in a validation."""
+
+MAX_GENERATED_ROWS = 50_000
+"""Maximum number of rows of a generated demand."""
+
+MAX_MOVES = 500
+"""Maximum number of moves in a response."""
+
+DEFAULT_REQUESTS_PER_S = 100.0
+"""Total rate (requests/s) of a generated demand when regions report neither demand nor capacity."""
+
+MAX_REQUESTS_PER_S = 1e6
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """Result of the validation of a bundle."""
+
+    good: bool
+    digest: str
+    """Digest of the compiled policy; empty if the bundle is invalid."""
+    errors: tuple[PolicyError, ...]
+    """All errors, by file and line."""
+    changes: tuple[Change, ...]
+    """Differences from the policy in force."""
+
+
+class ValidationJob(msgspec.Struct, frozen=True, tag=True):
+    """Validate a bundle."""
+
+    bundle: bytes
+    """A tar archive, or a JSON object of file contents by file name."""
+    is_tar: bool
+    current: Policy | None
+    """The policy in force."""
+
+
+class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
+    """Compare the policy in force with another one, or with the loss of regions."""
+
+    policy: Policy
+    """The policy in force."""
+    files: dict[str, str] | None
+    """The proposed bundle, file contents by file name; None: the policy in force."""
+    lost: tuple[str, ...]
+    """Regions that fail."""
+    demand: tuple[DemandGroup, ...] | None
+    """None: every tenant requests every model."""
+    capacities: tuple[Capacity, ...]
+    """Reported capacity of each pool."""
+    reported_per_s: float
+    """Reported total demand (requests/s)."""
+
+
+Job = ValidationJob | WhatIfJob
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The job is invalid."""
+
+    detail: str
+    errors: tuple[dict[str, str], ...] = ()
+    """Each with the field and the problem."""
+
+
+class JobRefused(Exception):
+    """The job is invalid."""
+
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+
+
+def run_job(job: Job) -> Validation | WhatIfResponse | Refused:
+    """Do the work of one job."""
+    try:
+        return _validate(job) if isinstance(job, ValidationJob) else _evaluate(job)
+    except JobRefused as refused:
+        return refused.refusal
+
+
+def _validate(job: ValidationJob) -> Validation:
+    try:
+        policy = compile_bundle(read_tar(job.bundle) if job.is_tar else _files(job.bundle))
+    except PolicyRefused as refused:
+        return Validation(False, "", refused.errors[:MAX_ERRORS], ())
+    return Validation(True, policy.digest(), (), diff(job.current, policy) if job.current is not None else ())
+
+
+def _files(bundle: bytes) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(bundle, type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise JobRefused(Refused(f"not a JSON object of file contents by file name: {error}")) from None
+
+
+def _evaluate(job: WhatIfJob) -> WhatIfResponse:
+    policy, reported = job.policy, job.capacities
+    proposed = _compile(job.files) if job.files is not None else policy
+    for name in job.lost:
+        _require_region(proposed, name, "lost")
+    for index, group in enumerate(job.demand or ()):
+        if group.origin and group.origin not in policy.regions:
+            _require_region(proposed, group.origin, f"demand[{index}].origin")
+    rate_per_s = (
+        job.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
+    )
+    asked = list(job.demand) if job.demand is not None else _generate_demand(policy, rate_per_s)
+    capacities = reported or generated_fleet((policy, proposed), asked)
+    before = evaluate_demand(policy, asked, capacities)
+    after = evaluate_demand(proposed, asked, capacities, frozenset(job.lost))
+    moved = moves(asked, before, after)
+    return WhatIfResponse(
+        before=before.totals,
+        after=after.totals,
+        moves=tuple(moved[:MAX_MOVES]),
+        moved_per_s=sum(move.requests_per_s for move in moved),
+        policy_before=policy.digest(),
+        policy_after=proposed.digest(),
+        demand="as given"
+        if job.demand is not None
+        else _describe_demand(rate_per_s, reported=job.reported_per_s > 0.0),
+        fleet="as reported" if reported else "generated: no region reports a pool",
+    )
+
+
+def _require_region(policy: Policy, name: str, field: str) -> None:
+    if name not in policy.regions:
+        remedy = suggest(name, policy.regions, "GET /v1/status lists them")
+        raise JobRefused(Refused(f"{field}: there is no region {name!r}; {remedy}"))
+
+
+def _describe_demand(rate_per_s: float, *, reported: bool) -> str:
+    text = f"generated, {rate_per_s:.1f} requests per second"
+    return f"{text} as regions report" if reported else f"{text}, because regions report none"
+
+
+def _generate_demand(policy: Policy, rate_per_s: float) -> list[DemandGroup]:
+    """Return a demand in which every tenant requests every model."""
+    if max_generated_groups(policy) > MAX_GENERATED_ROWS:
+        detail = "demand: this policy has too many tenants, models and regions to generate one; give it"
+        raise JobRefused(Refused(detail))
+    return generated_demand(policy, rate_per_s)
+
+
+def _compile(files: dict[str, str]) -> Policy:
+    try:
+        return compile_bundle(files)
+    except PolicyRefused as refused:
+        errors = tuple({"field": f"body.files.{error.file}", "problem": str(error)} for error in refused.errors)
+        raise JobRefused(Refused(f"the bundle is invalid: {len(errors)} error(s)", errors)) from None

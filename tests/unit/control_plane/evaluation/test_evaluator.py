@@ -1,0 +1,111 @@
+"""Evaluations run in processes of their own, and hold neither the CPU nor the memory of a control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from control_plane.evaluation import evaluation_jobs
+from control_plane.evaluation.evaluation_jobs import Refused, Validation, ValidationJob, WhatIfJob, run_job
+from control_plane.evaluation.evaluation_process import MAX_MEMORY_BYTES
+from control_plane.evaluation.evaluator import MAX_EVALUATIONS, Busy, EvaluationFailed, Evaluator
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from control_plane.status.query_responses import WhatIfResponse
+from tests.support.bundles import large_bundle
+from tests.support.paths import PLANET
+from tests.support.wait import until
+
+FILES = read_folder(PLANET)
+POLICY = compile_bundle(FILES)
+SMALL = ValidationJob(msgspec.json.encode(FILES), is_tar=False, current=POLICY)
+LARGE = ValidationJob(msgspec.json.encode(large_bundle()), is_tar=False, current=None)
+
+
+@asynccontextmanager
+async def evaluator_of(timeout_s: float = 60.0) -> AsyncIterator[Evaluator]:
+    evaluator = Evaluator(timeout_s=timeout_s)
+    try:
+        yield evaluator
+    finally:
+        await evaluator.close()
+
+
+async def test_policies_survive_the_way_to_the_process_and_back() -> None:
+    async with evaluator_of() as evaluator:
+        validated = await evaluator.evaluate("a", SMALL)
+        assert msgspec.json.decode(validated.response, type=Validation) == Validation(True, POLICY.digest(), (), ())
+        job = WhatIfJob(POLICY, FILES, ("eu-de",), None, (), 0.0)
+        compared = msgspec.json.decode((await evaluator.evaluate("a", job)).response, type=WhatIfResponse)
+        assert compared == run_job(job)
+        (process,) = evaluator._processes
+        refused = await evaluator.evaluate("a", WhatIfJob(POLICY, None, ("eu-d",), None, (), 0.0))
+        assert refused.refusal is not None
+        assert "did you mean eu-de?" in refused.refusal.detail
+        assert evaluator._processes == [process], "a process is used again"
+
+
+async def test_an_evaluation_is_given_up_and_its_process_killed() -> None:
+    cpu_s = time.process_time()
+    async with evaluator_of(timeout_s=2.0) as evaluator:
+        running = asyncio.create_task(evaluator.evaluate("a", LARGE))
+        await until(lambda: bool(evaluator._processes))
+        (process,) = evaluator._processes
+        with pytest.raises(EvaluationFailed, match="more than 2 s"):
+            await running
+        assert process.returncode == -signal.SIGKILL
+        assert not evaluator._processes
+    assert time.process_time() - cpu_s < 1.5, "the work is not done in this process"
+
+
+async def test_a_caller_has_one_evaluation_and_all_callers_have_few() -> None:
+    async with evaluator_of() as evaluator:
+        callers = [f"caller-{number}" for number in range(MAX_EVALUATIONS)]
+        running = [asyncio.create_task(evaluator.evaluate(caller, LARGE)) for caller in callers]
+        await until(lambda: len(evaluator._processes) == MAX_EVALUATIONS)
+        with pytest.raises(Busy, match="caller-0 has a running evaluation"):
+            await evaluator.evaluate(callers[0], SMALL)
+        with pytest.raises(Busy, match="evaluations are running"):
+            await evaluator.evaluate("another", SMALL)
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        assert not evaluator._processes, "the process of a cancelled evaluation is killed"
+        assert (await evaluator.evaluate("another", SMALL)).response
+
+
+async def test_a_process_that_dies_fails_its_evaluation_alone() -> None:
+    async with evaluator_of() as evaluator:
+        running = asyncio.create_task(evaluator.evaluate("a", LARGE))
+        await until(lambda: bool(evaluator._processes))
+        os.kill(evaluator._processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EvaluationFailed):
+            await running
+        assert (await evaluator.evaluate("a", SMALL)).response
+
+
+async def test_the_process_is_limited_and_does_not_see_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN_FILE", "secret")
+    async with evaluator_of() as evaluator:
+        assert (await evaluator.evaluate("a", SMALL)).response
+        proc = Path("/proc") / str(evaluator._processes[0].pid)
+        limits = (proc / "limits").read_text()
+        assert any(
+            line.startswith("Max address space") and str(MAX_MEMORY_BYTES) in line for line in limits.split("\n")
+        )
+        assert b"PENSTOCK_" not in (proc / "environ").read_bytes()
+
+
+def test_a_policy_that_is_too_large_to_generate_a_demand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_jobs, "MAX_GENERATED_ROWS", 100)
+    refusal = run_job(WhatIfJob(POLICY, None, ("eu-de",), None, (), 0.0))
+    assert isinstance(refusal, Refused)
+    assert "give it" in refusal.detail
