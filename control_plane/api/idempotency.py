@@ -6,12 +6,13 @@ store, so a request may be repeated at any control plane, and after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 import msgspec
 import structlog
 from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters.store.config_store import StoreError
@@ -21,6 +22,7 @@ from control_plane.api.responses import STORE_RETRY_S, problem_response
 from control_plane.audit.idempotency_claim import Claim, IdempotencyRecord, Phase, current
 from control_plane.auth.authentication import Access
 from control_plane.auth.callers import Caller
+from control_plane.auth.required_roles import role_of_request
 
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
@@ -41,12 +43,14 @@ class Idempotency:
         app: the application.
         access: authenticates callers; a response is returned only to the caller that received it first.
         store: the stored responses.
+        routes: the routes of the application. Nothing is written for a caller without the role that a route requires.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, store: IdempotencyStore) -> None:
+    def __init__(self, app: ASGIApp, access: Access, store: IdempotencyStore, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._access = access
         self._store = store
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -56,7 +60,8 @@ class Idempotency:
         headers = Headers(scope=scope)
         key = headers.get(HEADER)
         caller = await self._access.caller_of(scope) if key is not None else None
-        if key is None or caller is None:
+        role = role_of_request(self._routes, scope) if key is not None else None
+        if key is None or caller is None or role is None or not caller.role.covers(role):
             await self._app(scope, receive, send)
             return
         if not 0 < len(key) <= MAX_KEY_CHARS:

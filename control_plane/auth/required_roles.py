@@ -11,7 +11,10 @@ from typing import Annotated
 import structlog
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from control_plane.api.responses import Problem
 from control_plane.auth.authentication import Access, Unidentified
@@ -91,4 +94,13 @@ def required_role(dependant: Dependant) -> Role | None:
         role = roles.get(dependency.call) if dependency.call is not None else None
         if found := role or required_role(dependency):
             return found
+    return None
+
+
+def role_of_request(routes: Iterable[BaseRoute], scope: Scope) -> Role | None:
+    """Return the role that the route of a request requires; None if no route handles it, or the route requires no
+    caller."""
+    for route in routes:
+        if isinstance(route, APIRoute) and route.matches(scope)[0] is Match.FULL:
+            return required_role(route.dependant)
     return None

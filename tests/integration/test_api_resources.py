@@ -13,10 +13,13 @@ import httpx
 import msgspec
 import pytest
 import uvicorn
+from starlette.types import Message
 
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from control_plane.api.responses import Problem
 from control_plane.api.routes import events_routes as events_module
+from control_plane.api.routes.events_routes import EventStream, OpenStreams
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.auth.callers import Caller, Role
@@ -291,6 +294,47 @@ async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.M
     async with listening(api):
         assert (await api.http.get("/v1/events")).status_code == 429
     await api.until(lambda: takes_a_reader(api))
+
+
+async def test_two_callers_cannot_hold_all_streams(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "MAX_STREAMS", 4)
+    monkeypatch.setattr(events_module, "MAX_STREAMS_PER_CALLER", 2)
+    streams = OpenStreams()
+
+    def opened(caller: str) -> EventStream:
+        streams.make_room(caller)
+        stream = EventStream(api.control_plane.events, None, frozenset(), on_close=streams.remove)
+        streams.add(stream, caller)
+        return stream
+
+    held = [opened(caller) for caller in ("a", "a", "b", "b")]
+    with pytest.raises(Problem, match="a has 2"):
+        opened("a")
+    opened("c")
+    ended = [stream._ended.is_set() for stream in held]
+    assert ended == [True, False, False, False], "the oldest stream of the caller with most"
+    opened("d")
+    assert [stream._ended.is_set() for stream in held] == [True, False, True, False]
+    with pytest.raises(Problem, match="4 event streams are open"):
+        opened("e")
+
+
+async def test_a_stream_that_makes_room_ends(api: Api) -> None:
+    closed: list[EventStream] = []
+    sent: list[Message] = []
+    begun = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        begun.set()
+
+    stream = EventStream(api.control_plane.events, None, frozenset(EventKind), on_close=closed.append)
+    streaming = asyncio.create_task(stream({"type": "http"}, asyncio.Event().wait, send))  # type: ignore[arg-type]
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    stream.end()
+    await asyncio.wait_for(streaming, PATIENCE_S)
+    assert closed == [stream]
+    assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ stored. A client that reads too slowly is disconnected, so that no events are bu
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Response
@@ -24,7 +25,8 @@ MAX_STREAMS = 100
 """Maximum number of streams at a time. Each holds a connection."""
 
 MAX_STREAMS_PER_CALLER = 50
-"""Maximum number of streams of one caller."""
+"""Maximum number of streams of one caller. While MAX_STREAMS are open, the caller with most streams loses its oldest
+one to a caller with fewer."""
 
 HEARTBEAT_S = 10.0
 """Interval (s) of the comment lines that an idle stream sends."""
@@ -51,8 +53,7 @@ Kinds = Annotated[
 def routes(events: EventLog) -> APIRouter:
     """Return the router of the event stream."""
     router = APIRouter(prefix="/v1/events", tags=["events"])
-    streams: dict[EventStream, str] = {}
-    """Open streams, with the name of each caller."""
+    streams = OpenStreams()
 
     @router.get(
         "", responses=returns(str, "A stream of events, each with an Event as its data.", media_type=EVENT_STREAM)
@@ -64,18 +65,46 @@ def routes(events: EventLog) -> APIRouter:
         Last-Event-ID are no longer stored, the stream starts with an event `missed`: read the current state again.
         Events without an id concern only the control plane that sends them; a stream cannot be resumed after them.
         """
-        if len(streams) >= MAX_STREAMS:
-            raise Problem(503, f"{MAX_STREAMS} event streams are open; try again later", {"retry-after": "5"})
-        if list(streams.values()).count(caller.name) >= MAX_STREAMS_PER_CALLER:
-            detail = f"{caller.name} has {MAX_STREAMS_PER_CALLER} open event streams, the maximum"
-            raise Problem(429, detail, {"retry-after": "5"})
-        opened = EventStream(
-            events, last_event_id, frozenset(kind or EventKind), on_close=lambda closed: streams.pop(closed, None)
-        )
-        streams[opened] = caller.name
+        streams.make_room(caller.name)
+        opened = EventStream(events, last_event_id, frozenset(kind or EventKind), on_close=streams.remove)
+        streams.add(opened, caller.name)
         return opened
 
     return router
+
+
+class OpenStreams:
+    """The open streams, oldest first, with the name of each caller."""
+
+    def __init__(self) -> None:
+        self._callers: dict[EventStream, str] = {}
+
+    def make_room(self, caller: str) -> None:
+        """Make room for another stream of a caller. Ends a stream of a caller with more streams if too many are open.
+
+        Raises:
+            Problem: 429, the caller has too many; 503, too many are open and no caller has more than this one.
+        """
+        counts = Counter(self._callers.values())
+        if counts[caller] >= MAX_STREAMS_PER_CALLER:
+            detail = f"{caller} has {MAX_STREAMS_PER_CALLER} open event streams, the maximum"
+            raise Problem(429, detail, {"retry-after": "5"})
+        if len(self._callers) < MAX_STREAMS:
+            return
+        largest, most = counts.most_common(1)[0]
+        if most <= counts[caller] + 1:
+            raise Problem(503, f"{MAX_STREAMS} event streams are open; try again later", {"retry-after": "5"})
+        oldest = next(stream for stream, name in self._callers.items() if name == largest)
+        self.remove(oldest)
+        oldest.end()
+
+    def add(self, stream: EventStream, caller: str) -> None:
+        """Add a stream."""
+        self._callers[stream] = caller
+
+    def remove(self, stream: EventStream) -> None:
+        """Remove a stream that has ended."""
+        self._callers.pop(stream, None)
 
 
 class EventStream(Response):
@@ -103,18 +132,29 @@ class EventStream(Response):
         self._last_id = last_id
         self._kinds = kinds
         self._on_close = on_close
+        self._begun = False
+        """Whether the head of the response was sent."""
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """End the stream at once; the client may reconnect."""
+        self._ended.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects, reads too slowly, or the process stops."""
+        """Send events until the client disconnects or reads too slowly, the stream is ended, or the process stops."""
         sending = asyncio.create_task(self._send_events(send), name="event stream")
         disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="event stream disconnect")
+        ended = asyncio.create_task(self._ended.wait(), name="event stream end")
+        tasks: set[asyncio.Task[Any]] = {sending, disconnected, ended}
         try:
-            await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._on_close(self)
-            for task in (sending, disconnected):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({sending, disconnected})
+            await asyncio.wait(tasks)
+        if ended.done() and not ended.cancelled() and self._begun:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         with suppress(TimeoutError, asyncio.CancelledError):
             sending.result()
 
@@ -124,6 +164,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": text, "more_body": more})
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._begun = True
         await write(b"retry: %d\n\n" % RECONNECT_MS)
         await self._events.wait_for(self._last_id, CATCH_UP_S)
         position, complete = self._events.after(self._last_id)

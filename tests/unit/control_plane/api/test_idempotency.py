@@ -27,6 +27,7 @@ from tests.support.wait import until
 from tests.unit.control_plane.auth.test_api_access import TOKEN, keys_file
 
 DO, RULE = {"authorization": "Bearer do"}, {"authorization": "Bearer rule"}
+SEE = {"authorization": "Bearer see"}
 
 
 class Changes:
@@ -60,7 +61,7 @@ async def http(
     app = FastAPI()
     access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
     responses.install_error_handlers(app)
-    app.add_middleware(Idempotency, access=access, store=IdempotencyStore(store, "north", clock))
+    app.add_middleware(Idempotency, access=access, store=IdempotencyStore(store, "north", clock), routes=app.routes)
     app.add_middleware(BodyLimits)
 
     @app.post("/things", status_code=201)
@@ -106,6 +107,16 @@ async def test_a_change_sent_again_is_answered_and_not_made_again(http: httpx.As
     assert (first.content, first.headers["etag"]) == (second.content, second.headers["etag"])
     assert ("idempotency-replayed" in first.headers, second.headers["idempotency-replayed"]) == (False, "true")
     assert changes.done == ["a"]
+
+
+async def test_nothing_is_written_for_a_caller_without_the_role(http: httpx.AsyncClient, store: MemoryStore) -> None:
+    before = (await store.list("")).revision
+    assert (await make(http, who=SEE)).status_code == 403
+    assert (await http.post("/nothing", headers={**DO, "idempotency-key": "k"})).status_code == 404
+    assert (await http.delete("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
+    assert (await store.list("")).revision == before
+    await make(http)
+    assert (await store.list("")).revision > before
 
 
 async def test_without_the_key_or_with_another_it_is_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
