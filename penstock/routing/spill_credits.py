@@ -7,6 +7,7 @@ one to the same origin and expires soon, so a lost or dead origin returns its cr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 import msgspec
@@ -91,9 +92,18 @@ class Wallet(msgspec.Struct, frozen=True):
         credit = self.credits.get((region, model))
         return credit.requests if credit is not None and credit.expires_at > now else 0
 
-    def received(self, region: str, model: str, requests: int, now: float, ttl_s: float) -> Wallet:
-        """The wallet after a new grant, which replaces the previous one."""
-        return Wallet({**self.credits, (region, model): Credit(requests, now + ttl_s)})
+    def received(self, region: str, granted: Mapping[str, int], now: float, ttl_s: float) -> Wallet:
+        """The wallet after a response of a receiver. Its grants replace all earlier ones of that receiver.
+
+        Args:
+            granted: number of credits by model.
+            now: by the holder's clock, in seconds.
+            ttl_s: lifetime of the credits, in seconds.
+        """
+        others = {key: credit for key, credit in self.credits.items() if key[0] != region}
+        return Wallet(
+            others | {(region, model): Credit(count, now + ttl_s) for model, count in granted.items() if count}
+        )
 
     def spent(self, region: str, model: str) -> Wallet:
         """The wallet with one credit fewer.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.identity import ProcessRole, SpiffeId
 from penstock.wire.route_context import CLOCK_SKEW_S
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions
@@ -17,6 +18,12 @@ from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 HEADER = "x-penstock-probe"
 
 PATH = "/penstock/v1/probe"
+
+MAX_EXPECTED_WAIT_S = 3600.0
+"""Largest expected wait (s) in a response. Also sent for an infinite one, because JSON has no infinity."""
+
+MAX_CREDIT_TTL_S = 60.0
+"""Longest lifetime (s) of spill credits in a response."""
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
@@ -99,7 +106,7 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
     """Verifies and decodes the response to `question`.
 
     Raises:
-        BadSignature: the body is not a response of the probed region to this request.
+        BadSignature: the body is not a response of the probed region to this request, or is out of range.
     """
     signature, _, content = body.partition(b"\n")
     session.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
@@ -107,6 +114,15 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
         answer = _answers.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSignature(f"the signed probe response cannot be decoded: {error}") from None
+    if not _is_possible(answer):
+        raise BadSignature("the signed probe response has impossible content")
     if answer.region != question.server or answer.region != session.peer.id.region:
         raise BadSignature(f"probed {question.server}, but {answer.region} responded as {session.peer.id}")
     return answer
+
+
+def _is_possible(answer: ProbeResponse) -> bool:
+    return 0.0 <= answer.credit_ttl_s <= MAX_CREDIT_TTL_S and all(
+        0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S and 0 <= readiness.credits <= MAX_WANTED
+        for readiness in answer.models.values()
+    )

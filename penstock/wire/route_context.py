@@ -110,7 +110,7 @@ class ReplayGuard:
         if now - self._since >= REPLAY_WINDOW_S:
             self._previous = self._recent if now - self._since < 2 * REPLAY_WINDOW_S else set()
             self._recent, self._since = set(), now
-        number = hash(token.partition(".")[2])
+        number = hash(token.rpartition(".")[2])
         if number in self._recent or number in self._previous or len(self._recent) >= MAX_TRACKED:
             return False
         self._recent.add(number)

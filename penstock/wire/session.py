@@ -168,9 +168,13 @@ def split_token(token: str) -> tuple[str, str, str]:
 
 def _decode(encoded: str) -> bytes:
     try:
-        return urlsafe_b64decode(encoded)
+        payload = urlsafe_b64decode(encoded)
     except (Base64Error, ValueError):
         raise BadSignature("the token is not base64") from None
+    # The decoder ignores some characters: only one token of each payload is accepted.
+    if urlsafe_b64encode(payload).decode() != encoded:
+        raise BadSignature("the token is not base64 in its canonical form")
+    return payload
 
 
 def _derive(secret: bytes, purpose: Purpose, sender: str, receiver: str) -> bytes:

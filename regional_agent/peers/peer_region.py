@@ -83,8 +83,8 @@ class PeerRegion:
         agent.answer = answer
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
-        for model, readiness in answer.models.items():
-            agent.wallet = agent.wallet.received(self.name, model, readiness.credits, now, answer.credit_ttl_s)
+        granted = {model: readiness.credits for model, readiness in answer.models.items()}
+        agent.wallet = agent.wallet.received(self.name, granted, now, answer.credit_ttl_s)
         self._views.clear()
 
     def session(self, address: Address) -> Session | None:

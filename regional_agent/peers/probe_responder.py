@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from penstock.policy.policy import Policy
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
-from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
+from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.routing.admission_queue import AdmissionQueue
-
-MAX_WAIT_S: Final = 3600.0
-"""An infinite wait is sent as this many seconds, because JSON has no infinity."""
 
 
 class ProbeResponder:
@@ -90,6 +86,6 @@ class ProbeResponder:
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
-        wait_s = min(MAX_WAIT_S, self._queue.wait_s(model))
+        wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
         credits = self._credits.grant(model, request, policy, self._config.plan)
         return ModelReadiness(self._endpoints.pool(model).ready > 0, wait_s, credits)

@@ -233,7 +233,7 @@ class Site:
             return
         loop, peer = self.loop, self.peers[region]
         peer.answer = answer
-        peer.wallet = peer.wallet.received(region, "m", given, loop.now, loop.world.policy.spillover.credit_ttl_s)
+        peer.wallet = peer.wallet.received(region, {"m": given}, loop.now, loop.world.policy.spillover.credit_ttl_s)
         peer.may_spend = given
         peer.health = observe(peer.health, True, loop.now, loop.world.policy.failover)
 

@@ -42,7 +42,7 @@ def test_no_headroom_grants_nothing_rather_than_less() -> None:
 
 
 def test_wallet_spends_until_empty_or_expired() -> None:
-    wallet = Wallet().received("r", "m", 2, 0.0, 1.0)
+    wallet = Wallet().received("r", {"m": 2}, 0.0, 1.0)
     assert wallet.available("r", "m", 0.9) == 2
     assert wallet.available("r", "other", 0.9) == 0
     assert wallet.spent("r", "m").spent("r", "m").available("r", "m", 0.9) == 0
@@ -52,8 +52,9 @@ def test_wallet_spends_until_empty_or_expired() -> None:
 
 
 def test_a_newer_word_of_the_receiver_replaces_the_older() -> None:
-    wallet = Wallet().received("r", "m", 5, 0.0, 1.0).received("r", "m", 1, 0.1, 1.0)
-    assert wallet.available("r", "m", 0.2) == 1
+    wallet = Wallet().received("r", {"m": 5, "gone": 5}, 0.0, 1.0).received("other", {"m": 7}, 0.0, 1.0)
+    wallet = wallet.received("r", {"m": 1}, 0.1, 1.0)
+    assert [wallet.available(*key, 0.2) for key in (("r", "m"), ("r", "gone"), ("other", "m"))] == [1, 0, 7]
 
 
 @pytest.mark.parametrize(("headroom", "agents", "parts"), [(10, 3, [4, 3, 3]), (2, 3, [1, 1, 0]), (-4, 2, [0, 0])])

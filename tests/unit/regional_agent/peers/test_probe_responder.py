@@ -9,12 +9,12 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.wire.identity import encode_certificate
-from penstock.wire.probe import ProbeRequest, ProbeResponse, open_response, seal_request
+from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
-from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeResponder
+from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.demand_meter import DemandMeter
@@ -88,7 +88,7 @@ def test_reports_readiness_and_expected_wait(here: Here) -> None:
     answer = here.ask()
     assert (answer.region, answer.agent, answer.credit_ttl_s) == ("here", "agent-1", 0.75)
     assert (answer.models["m"].ready, answer.models["m"].expected_wait_s) == (True, 0.0)
-    assert (answer.models["cold"].ready, answer.models["cold"].expected_wait_s) == (False, MAX_WAIT_S)
+    assert (answer.models["cold"].ready, answer.models["cold"].expected_wait_s) == (False, MAX_EXPECTED_WAIT_S)
     assert "untold" not in answer.models
     for _ in range(24):
         here.gpu.take()
