@@ -65,7 +65,7 @@ async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back
 
             async def all_run(digest: str) -> bool | None:
                 agents = (await operator.get(f"{north}/v1/rollouts/current")).json()["agents"]
-                return True if len(agents) == 2 and {one["runs"] for one in agents} == {digest} else None
+                return True if len(agents) == 2 and {one["in_force"] for one in agents} == {digest} else None
 
             first = (await found(lambda: ended(1), WITHIN_S))["rollout"]["stable"]
             await found(lambda: all_run(first), WITHIN_S)

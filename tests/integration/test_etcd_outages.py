@@ -29,6 +29,14 @@ CONVERGED_WITHIN_S = 3.0
 
 
 @pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    """The client under test: values are not signed here."""
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
 async def operator(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
     """Another client, that writes and checks."""
     operator = EtcdStore([own_etcd.endpoint])

@@ -12,6 +12,7 @@ import uvloop
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store.informer import Informer
 from adapters.store.lease import Registration
+from tests.support.running import running
 
 SETTLE_S = 1.0
 MEASURE_S = 3.0
@@ -21,9 +22,9 @@ async def share_of_a_core(endpoint: str) -> float:
     """CPU time over elapsed time, of this whole process."""
     store, rng = EtcdStore([endpoint]), Random(1)
     async with (
-        Informer(store, "/plans/", rng=rng),
-        Informer(store, "/policies/", rng=rng),
-        Registration(store, "/agents/a", b"", ttl_s=5, rng=rng),
+        running(Informer(store, "/plans/", rng=rng)),
+        running(Informer(store, "/policies/", rng=rng)),
+        running(Registration(store, "/agents/a", b"", ttl_s=5, rng=rng)),
     ):
         await asyncio.sleep(SETTLE_S)
         before = os.times()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 import msgspec
 
@@ -11,7 +12,7 @@ from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.policy.residency import residency_class
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Purpose
+from penstock.wire.session import Purpose, Sessions
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 
 MODEL = "llama-3.1-8b"
@@ -44,6 +45,11 @@ def endpoint(
     return EndpointReport(name, f"{name}.internal:8000", (model,), "zone-a", "h100", condition, 25, in_flight)
 
 
+@cache
+def _sender(region: str, agent: str, fleet: int) -> Sessions:
+    return agent_sessions(region, agent, fleet)
+
+
 def packed(
     report: AgentReport, receiver: str | bytes = CONTROL_PLANE, fleet: int = 0
 ) -> tuple[bytes, Mapping[str, str]]:
@@ -54,7 +60,7 @@ def packed(
         fleet: that the agent belongs to.
     """
     body = msgspec.msgpack.encode(report)
-    agent = agent_sessions(report.region, report.agent, fleet)
+    agent = _sender(report.region, report.agent, fleet)
     if isinstance(receiver, str):
         receiver = control_plane_sessions(receiver, fleet).identity.peer.certificate
     return body, {
