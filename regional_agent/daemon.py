@@ -6,14 +6,13 @@ import asyncio
 import gc
 import signal
 from collections.abc import Mapping
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from adapters.identity_files import IdentityFiles, load_region_key
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_key
 from penstock.wire.identity import ProcessRole
 from regional_agent.config.file_descriptors import raise_limit, shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
@@ -22,6 +21,7 @@ from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener, drain_all
 from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
+from regional_agent.peers.peer_verifier import PeerVerifier
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -58,12 +58,15 @@ async def serve(settings: AgentSettings) -> None:
         invalid.
     """
     stop = _stop_signal()
+    if settings.allow_plaintext_peers:
+        log.warning("requests between regions may be sent unencrypted", setting=f"{PREFIX}ALLOW_PLAINTEXT_PEERS")
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
     tls = _Tls(settings)
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics()
-    pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
     region_key = load_region_key(settings.identity_dir) if settings.redis_url is not None else None
+    pool = UpstreamPool(tls.to_upstreams)
+    peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
     rng = Random()
     access_log = _access_log(settings, rng)
     async with AgentRuntime(
@@ -225,18 +228,21 @@ class _Tls:
     """The TLS contexts of all listeners and connection pools."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        self.traffic = _server_tls(
-            settings.traffic_certificate_file, settings.traffic_key_file, settings.traffic_client_ca_file
-        )
-        self.peer = _server_tls(settings.peer_certificate_file, settings.peer_key_file, settings.peer_ca_file)
-        self.to_upstreams = ClientTls(settings.upstream_ca_file)
-        self.to_peers = ClientTls(settings.peer_ca_file, settings.peer_certificate_file, settings.peer_key_file)
+        own = settings.identity_dir
+        certificate, key, authorities = own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES
+        self.traffic = _traffic_tls(settings)
+        self.peer = None if settings.allow_plaintext_peers else ServerTls(certificate, key, authorities)
+        self.to_upstreams = ClientTls(settings.upstream_ca_file, further_ca=authorities)
+        self.to_peers = ClientTls(authorities, certificate, key, check_hostname=False)
         parts = (self.traffic, self.peer, self.to_upstreams, self.to_peers)
         self.parts: list[Reloadable] = [part for part in parts if part is not None]
 
 
-def _server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    return ServerTls(certificate, key, client_ca) if certificate is not None and key is not None else None
+def _traffic_tls(settings: AgentSettings) -> ServerTls | None:
+    certificate, key = settings.traffic_certificate_file, settings.traffic_key_file
+    if certificate is None or key is None:
+        return None
+    return ServerTls(certificate, key, settings.traffic_client_ca_file)
 
 
 def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:

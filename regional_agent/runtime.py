@@ -114,7 +114,14 @@ class AgentRuntime:
         )
         self.readiness = Readiness(self.config, self.endpoints)
 
-        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng, sessions)
+        self._directory = AgentDirectory(
+            self._store,
+            settings.state_dir,
+            settings.peer_urls,
+            rng,
+            sessions,
+            allow_plaintext=settings.allow_plaintext_peers,
+        )
         self.shared_load = SharedLoad(
             self.endpoints, shared=settings.redis_url is not None, is_known=self._is_agent_here, clock=clock
         )

@@ -112,7 +112,7 @@ def agent_environment(
 ) -> dict[str, str]:
     """For `penstock-agent`: it reaches other regions through the WAN only."""
     peer_urls = {
-        other.name: [url(ports[peer_link(region.name, other.name, peer)]) for peer in other.agents]
+        other.name: [f"https://{LOOPBACK}:{ports[peer_link(region.name, other.name, peer)]}" for peer in other.agents]
         for other in topology.regions
         if other.name != region.name
     }

@@ -129,11 +129,14 @@ class AgentSettings(BaseSettings):
     admin_listen: Listen
     """host:port of the listener for health checks, metrics, status and registration of endpoints."""
     advertise_peer_url: HttpUrl | None = None
-    """URL at which agents of other regions reach this agent: http://host:port, or https if `peer_certificate_file` is
-    set. Default: the address of `peer_listen`."""
+    """URL at which agents of other regions reach this agent: https://host:port. Default: the address of
+    `peer_listen`."""
     peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], NoDecode, BeforeValidator(_json_object)] = {}
-    """URLs of other regions' agents, as a JSON object of lists by region. For regions that are not listed, the agents'
-    registrations in etcd are used."""
+    """https URLs of other regions' agents, as a JSON object of lists by region. For regions that are not listed, the
+    agents' registrations in etcd are used."""
+    allow_plaintext_peers: bool = False
+    """Serve other regions' agents plain HTTP instead of TLS, and accept their http URLs. Requests between regions are
+    then signed but not encrypted. Only for networks that encrypt all traffic."""
     etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_list)]
     """host:port of each etcd member; comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
@@ -168,7 +171,7 @@ class AgentSettings(BaseSettings):
     locations are unknown."""
     identity_dir: Path
     """Directory with the certificate of this agent (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue` writes
-    it; reloaded when it changes."""
+    it; reloaded when it changes. Agents of other regions are served, and connected to, with this certificate."""
     state_dir: Path
     """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
     missing."""
@@ -193,24 +196,31 @@ class AgentSettings(BaseSettings):
     """Private key of `traffic_certificate_file`, unencrypted PEM."""
     traffic_client_ca_file: Path | None = None
     """PEM certificates of the authorities that sign clients' certificates. Default: clients need no certificate."""
-    peer_certificate_file: Path | None = None
-    """PEM certificate chain for connections between agents, as server and as client; it must be valid for the host of
-    `advertise_peer_url`. Default: plain HTTP, which is signed but not encrypted."""
-    peer_key_file: Path | None = None
-    """Private key of `peer_certificate_file`, unencrypted PEM."""
-    peer_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign agents' certificates."""
     upstream_ca_file: Path | None = None
     """PEM certificates of the authorities that sign the certificates of engines and control planes with https URLs.
-    Default: the system's trust store."""
+    Default: the system's trust store. The fleet's own authority (`ca.crt` of `identity_dir`) is trusted too."""
 
     @model_validator(mode="after")
     def _require_reachable_peer_url(self) -> AgentSettings:
         if self.advertise_peer_url is None and self.peer_listen.host in ("0.0.0.0", "::"):
             raise ValueError(
                 f"ADVERTISE_PEER_URL: {self.peer_listen.host} is a wildcard address, which other regions cannot"
-                " connect to; set the URL to http://host:port"
+                " connect to; set the URL to https://host:port"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _require_encrypted_peer_urls(self) -> AgentSettings:
+        by_variable = {
+            f"PEER_URLS[{region}][{n}]": url for region, urls in self.peer_urls.items() for n, url in enumerate(urls)
+        }
+        if self.advertise_peer_url is not None:
+            by_variable["ADVERTISE_PEER_URL"] = self.advertise_peer_url
+        for variable, url in by_variable.items():
+            if not Address.parse(url).tls and not self.allow_plaintext_peers:
+                raise ValueError(
+                    f"{variable}: {url} is not encrypted; set it to an https URL, or set ALLOW_PLAINTEXT_PEERS=true"
+                )
         return self
 
     @model_validator(mode="after")
@@ -226,9 +236,6 @@ class AgentSettings(BaseSettings):
             raise ValueError(
                 "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE; set both (for TRAFFIC_CLIENT_CA_FILE too)"
             )
-        peer = (self.peer_certificate_file, self.peer_key_file, self.peer_ca_file)
-        if len({file is None for file in peer}) > 1:
-            raise ValueError("PEER_CERTIFICATE_FILE: requires PEER_KEY_FILE and PEER_CA_FILE; set all or none")
         if (self.etcd_certificate_file is None) != (self.etcd_key_file is None):
             raise ValueError("ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both")
         if self.etcd_certificate_file is not None and self.etcd_ca_file is None:

@@ -91,17 +91,36 @@ class ServerTls:
 class ClientTls:
     """The authorities by which servers are verified, and the client certificate."""
 
-    def __init__(self, ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self,
+        ca: Path | None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        *,
+        further_ca: Path | None = None,
+        check_hostname: bool = True,
+    ) -> None:
         """Read the files.
 
         Args:
             ca: None uses the system's authorities.
             certificate: sent to servers that request one; needs `key`.
+            further_ca: authorities that are trusted in addition.
+            check_hostname: whether the certificate must be valid for the server's host. If not, the caller verifies
+                the SPIFFE ID in it.
 
         Raises:
             BadTlsFiles: a file is unusable.
         """
-        self._files = _ContextFiles(lambda: _client_context(ca, certificate, key), (ca, certificate, key))
+
+        def make() -> ssl.SSLContext:
+            context = _client_context(ca, certificate, key)
+            if further_ca is not None:
+                _load_authorities(context, further_ca)
+            context.check_hostname = check_hostname
+            return context
+
+        self._files = _ContextFiles(make, (ca, certificate, key, further_ca))
 
     def __call__(self) -> ssl.SSLContext:
         """The context of the next connection."""

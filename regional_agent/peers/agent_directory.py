@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -50,15 +50,19 @@ class AgentDirectory:
         fixed: Mapping[str, Sequence[str]],
         rng: Random,
         sessions: Sessions,
+        *,
+        allow_plaintext: bool = False,
     ) -> None:
         """Create a directory; `start` fills it.
 
         Args:
             fixed: base URLs by region that replace the agents' registered addresses.
             sessions: records the certificates of the agents.
+            allow_plaintext: whether http URLs are used. If not, agents registered with one have no address.
         """
         self._sessions = sessions
-        self._fixed = {region: tuple(Address.parse(url) for url in urls) for region, urls in fixed.items()}
+        self._allow_plaintext = allow_plaintext
+        self._fixed = {region: self._usable(urls, region) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
         self._stored: dict[str, AgentMember] = {}
         """The stored registrations, used until the store has been listed."""
@@ -88,8 +92,8 @@ class AgentDirectory:
         fixed = self._fixed.get(region)
         if fixed is not None:
             return fixed
-        urls = (member.peer_url for member in self._known().values() if member.region == region)
-        return tuple(Address.parse(url) for url, _ in zip(urls, range(MAX_AGENTS_PER_REGION), strict=False))
+        urls = [member.peer_url for member in self._known().values() if member.region == region]
+        return self._usable(urls, region)[:MAX_AGENTS_PER_REGION]
 
     def names(self, region: str) -> tuple[str, ...]:
         """A region's agents by name, sorted."""
@@ -123,8 +127,19 @@ class AgentDirectory:
             log.warning("agent registration ignored", key=change.key, reason=str(error))
             self._members.pop(change.key, None)
             return
+        if not self._usable([member.peer_url], member.region):
+            log.warning(
+                "agent registered an unencrypted address, which is not used; set its ADVERTISE_PEER_URL to https",
+                region=member.region,
+                agent=member.name,
+                url=member.peer_url,
+            )
         self._members[change.key] = member
         self._introduce(member)
+
+    def _usable(self, urls: Iterable[str], region: str) -> tuple[Address, ...]:
+        addresses = (Address.parse(url, region) for url in urls)
+        return tuple(address for address in addresses if address.tls or self._allow_plaintext)
 
     def _introduce(self, member: AgentMember) -> None:
         try:

@@ -15,12 +15,13 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover, Policy, Spillover
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
-from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
+from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
+from regional_agent.peers.peer_verifier import require_agent_of
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -210,8 +211,9 @@ class PeerProber:
     async def _probe(self, peer: PeerRegion, address: Address, current: _Round) -> None:
         """Probe one agent and apply the result."""
         request = self._request(peer.name)
-        # A new connection costs a second round trip.
-        timeout_s = self._failover.probe_timeout_s + 2 * self._expected_rtt_s(peer)
+        # A new connection costs a second round trip, and the TLS 1.3 handshake a third.
+        round_trips = 3 if address.tls else 2
+        timeout_s = self._failover.probe_timeout_s + round_trips * self._expected_rtt_s(peer)
         sent_at = self._clock()
         try:
             session = self._known_session(peer, address) or await self._fetch_session(peer, address, timeout_s)
@@ -259,9 +261,7 @@ class PeerProber:
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
         session = self._sessions.session_with(decode_certificate(fetched.body), time.time())
-        found = session.peer.id
-        if found.role is not ProcessRole.AGENT or found.region != peer.name:
-            raise BadIdentity(f"{found} is not an agent of region {peer.name}")
+        require_agent_of(peer.name, session.peer.id)
         if address in peer.agents:
             peer.agents[address].session = session
         return session

@@ -21,10 +21,15 @@ class Address(NamedTuple):
     port: int
     tls: bool = False
     """Whether connections to it use TLS."""
+    region: str = ""
+    """Region whose agent listens there; empty unless it is an agent."""
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str, region: str = "") -> Address:
         """The address in `http://host:port[/...]`, or https.
+
+        Args:
+            region: of the agent that listens there; empty for other servers.
 
         Raises:
             ValueError: `url` is not of that form.
@@ -32,7 +37,7 @@ class Address(NamedTuple):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not is_host(parts.hostname or "") or not parts.port:
             raise ValueError(f"{url!r} is not of the form http://host:port (or https)")
-        return cls(str(parts.hostname), parts.port, parts.scheme == "https")
+        return cls(str(parts.hostname), parts.port, parts.scheme == "https", region)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from penstock.wire.identity import BadIdentity
 from regional_agent.http.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
@@ -27,6 +28,9 @@ MAX_IDLE_PER_ADDRESS: Final = 64
 CLOSE_DELAY_S: Final = 0.01
 """Time (s) until the descriptors of closed connections are free."""
 
+Verify = Callable[[Address, bytes], None]
+"""Raises BadIdentity unless the server at an address may have the certificate (DER) that it sent."""
+
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -34,18 +38,23 @@ class UpstreamPool:
     """Idle connections by address. `take` is synchronous; only a new connection needs `connect`."""
 
     def __init__(
-        self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, resolve: Resolve | None = None
+        self,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        resolve: Resolve | None = None,
+        verify: Verify | None = None,
     ) -> None:
         """Start empty.
 
         Args:
             tls: returns the context for a new connection to an address that uses TLS.
             resolve: None uses the system's resolver.
+            verify: verifies each server that uses TLS, in addition to what the context verifies.
         """
         self.batcher = WriteBatcher()
         self._hosts = HostAddresses(resolve)
         self._idle: dict[Address, list[UpstreamConnection]] = {}
         self._tls = tls
+        self._verify = verify
 
     def take(self, address: Address) -> UpstreamConnection | None:
         """The most recently used idle connection to `address`, or None."""
@@ -62,7 +71,7 @@ class UpstreamPool:
         try:
             async with asyncio.timeout(allowed_s):
                 return await self._open_or_free_descriptors(address)
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, TimeoutError, ValueError, BadIdentity) as error:
             raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
 
     def connection(self, address: Address) -> UpstreamConnection:
@@ -114,9 +123,19 @@ class UpstreamPool:
             except OSError as error:
                 failed = error
             else:
+                if tls is not None and self._verify is not None:
+                    self._verify_server(transport, address)
                 set_tcp_timeout(transport.get_extra_info("socket"), UPSTREAM_TIMEOUT_S)
                 return cast(UpstreamConnection, connection)
         raise failed or OSError("the host has no address")
+
+    def _verify_server(self, transport: asyncio.Transport, address: Address) -> None:
+        assert self._verify is not None
+        try:
+            self._verify(address, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
+        except BadIdentity:
+            transport.abort()
+            raise
 
     def close(self) -> None:
         """Close every idle connection."""

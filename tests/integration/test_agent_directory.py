@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
@@ -45,7 +47,7 @@ def certificate_of(region: str, name: str) -> str:
 
 
 def member(region: str, name: str, port: int) -> AgentMember:
-    return AgentMember(region, name, f"http://127.0.0.1:{port}", "http://127.0.0.1:9", 1, certificate_of(region, name))
+    return AgentMember(region, name, f"https://127.0.0.1:{port}", "http://127.0.0.1:9", 1, certificate_of(region, name))
 
 
 async def register(store: ConfigStore, *members: AgentMember) -> None:
@@ -72,10 +74,10 @@ async def test_follows_registrations(start: Start) -> None:
 
 async def test_the_settings_word_on_addresses_comes_first(start: Start) -> None:
     store = MemoryStore()
-    directory = start(store, there=["http://127.0.0.1:100", "http://127.0.0.1:101"])
+    directory = start(store, there=["https://127.0.0.1:100", "https://127.0.0.1:101"])
     await register(store, member("there", "a", 1))
     await until(lambda: directory.names("there") == ("a",))
-    assert directory.addresses("there") == (Address("127.0.0.1", 100), Address("127.0.0.1", 101))
+    assert directory.addresses("there") == tuple(Address("127.0.0.1", port, True, "there") for port in (100, 101))
 
 
 async def test_what_is_no_registration_is_not_believed(start: Start) -> None:
@@ -87,6 +89,23 @@ async def test_what_is_no_registration_is_not_believed(start: Start) -> None:
     await register(store, member("there", "a", 5))
     await until(lambda: directory.addresses("there") != ())
     assert directory.names("there") == ("a",)
+
+
+async def test_an_agent_with_an_unencrypted_address_counts_but_is_sent_nothing(tmp_path: Path) -> None:
+    store = MemoryStore()
+    plain = msgspec.structs.replace(member("there", "b", 2), peer_url="http://127.0.0.1:2")
+    await register(store, member("there", "a", 1), plain)
+    for allowed in (False, True):
+        directory = AgentDirectory(
+            store, tmp_path / str(allowed), {}, Random(1), agent_sessions("here"), allow_plaintext=allowed
+        )
+        with capture_logs() as logs:
+            directory.start()
+            await until(lambda directory=directory: directory.names("there") == ("a", "b"))
+        assert ports(directory, "there") == ({1, 2} if allowed else {1})
+        warned = [entry["agent"] for entry in logs if "unencrypted" in entry["event"]]
+        assert warned == ([] if allowed else ["b"])
+        await directory.stop()
 
 
 async def test_the_number_of_agents_probed_is_bounded(start: Start) -> None:

@@ -77,6 +77,7 @@ class Site:
             redis_url=self.redis.url,
             endpoints_file=self.directory / "endpoints.yaml",
             identity_dir=self.directory / "unused",
+            allow_plaintext_peers=True,
             state_dir=self.directory / "state",
         )
 

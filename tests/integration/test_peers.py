@@ -45,7 +45,7 @@ class Agent(SmallHttp):
 
     @property
     def address(self) -> Address:
-        return Address("127.0.0.1", self.port)
+        return Address("127.0.0.1", self.port, region="there")
 
     def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
@@ -79,7 +79,9 @@ class Observer:
         self.wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
         self.sessions = sessions = agent_sessions("here")
-        self.directory = AgentDirectory(MemoryStore(), directory, {"there": addresses}, Random(1), sessions)
+        self.directory = AgentDirectory(
+            MemoryStore(), directory, {"there": addresses}, Random(1), sessions, allow_plaintext=True
+        )
         self.peers = PeerProber(
             "here",
             "agent-1",

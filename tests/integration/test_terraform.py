@@ -147,7 +147,7 @@ def test_agents_take_the_environment_that_they_are_given(
             assert len(settings.etcd_endpoints) == 3
             assert len(settings.control_plane_urls) == 2
             assert len(settings.trusted_proxies) == 1
-            assert settings.advertise_peer_url == f"http://{agent['host']}:8081"
+            assert settings.advertise_peer_url == f"https://{agent['host']}:8081"
 
 
 @needs_terraform

@@ -13,7 +13,7 @@ locals {
       PENSTOCK_AGENT_TRAFFIC_LISTEN     = "0.0.0.0:${var.ports.agent_traffic}"
       PENSTOCK_AGENT_PEER_LISTEN        = "0.0.0.0:${var.ports.agent_peer}"
       PENSTOCK_AGENT_ADMIN_LISTEN       = "${agent.host}:${var.ports.agent_admin}"
-      PENSTOCK_AGENT_ADVERTISE_PEER_URL = "http://${agent.host}:${var.ports.agent_peer}"
+      PENSTOCK_AGENT_ADVERTISE_PEER_URL = "https://${agent.host}:${var.ports.agent_peer}"
       PENSTOCK_AGENT_CONTROL_PLANE_URLS = join(",", [for seat in var.control_planes : local.control_plane_urls[seat.name]])
       PENSTOCK_AGENT_ETCD_ENDPOINTS     = local.etcd_endpoints
       PENSTOCK_AGENT_REDIS_URL          = "redis://${local.redis_hosts[agent.region]}:${var.ports.redis}/0"

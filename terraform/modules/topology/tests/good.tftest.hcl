@@ -61,7 +61,7 @@ run "agents" {
       PENSTOCK_AGENT_TRAFFIC_LISTEN     = "0.0.0.0:8080"
       PENSTOCK_AGENT_PEER_LISTEN        = "0.0.0.0:8081"
       PENSTOCK_AGENT_ADMIN_LISTEN       = "agent-2.eu-de.penstock.example.internal:8082"
-      PENSTOCK_AGENT_ADVERTISE_PEER_URL = "http://agent-2.eu-de.penstock.example.internal:8081"
+      PENSTOCK_AGENT_ADVERTISE_PEER_URL = "https://agent-2.eu-de.penstock.example.internal:8081"
       PENSTOCK_AGENT_CONTROL_PLANE_URLS = "http://cp-1.eu-de.penstock.example.internal:8090,http://cp-2.eu-es.penstock.example.internal:8090"
       PENSTOCK_AGENT_ETCD_ENDPOINTS     = "etcd-1.eu-de.penstock.example.internal:2379,etcd-2.eu-de.penstock.example.internal:2379,etcd-3.eu-es.penstock.example.internal:2379"
       PENSTOCK_AGENT_REDIS_URL          = "redis://redis.eu-de.penstock.example.internal:6379/0"

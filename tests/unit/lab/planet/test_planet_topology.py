@@ -69,7 +69,7 @@ def test_agents_accept_what_they_are_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(settings.peer_urls) == set(PLANET.region_names) - {"us-east"}
     assert len(settings.control_plane_urls) == 2
     assert json.loads(environment["PENSTOCK_AGENT_PEER_URLS"])["eu-de"] == [
-        f"http://127.0.0.1:{PORTS[peer_link('us-east', 'eu-de', 'a')]}"
+        f"https://127.0.0.1:{PORTS[peer_link('us-east', 'eu-de', 'a')]}"
     ]
 
 

@@ -28,7 +28,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
 def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     given(
         monkeypatch,
-        PEER_URLS='{"eu-es": ["http://127.0.0.1:9001/"]}',
+        PEER_URLS='{"eu-es": ["https://127.0.0.1:9001/"]}',
         CONTROL_PLANE_URLS='["http://127.0.0.1:9002"]',
         REDIS_URL="redis://:hidden@127.0.0.1:6379/0",
         TRUSTED_PROXIES="10.0.0.0/8,::1/128",
@@ -41,7 +41,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.traffic_listen == Address("127.0.0.1", 0)
     assert settings.peer_listen == Address("::1", 8081)
     assert settings.etcd_endpoints == ("127.0.0.1:2379", "etcd.internal:2379")
-    assert settings.peer_urls == {"eu-es": ("http://127.0.0.1:9001",)}
+    assert settings.peer_urls == {"eu-es": ("https://127.0.0.1:9001",)}
     assert settings.control_plane_urls == ("http://127.0.0.1:9002",)
     assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
     assert settings.location_header == "CF-IPCountry"
@@ -50,6 +50,14 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.limits == Limits(idle_timeout_s=5.0, max_connections=10)
     assert settings.redis_url is not None
     assert "hidden" not in repr(settings)
+
+
+def test_http_urls_of_peers_are_accepted_where_they_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = {"PEER_URLS": '{"eu-es": ["http://a:1"]}', "ADVERTISE_PEER_URL": "http://b:1"}
+    given(monkeypatch, **urls, ALLOW_PLAINTEXT_PEERS="true")
+    settings = load_settings()
+    assert settings.peer_urls == {"eu-es": ("http://a:1",)}
+    assert settings.advertise_peer_url == "http://b:1"
 
 
 def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +94,8 @@ def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.Monk
         ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both"),
         ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
         ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
-        ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: requires PEER_KEY_FILE and PEER_CA_FILE"),
+        ("PEER_URLS", '{"eu-es": ["https://a:1", "http://b:1"]}', "PEER_URLS[eu-es][1]: http://b:1 is not encrypted"),
+        ("ADVERTISE_PEER_URL", "http://a:1", "ADVERTISE_PEER_URL: http://a:1 is not encrypted; set it to an https URL"),
         (
             "LOCATION_HEADER",
             "X-Country",

@@ -1,0 +1,35 @@
+"""Verifies that the server of a TLS connection is an agent of the expected region."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
+from penstock.wire.session import Sessions
+from regional_agent.upstream.address import Address
+
+
+class PeerVerifier:
+    """Verifies the certificates of other regions' agents by their SPIFFE ID; host names do not count."""
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
+        """Create a verifier.
+
+        Args:
+            sessions: have the authorities of the fleet and the revoked certificates.
+            clock: Unix time, in seconds.
+        """
+        self._sessions = sessions
+        self._clock = clock
+
+    def __call__(self, address: Address, certificate: bytes) -> None:
+        """Raise BadIdentity unless `certificate` (DER) is of an agent of the region that the address belongs to."""
+        found = self._sessions.identity.trust.verify(certificate, self._clock())
+        require_agent_of(address.region, found.id)
+
+
+def require_agent_of(region: str, found: SpiffeId) -> None:
+    """Raise BadIdentity unless `found` identifies an agent of `region`."""
+    if found.role is not ProcessRole.AGENT or found.region != region:
+        raise BadIdentity(f"{found} is not an agent of region {region!r}")
