@@ -38,7 +38,7 @@ class KeptBodies:
         if victims is None:
             return False
         for victim in victims:
-            victim.kept_bytes = 0
+            victim.kept_bytes, victim.body = 0, b""
             self._owners.pop(victim).displace(victim)
         return True
 
@@ -56,13 +56,14 @@ class KeptBodies:
     def drop(self, request: Request) -> None:
         """Drop the kept part of a body that has been sent upstream; the request cannot be sent again."""
         self.release(request)
-        request.body, request.body_dropped = b"", True
+        request.body_dropped = True
 
     def release(self, request: Request) -> None:
-        """Stop counting the memory of a body. Called when its request ends."""
+        """Free the memory of a body. Called when its request ends."""
         if self._owners.pop(request, None) is not None:
             self._shares.release(_tenant_of(request), request)
-            request.kept_bytes = 0
+        # A refused request may wait for the responses of earlier requests, without its body.
+        request.kept_bytes, request.body = 0, b""
 
 
 def joined(body: bytes | bytearray, chunk: bytes) -> bytearray:

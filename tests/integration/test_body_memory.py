@@ -157,6 +157,9 @@ async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_
         other = await whole(one, "b", 3 * PART // 2)
         await until(lambda: len(gpu.heard) == 2)
         assert one.listener.state.bodies.bytes_kept < 400_000
+        assert connection._final_refusal is not None
+        assert connection._final_refusal[1] is not None
+        assert connection._final_refusal[1].body == b"", "what is not counted is not held"
         release.set()
         assert (await other.answer()).status == 200
         assert (await client.answer()).status == 200
