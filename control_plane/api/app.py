@@ -73,7 +73,9 @@ def create_app(
     open_paths = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
     # The middleware added last receives a request first.
     app.add_middleware(AuthenticatedBodies, access=access, open_paths=open_paths)
-    app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=app.routes)
+    # The routes of the application itself are its routers.
+    guarded_routes = [route for router in guarded_routers for route in router.routes]
+    app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=guarded_routes)
     app.add_middleware(LeaderForwarding, campaign=campaign, link=link, access=access, callers=callers)
     app.add_middleware(BodyLimits)
     return app

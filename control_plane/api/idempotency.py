@@ -43,7 +43,7 @@ class Idempotency:
         app: the application.
         access: authenticates callers; a response is returned only to the caller that received it first.
         store: the stored responses.
-        routes: the routes of the application. Nothing is written for a caller without the role that a route requires.
+        routes: the guarded routes. Nothing is written for a caller without the role that a route requires.
     """
 
     def __init__(self, app: ASGIApp, access: Access, store: IdempotencyStore, routes: Sequence[BaseRoute]) -> None:

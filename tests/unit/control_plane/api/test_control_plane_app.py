@@ -169,3 +169,18 @@ async def test_a_defect_is_told_without_its_traceback(
     response = await http.get("/v1/status", headers=OPERATOR)
     assert is_problem(response, 500)
     assert "secret detail" not in response.text
+
+
+async def test_every_change_is_made_once_for_an_idempotency_key(http: httpx.AsyncClient) -> None:
+    description = (await http.get("/openapi.json", headers=OPERATOR)).json()
+    changes = [
+        (method, path.replace("{", "").replace("}", ""))
+        for path, operations in description["paths"].items()
+        for method, operation in operations.items()
+        if any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
+    ]
+    assert ("post", "/v1/overrides") in changes
+    for method, path in changes:
+        too_long = await http.request(method, path, headers={**OPERATOR, "idempotency-key": "k" * 256})
+        assert (too_long.status_code, path) == (400, path), too_long.text
+        assert "Idempotency-Key must have" in too_long.json()["detail"]
