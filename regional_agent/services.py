@@ -66,6 +66,10 @@ class _Service:
     def release_head(self, admitted: AdmittedHead) -> None:
         """Release what an admitted head still holds. By default that is nothing."""
 
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Why to reject a request while its body arrives; None to read on. By default only heads are checked."""
+        return None
+
     def can_start_early(self, request: Request) -> bool:
         """Whether a request may be handled before its body is complete. By default it may not."""
         return False
@@ -123,6 +127,10 @@ class TrafficService(_Service):
     def release_head(self, admitted: AdmittedHead) -> None:
         """Release the quota of a request that ended before it had a context."""
         self._admission.release_head(admitted)
+
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Reject a request whose key was revoked, or which residency keeps out of this region."""
+        return self._admission.refuse_sender(request, peer_ip) if _is_proxied(request) else None
 
     def can_start_early(self, request: Request) -> bool:
         """A body that is not JSON is streamed to the engine once the model is known."""

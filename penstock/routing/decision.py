@@ -36,6 +36,11 @@ def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts
     """The residency mask of a request that arrived at `origin`; a forbidden origin refuses with permitted entries."""
     if model not in policy.models:
         return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
+    return mask_at_origin(policy, origin, facts)
+
+
+def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | Refusal:
+    """The residency mask of a request at `origin`, for any model; a forbidden origin refuses with permitted entries."""
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict

@@ -74,6 +74,8 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     left of the maximum wait."""
     hops: int = 1
     traceparent: str = ""
+    key_id: str = ""
+    """Identifies the API key of the request, so that the serving region can detect its revocation; empty for none."""
     content: str = ""
     """`content_digest` of the request."""
     body_bytes: int | None = None
@@ -166,7 +168,13 @@ def check(context: RouteContext, signer: SpiffeId, policy: Policy, here: str, no
 
 
 def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:
-    """Returns why a policy forbids serving a forwarded request at region `here`; None if it permits it."""
+    """Returns why a policy forbids serving a forwarded request at region `here`; None if it permits it.
+
+    The data class is the one that this policy assigns to the tenant; if it has no such tenant, the origin's.
+    """
+    tenant = policy.tenants.get(facts.tenant)
+    if tenant is not None and tenant.data_class != facts.data_class:
+        facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict

@@ -67,6 +67,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tunnel_idle_timeout_s: float = 300.0
     """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""
 
+    max_tunnel_s: float = 3600.0
+    """Time after which a tunnel (WebSocket) is closed whatever it transfers, in seconds; 3600."""
+
     # draining
 
     idle_linger_s: float = 5.0

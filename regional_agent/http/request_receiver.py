@@ -53,6 +53,10 @@ class RequestReceiver(RequestSequence):
             return
         if waited_s > self._allowed_s(request, waited_s):
             self._refuse(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time")
+        elif not request.started:
+            refusal = self._application.refuse_receiving(request, self.peer_ip)
+            if refusal is not None:
+                self._end_with(refusal)
 
     def _allowed_s(self, request: Request, waited_s: float) -> float:
         """How long (s) the body may have taken by now. A fast start earns no right to stall later."""

@@ -70,6 +70,13 @@ class Application(Protocol):
     def release_head(self, admitted: AdmittedHead) -> None:
         """The request of an admitted head has ended: release what it still holds."""
 
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Check a request whose body is still arriving, now and then: the policy may have changed since its head.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
+
     def can_start_early(self, request: Request) -> bool:
         """Whether a request with a large body can be handled with the part that has arrived."""
 

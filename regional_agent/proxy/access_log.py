@@ -55,6 +55,9 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     subdivision: str = ""
     """Subdivision of the client, ISO 3166-2 without the country part; absent where unknown."""
 
+    reason: str = ""
+    """Why the request was refused or its response ended early, a code of docs/errors.md; absent for others."""
+
 
 class AccessLog:
     """Buffers lines and hands them to the writer thread in blocks. Used from the event loop only."""

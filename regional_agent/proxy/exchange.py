@@ -86,7 +86,7 @@ REJECTION_READ_S: Final = 1.0
 CHECKS_PER_STALL: Final = 20
 """A stream is checked this often within the stall timeout; a stall is detected that much later at most."""
 
-_OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
+_OK, _REVOKED, _SATURATED = RequestOutcome.OK, RequestOutcome.REVOKED, Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -140,6 +140,11 @@ class Exchange:
     def model(self) -> str:
         """The requested model."""
         return self._context.model
+
+    @property
+    def tenant(self) -> str:
+        """The owner of the request."""
+        return self._context.facts.tenant
 
     @property
     def _current(self) -> Attempt:
@@ -248,8 +253,7 @@ class Exchange:
         """Enforce the deadline and the engine timeouts; returns when to check again (s)."""
         state, target = self._state, self._target
         if state is TUNNEL:
-            if self._tunnel is not None and self._tunnel.idle_s(now) > self._services.limits.tunnel_idle_timeout_s:
-                self._end_tunnel()
+            self._check_tunnel(now)
         elif now > self._context.deadline_at:
             self._expire()
         elif state is AWAITING:
@@ -285,6 +289,18 @@ class Exchange:
             self._cut(Reason.STREAM_STALLED, f"no data for {stall_timeout_s:g} s")
         return min(self._context.deadline_at, now + stall_timeout_s / CHECKS_PER_STALL)
 
+    def _check_tunnel(self, now: float) -> None:
+        """End a tunnel that is idle or too old. Its data is not sent on: a side that reads nothing would prevent it."""
+        limits, tunnel = self._services.limits, self._tunnel
+        reason = ""
+        if now - self._context.received_at > limits.max_tunnel_s:
+            reason = Reason.DEADLINE_PASSED.value
+        elif tunnel is None or tunnel.idle_s(now) <= limits.tunnel_idle_timeout_s:
+            return
+        self._target.drop()
+        self._settle(_OK, reason)
+        self._client.finished(keep_alive=False)
+
     def _expire(self) -> None:
         reason, detail = Reason.DEADLINE_PASSED, "the request's deadline has passed"
         if self._state is STREAMING:
@@ -292,6 +308,27 @@ class Exchange:
         elif self._state is not DONE:
             self._target.drop()
             self._refuse(Refusal(reason, detail))
+
+    # changes of policy
+
+    def readmit(self) -> Refusal | None:
+        """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
+        attempt, services = self._attempt, self._services
+        if self._state is DONE:
+            return None
+        refusal = services.router.readmission.readmit(self._context, attempt.region if attempt is not None else "")
+        if refusal is None:
+            return None
+        if self._state is STREAMING:
+            self._cut(refusal.reason, refusal.detail)
+        elif self._state is TUNNEL:
+            self._target.drop()
+            self._settle(_REVOKED, refusal.reason.value)
+            self._client.abort()
+        else:
+            self._target.drop()
+            self._refuse(refusal)
+        return refusal
 
     # Handler
 
@@ -371,7 +408,7 @@ class Exchange:
             self._response.end()
             # A peer that has to end a response early reports the reason in a trailer.
             trailer = upstream.error_trailer if upstream is not None and self._current.from_peer else b""
-            self._settle(outcome_of_response(self._status, trailer))
+            self._settle(outcome_of_response(self._status, trailer), trailer.decode("latin-1"))
             self._client.finished(keep_alive=self._response.keep_alive)
 
     def on_broken(self, error: UpstreamError) -> None:
@@ -428,7 +465,7 @@ class Exchange:
         """End a response that failed: with an error event if it is an event stream, else by closing the connection."""
         self._target.drop()
         ended = self._response.end_with_error(reason, detail, to_peer=self._context.route_context is not None)
-        self._settle(outcome_of_response(self._status, reason.encode()))
+        self._settle(outcome_of_response(self._status, reason.encode()), reason.value)
         if ended:
             self._client.finished(keep_alive=False)
         else:
@@ -438,7 +475,7 @@ class Exchange:
         """Respond with a refusal; `outcome` None derives it from the reason."""
         status, lines, body = refusal_response(refusal, self._services.rng)
         self._status, self._response.sent_bytes = status, len(body)
-        self._settle(outcome or outcome_of_refusal(refusal.reason))
+        self._settle(outcome or outcome_of_refusal(refusal.reason), refusal.reason.value)
         self._services.recorder.metrics.refused(refusal.reason)
         lines.append(b"x-request-id: %b\r\n" % self._context.request_id.encode())
         self._client.respond(status, lines, body)
@@ -452,8 +489,12 @@ class Exchange:
             self._settle(_OK)
             self._client.finished(keep_alive=False)
 
-    def _settle(self, outcome: RequestOutcome) -> None:
-        """Release everything that is held, then record the outcome. Takes effect once, on every path."""
+    def _settle(self, outcome: RequestOutcome, reason: str = "") -> None:
+        """Release everything that is held, then record the outcome. Takes effect once, on every path.
+
+        Args:
+            reason: why the request was refused or its response ended early; empty for others.
+        """
         state = self._state
         if state is DONE:
             return
@@ -478,8 +519,10 @@ class Exchange:
         received_bytes = self._request.received_bytes if tunnel is None else tunnel.received_bytes
         sent_bytes = response.sent_bytes if tunnel is None else tunnel.sent_bytes
         services.recorder.record(
-            context, attempt, outcome, self._status, received_bytes, sent_bytes, self._first_byte_at, now
+            context, attempt, outcome, self._status, received_bytes, sent_bytes, self._first_byte_at, now, reason
         )
+        if outcome is _REVOKED:
+            services.recorder.metrics.revoked(state.name, reason)
 
 
 _FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})

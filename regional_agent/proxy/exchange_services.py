@@ -7,6 +7,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.admission.retry_budget import RetryBudget
+from penstock.routing.reasons import Refusal
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.response_headers import ResponseHeaders
@@ -21,6 +22,13 @@ class ActiveExchange(Checked, Protocol):
     @property
     def model(self) -> str:
         """The requested model."""
+
+    @property
+    def tenant(self) -> str:
+        """The owner of the request."""
+
+    def readmit(self) -> Refusal | None:
+        """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
 
 
 class ExchangeServices:

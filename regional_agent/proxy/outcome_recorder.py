@@ -43,6 +43,7 @@ class OutcomeRecorder:
         sent_bytes: int,
         first_byte_at: float | None,
         now: float,
+        reason: str = "",
     ) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
 
@@ -50,6 +51,7 @@ class OutcomeRecorder:
             attempt: the last attempt; None where there was none.
             status: 0 where nothing was sent to the client.
             first_byte_at: when the response began, and `now`, are on the agent's monotonic clock (s).
+            reason: why it was refused or ended early; empty for others.
         """
         try:
             server = NO_SERVER
@@ -85,6 +87,7 @@ class OutcomeRecorder:
                     context.route_context.origin if context.route_context is not None else self._region,
                     location.country or "",
                     location.subdivision or "",
+                    reason,
                 )
             )
         except Exception:
@@ -124,6 +127,8 @@ class OutcomeRecorder:
 def outcome_of_response(status: int, failure: bytes) -> RequestOutcome:
     """The outcome of a response that has begun; `failure` is the reason code where it ended early, else empty."""
     if failure:
+        if failure in _REVOCATION_CODES:
+            return RequestOutcome.REVOKED
         return RequestOutcome.TIMEOUT if failure == _DEADLINE_PASSED else RequestOutcome.ENGINE_ERROR
     if status < 400:
         return _OK
@@ -131,9 +136,23 @@ def outcome_of_response(status: int, failure: bytes) -> RequestOutcome:
 
 
 def outcome_of_refusal(reason: Reason) -> RequestOutcome:
-    """The outcome of a request that was refused after an exchange began."""
+    """The outcome of a request that was refused after an exchange began. Only admission refuses for `_REVOCATIONS`, so
+    that a request with one of these reasons was admitted under an earlier policy."""
+    if reason in _REVOCATIONS:
+        return RequestOutcome.REVOKED
     return RequestOutcome.TIMEOUT if reason in _TIMEOUTS else RequestOutcome.REFUSED
 
 
 _DEADLINE_PASSED: Final = Reason.DEADLINE_PASSED.encode()
+_REVOCATIONS: Final = frozenset(
+    {
+        Reason.INVALID_API_KEY,
+        Reason.LOCATION_UNKNOWN,
+        Reason.NO_PERMITTED_REGION,
+        Reason.MISDIRECTED,
+        Reason.RESIDENCY_DENIED,
+    }
+)
+"""Reasons for which a change of policy ends a request."""
+_REVOCATION_CODES: Final = frozenset(reason.encode() for reason in _REVOCATIONS)
 _TIMEOUTS: Final = frozenset({Reason.DEADLINE_PASSED, Reason.ENGINE_TIMEOUT})

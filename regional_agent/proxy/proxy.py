@@ -16,6 +16,7 @@ from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
+from regional_agent.proxy.policy_enforcer import PolicyEnforcer
 from regional_agent.proxy.timer_wheel import SLOT_S
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
@@ -62,16 +63,20 @@ class Proxy:
         self.retry_budget = self._services.retry_budget
         self.active = self._services.active
         """The exchanges in progress."""
-        self._sweeper: asyncio.Task[None] | None = None
+        self._enforcer = PolicyEnforcer(router.readmission, self.active)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start the timer."""
-        self._sweeper = keep_running("deadlines of requests", self._sweep)
+        """Start the timer, and the enforcement of new policies."""
+        self._tasks = [
+            keep_running("deadlines of requests", self._sweep),
+            keep_running("policy of open requests", self._enforcer.run),
+        ]
 
     def stop(self) -> None:
-        """Stop the timer. Exchanges in progress end with their client connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        """Stop what `start` started. Exchanges in progress end with their client connections."""
+        for task in self._tasks:
+            task.cancel()
 
     def handle(self, client: RequestSequence, request: Request, context: RequestContext) -> Exchange:
         """Start the exchange of an admitted request."""

@@ -17,16 +17,16 @@ from penstock.policy.model_versions import WHOLE_PERCENT, session_position, vers
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
 from penstock.routing.cost_estimate import CostEstimator
-from penstock.routing.decision import admit_at_origin
+from penstock.routing.decision import mask_at_origin
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
-from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
+from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept
 from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.routing.classify import RequestFields
-from regional_agent.routing.identify import Keyring
+from regional_agent.routing.identify import Keyring, RevokedKeys
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
@@ -114,6 +114,9 @@ class Admission:
         self._senders: dict[SenderKey, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
         self._trace_ids = _trace_ids(rng)
+        self._residency: dict[tuple[str, str | None, str | None], Mask | Refusal] = {}
+        """The residency masks by tenant and location, for any model."""
+        self._revoked = RevokedKeys()
         self._used = ReplayGuard()
 
     def context_from_client(
@@ -216,7 +219,30 @@ class Admission:
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
-        return accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
+        context = accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
+        if isinstance(context, RouteContext) and self.is_revoked(context, policy):
+            return Refusal(Reason.INVALID_API_KEY, "the API key was revoked")
+        return context
+
+    def is_revoked(self, route_context: RouteContext, policy: Policy) -> bool:
+        """Whether a policy of this agent has revoked the key of a forwarded request."""
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        return self._revoked.has(route_context.key_id, route_context.tenant)
+
+    def refuse_sender(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Return why the policy in force permits no request of a sender in this region; None if it permits some.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
+        tenant = self.tenant_of(request)
+        if isinstance(tenant, Refusal):
+            return tenant
+        policy = self._policy
+        assert policy is not None
+        verdict = self.residency(policy, self._facts(tenant, request, peer_ip))
+        return verdict if isinstance(verdict, Refusal) else None
 
     def tenant_of(self, request: Request) -> Tenant | Refusal:
         """Return the tenant of a request by its key, or the refusal if the key matches none."""
@@ -253,27 +279,27 @@ class Admission:
         masks = self._masks_of(facts)
         mask = masks.get(model)
         if mask is None:
-            mask = admit_at_origin(policy, self._region, model, facts)
-            if model in policy.models:
-                masks[model] = mask
+            if model not in policy.models:
+                return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
+            mask = masks[model] = self.residency(policy, facts)
         return mask
 
-    def admit_anew(self, context: RequestContext) -> Refusal | None:
-        """Admit a request again under the current policy, after a policy change while it waited or was tried."""
-        policy = self._config.policy
-        if policy is None:
-            return None
-        if context.route_context is None:
-            verdict = self.admit(policy, context.model, context.facts)
-            if isinstance(verdict, Refusal):
-                return verdict
-            context.admitted = verdict
-        else:
-            refusal = refuse_here(policy, context.facts, self._region)
-            if refusal is not None:
-                return refusal
-        context.policy = policy
-        return None
+    def residency(self, policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for any model. Cached while the policy is in force.
+
+        Args:
+            facts: with the data class that `policy` assigns to the tenant.
+        """
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        location = facts.location
+        key = (facts.tenant, location.country, location.subdivision)
+        verdict = self._residency.get(key)
+        if verdict is None:
+            if len(self._residency) >= MAX_ADMITTED:
+                self._residency.clear()
+            verdict = self._residency[key] = mask_at_origin(policy, self._region, facts)
+        return verdict
 
     def count_demand(self, model: str, permitted: ResidencyClass) -> None:
         """Count a client's request as demand for `model`."""
@@ -293,8 +319,10 @@ class Admission:
     def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
         self._policy, self._keyring = policy, Keyring(policy)
+        self._revoked.use(policy)
         self._senders.clear()
         self._masks.clear()
+        self._residency.clear()
 
     def _identify(self, request: Request, key: SenderKey) -> Sender | Refusal:
         """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
@@ -302,15 +330,21 @@ class Admission:
         tenant = self._keyring.identify(authorization)
         if isinstance(tenant, Refusal):
             return tenant
-        location_headers = request.every(self._location_header) if location_header is not None else ()
-        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)
-        facts = RequestFacts(tenant.name, tenant.data_class, location)
+        facts = self._facts(tenant, request, peer_ip)
         sender = Sender(tenant, facts, self._masks_of(facts))
         if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
             if len(self._senders) >= MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
             self._senders[key] = sender
         return sender
+
+    def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
+        """Locate the client of a request."""
+        location_headers = request.every(self._location_header)
+        if location_headers and not self._locator.trusts(peer_ip):
+            location_headers = []
+        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)
+        return RequestFacts(tenant.name, tenant.data_class, location)
 
     def _masks_of(self, facts: RequestFacts) -> Masks:
         location = facts.location

@@ -1,4 +1,4 @@
-"""Step 1 of the request path: identifies the tenant by the API key."""
+"""Step 1 of the request path: identifies the tenant by the API key, and detects keys that were revoked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from penstock.policy.policy import Policy, Tenant
 from penstock.routing.reasons import Reason, Refusal
 
 MAX_KEY_BYTES = 512
+
+KEY_ID_CHARS = 16
+"""Hexadecimal digits of a key's SHA-256 that identify it between agents: 64 bits."""
+
+MAX_REVOKED = 65_536
+"""Revoked keys that are kept; the oldest are dropped first."""
 
 MAX_CACHED_HEADERS = 1024
 """Authorization headers whose tenant is cached. A full cache is cleared."""
@@ -52,3 +58,47 @@ class Keyring:
             self._cached.clear()
         self._cached[authorization] = tenant
         return tenant
+
+
+class RevokedKeys:
+    """The keys that an earlier policy assigned to a tenant and the policy in force does not.
+
+    For requests that another region's agent has identified and forwarded. A key that no policy of this agent ever had
+    is not revoked: the other region may have a newer policy.
+    """
+
+    __slots__ = ("_revoked", "_valid")
+
+    def __init__(self) -> None:
+        """Without a policy, no key is revoked."""
+        self._valid: frozenset[tuple[str, str]] = frozenset()
+        self._revoked: dict[tuple[str, str], None] = {}
+
+    def use(self, policy: Policy) -> None:
+        """Replace the policy in force."""
+        before, self._valid = self._valid, _identities(policy)
+        for identity in before - self._valid:
+            self._revoked[identity] = None
+        for identity in self._valid & self._revoked.keys():
+            del self._revoked[identity]
+        while len(self._revoked) > MAX_REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+
+    def has(self, key_id: str, tenant: str) -> bool:
+        """Whether a key (see `key_id`) of a tenant was revoked; an empty one is anonymous access as this tenant."""
+        return (key_id, tenant) in self._revoked
+
+
+def key_id(authorization: bytes | None) -> str:
+    """Identifies the key of an `Authorization: Bearer` value to other agents; empty without one."""
+    key = (authorization or b"").partition(b" ")[2].strip()
+    return sha256(key).hexdigest()[:KEY_ID_CHARS] if key else ""
+
+
+def _identities(policy: Policy) -> frozenset[tuple[str, str]]:
+    identities = {
+        (digest[:KEY_ID_CHARS], tenant.name) for tenant in policy.tenants.values() for digest in tenant.key_digests
+    }
+    if policy.anonymous_tenant:
+        identities.add(("", policy.anonymous_tenant))
+    return frozenset(identities)

@@ -27,7 +27,9 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
+from regional_agent.routing.identify import key_id
 from regional_agent.routing.model_name import replace_model
+from regional_agent.routing.readmission import Readmission
 from regional_agent.routing.request_context import NO_NAMES, RequestContext
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import RequestKind
@@ -68,12 +70,13 @@ class Router:
             shared_load: the reservations on the endpoints, by all agents of the region.
             queue: holds requests that wait for capacity.
             peers: health, waits and spill credits of the other regions.
-            admission: admits requests, and admits them again after a policy change.
+            admission: admits requests.
             chooser: selects an endpoint of this region.
             clock: monotonic, in seconds.
         """
         self.region = region
         self.admission = admission
+        self.readmission = Readmission(region, config, admission)
         self.chooser = chooser
         self._config = config
         self._endpoints = endpoints
@@ -109,7 +112,7 @@ class Router:
             in_turn: the request is at the head of the admission queue, so no waiting request comes before it.
         """
         if context.policy is not self._config.policy:
-            refusal = self.admission.admit_anew(context)
+            refusal = self.readmission.readmit(context)
             if refusal is not None:
                 return refusal
         if context.attempts >= MAX_ATTEMPTS:
@@ -317,6 +320,7 @@ class Router:
             deadline_at=wall + context.deadline_at - now,
             queue_s=max(0.0, context.received_at + context.max_wait_s - now),
             traceparent=context.traceparent,
+            key_id=key_id(request.header(b"authorization")),
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )

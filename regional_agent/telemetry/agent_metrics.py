@@ -83,6 +83,8 @@ class RequestOutcome(StrEnum):
     """Admitted, but no region could serve it. Requests that are not admitted are counted in `refusals` only."""
     TIMEOUT = "timeout"
     """The deadline expired before the end of the response."""
+    REVOKED = "revoked"
+    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
 
 
 class QueueOutcome(StrEnum):
@@ -132,6 +134,11 @@ class AgentMetrics:
         self._forwarded_residency_refusals = self._counter(
             "forwarded_residency_refusals",
             "Forwarded requests rejected because their residency class forbids this region; normally 0.",
+        )
+        self._revocations = self._counter(
+            "revocations",
+            "Open requests ended because a new policy no longer permits them, by state of the request and reason.",
+            ("state", "reason"),
         )
         self._requests_in_flight = self._gauge(
             "requests_in_flight", "Requests in progress in this agent, by model.", ("model",)
@@ -294,6 +301,10 @@ class AgentMetrics:
     def retried(self, reason: RetryReason) -> None:
         """Count one retry of a request that had not started."""
         self._retries.labels(reason.value).inc()
+
+    def revoked(self, state: str, reason: str) -> None:
+        """Count one open request that a new policy ended; `state` is that of its exchange, `reason` a Reason."""
+        self._revocations.labels(state, reason).inc()
 
     def forwarded_residency_refused(self) -> None:
         """Count one forwarded request whose residency class does not permit this region."""

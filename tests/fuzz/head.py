@@ -87,6 +87,10 @@ class Application:
         """Accepts every head."""
         return AdmittedHead("t")
 
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Refuses no body."""
+        return None
+
     def release_head(self, admitted: AdmittedHead) -> None:
         """Holds nothing for a head."""
 

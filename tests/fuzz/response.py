@@ -69,6 +69,10 @@ class Relay:
         """Accepts every head."""
         return AdmittedHead("t")
 
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Refuses no body."""
+        return None
+
     def release_head(self, admitted: AdmittedHead) -> None:
         """Holds nothing for a head."""
 

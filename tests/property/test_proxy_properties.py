@@ -80,6 +80,9 @@ class Repeater:
     def release_head(self, admitted: AdmittedHead) -> None:
         pass
 
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        return None
+
     def can_start_early(self, request: Request) -> bool:
         return False
 

@@ -1,0 +1,83 @@
+"""Ends open requests that a new policy no longer permits: queued, awaiting a response, streams, uploads and tunnels.
+
+The requests are evaluated in slices of a few milliseconds, between which the event loop serves other requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from penstock.policy.policy import Policy
+from penstock.routing.reasons import Refusal
+from regional_agent.background_tasks import sleep_until_tick
+from regional_agent.proxy.exchange_services import ActiveExchange
+from regional_agent.proxy.timer_wheel import SLOT_S
+from regional_agent.routing.readmission import Readmission
+
+SLICE_S: Final = 0.005
+"""Time (s) for which the event loop is occupied at once."""
+
+MAX_LOGGED: Final = 20
+"""Tenants and reasons that a log line contains; the access log has every request."""
+
+log = structlog.get_logger()
+
+
+class PolicyEnforcer:
+    """Evaluates all open requests after each change of policy."""
+
+    def __init__(self, readmission: Readmission, active: Iterable[ActiveExchange]) -> None:
+        """Enforce the policy in force on the exchanges in progress, `active`."""
+        self._readmission = readmission
+        self._active = active
+        self._enforced: Policy | None = None
+
+    async def run(self) -> None:
+        """Wait for changes of policy, and enforce each."""
+        while True:
+            await sleep_until_tick(SLOT_S)
+            policy = self._readmission.policy
+            if policy is not None and policy is not self._enforced:
+                await self._enforce(policy)
+                self._enforced = policy
+
+    async def _enforce(self, policy: Policy) -> None:
+        """Evaluate every open request. Those that start meanwhile are admitted under the policy in force."""
+        ended: Counter[tuple[str, str]] = Counter()
+        clock = time.perf_counter
+        slice_end = clock() + SLICE_S
+        remaining = list(self._active)
+        while remaining:
+            # The list drops its reference: freeing thousands of ended exchanges at once takes tens of milliseconds.
+            exchange = remaining.pop()
+            refusal = _readmit(exchange)
+            if refusal is not None:
+                ended[exchange.tenant, refusal.reason.value] += 1
+            if clock() >= slice_end:
+                await asyncio.sleep(0)
+                slice_end = clock() + SLICE_S
+        if ended:
+            log.warning(
+                "open requests ended: the new policy does not permit them",
+                policy=policy.digest()[:12],
+                requests=ended.total(),
+                by_tenant_and_reason=[
+                    {"tenant": tenant, "reason": reason, "requests": requests}
+                    for (tenant, reason), requests in ended.most_common(MAX_LOGGED)
+                ],
+            )
+
+
+def _readmit(exchange: ActiveExchange) -> Refusal | None:
+    try:
+        return exchange.readmit()
+    except Exception:
+        # A defect that concerns one request must not exempt the others.
+        log.exception("a policy could not be enforced on an open request", tenant=exchange.tenant)
+        return None

@@ -1,0 +1,87 @@
+"""Admits open requests again after a change of policy: their key, their residency, and the region that serves them.
+
+Under one policy the result depends only on the key, the location, the model and the serving region. The expensive part,
+the residency rules, is evaluated once for each tenant and location.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.policy.policy import Policy
+from penstock.policy.residency import RequestFacts
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire.route_context import refuse_here
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.routing.admission import MAX_ADMITTED, Admission
+from regional_agent.routing.request_context import RequestContext
+
+
+class Readmission:
+    """Evaluates the policy in force for requests that were admitted under an earlier one."""
+
+    def __init__(self, region: str, config: ActiveConfig, admission: Admission) -> None:
+        """Create the readmission of requests that an agent of `region` has admitted."""
+        self._region = region
+        self._config = config
+        self._admission = admission
+        self._policy: Policy | None = None
+        """The policy under which `_forwarded` was evaluated."""
+        self._forwarded: dict[RequestFacts, Refusal | None] = {}
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force."""
+        return self._config.policy
+
+    def readmit(self, context: RequestContext, server: str = "") -> Refusal | None:
+        """Admit a request under the policy in force; returns the refusal if the policy no longer permits the request.
+
+        A request that has an attempt may complete although its model was removed from the policy.
+
+        Args:
+            server: the region that serves the request; empty while the request has no attempt.
+        """
+        policy = self._config.policy
+        if policy is None or policy is context.policy:
+            return None
+        if context.route_context is None:
+            refusal = self._readmit_from_client(context, server, policy)
+        elif self._admission.is_revoked(context.route_context, policy):
+            refusal = Refusal(Reason.INVALID_API_KEY, _REVOKED)
+        else:
+            refusal = self._refuse_forwarded(context.facts, policy)
+        if refusal is None:
+            context.policy = policy
+        return refusal
+
+    def _readmit_from_client(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
+        tenant = self._admission.tenant_of(context.request)
+        if isinstance(tenant, Refusal):
+            return tenant
+        facts = context.facts
+        if tenant.name != facts.tenant:
+            return Refusal(Reason.INVALID_API_KEY, _REVOKED)
+        if tenant.data_class != facts.data_class:
+            facts = context.facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
+        admission = self._admission
+        verdict = admission.residency(policy, facts) if server else admission.admit(policy, context.model, facts)
+        if isinstance(verdict, Refusal):
+            return verdict
+        if server and server not in verdict.permitted.regions:
+            return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
+        context.admitted = verdict
+        return None
+
+    def _refuse_forwarded(self, facts: RequestFacts, policy: Policy) -> Refusal | None:
+        """Why this region may not serve a forwarded request. Cached while the policy is in force."""
+        forwarded = self._forwarded
+        if policy is not self._policy or len(forwarded) >= MAX_ADMITTED:
+            self._policy, forwarded = policy, {}
+            self._forwarded = forwarded
+        if facts not in forwarded:
+            forwarded[facts] = refuse_here(policy, facts, self._region)
+        return forwarded[facts]
+
+
+_REVOKED: Final = "the API key was revoked"

@@ -1,0 +1,274 @@
+"""A new policy ends every open request that it does not permit, at the origin and at the serving region."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.geography import Location
+from penstock.policy.policy import Policy, ResidencyRule
+from regional_agent.http.limits import Limits
+from regional_agent.proxy.access_log import AccessLog
+from tests.support.agents import Agent, agent
+from tests.support.chats import BODY, answers, answers_after, ask, code, full, says_nothing, streams_forever
+from tests.support.planet import EU_ONLY, MODEL, plan, policy
+from tests.support.sockets import RawClient, engine, post
+from tests.support.tunnels import UPGRADE, echoing
+from tests.support.uploads import LIMITS, TRANSCRIPTIONS, taker, upload_head
+from tests.support.wait import until
+
+KEY = "Authorization: Bearer red"
+NOT_HERE = ResidencyRule("not here", deny=frozenset({"eu-de"}))
+NOT_IN_MADRID = ResidencyRule("not in Madrid", deny=frozenset({"eu-es"}))
+
+
+def with_key(*rules: ResidencyRule, key: str = "red", data_class: str = "open") -> Policy:
+    """The test fleet's policy, in which the tenant `open` has one key."""
+    base = policy(*rules)
+    tenant = replace(base.tenants["open"], key_digests=(sha256(key.encode()).hexdigest(),), data_class=data_class)
+    return replace(base, tenants=base.tenants | {"open": tenant})
+
+
+CHANGES = pytest.mark.parametrize(
+    ("change", "reason"),
+    [(with_key(key="blue"), "invalid_api_key"), (with_key(NOT_HERE), "misdirected")],
+    ids=["key revoked", "region forbidden"],
+)
+
+
+def revocations(one: Agent) -> dict[tuple[str, str], float]:
+    """`revocations_total` by state and reason."""
+    return {
+        (sample.labels["state"], sample.labels["reason"]): sample.value
+        for family in one.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "penstock_agent_revocations_total"
+    }
+
+
+async def ended(one: Agent, state: str, reason: str) -> None:
+    """Wait until the new policy has ended the only request, and nothing is held."""
+    await until(lambda: one.held() == one.waiting() == 0)
+    assert revocations(one) == {(state, reason): 1.0}
+    assert one.counted() == {"revoked": 1.0}
+
+
+@CHANGES
+async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: Policy, reason: str) -> None:
+    log = AccessLog(tmp_path / "access.log", 0.0, Random(1))
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+        one.config.policy = with_key()
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY, KEY))
+        await client.head()
+        assert await client.chunk() == b"data: 1\n\n"
+        one.config.policy = change
+        assert code((await client.chunk()).removeprefix(b"data: ")) == reason
+        await gpu.closed_by_client.wait()
+        await ended(one, "streaming", reason)
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["outcome"], line["reason"], line["tenant"]) == ("revoked", reason, "open")
+
+
+@CHANGES
+async def test_a_tunnel_is_closed_on_both_sides(tmp_path: Path, change: Policy, reason: str) -> None:
+    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
+        one.config.policy = with_key()
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + KEY.encode() + b"\r\n\r\n")
+        await client.head()
+        assert await client.reader.readexactly(5) == b"hello"
+        one.config.policy = change
+        assert await client.closed()
+        await ended(one, "tunnel", reason)
+
+
+@CHANGES
+async def test_a_queued_request_is_refused(tmp_path: Path, change: Policy, reason: str) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
+        one.config.policy = replace(with_key(), anonymous_tenant="personal")
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY, KEY))
+        await until(lambda: one.waiting() == 1)
+        one.config.policy = change
+        assert code((await client.answer()).body) == reason
+        assert revocations(one).keys() & {("queued", reason), ("selecting", reason)}
+
+
+@CHANGES
+async def test_a_request_without_a_response_yet_is_refused(tmp_path: Path, change: Policy, reason: str) -> None:
+    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address]) as one:
+        one.config.policy = with_key()
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY, KEY))
+        await until(lambda: bool(gpu.heard))
+        one.config.policy = change
+        assert code((await client.answer()).body) == reason
+        await gpu.closed_by_client.wait()
+        await ended(one, "awaiting", reason)
+
+
+@CHANGES
+async def test_an_upload_that_an_engine_reads_ends(tmp_path: Path, change: Policy, reason: str) -> None:
+    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+        one.config.policy = with_key()
+        gpu.read_on.set()
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(64 << 20, KEY, f"x-model: {MODEL}", "content-type: audio/wav") + b"x" * (1 << 20))
+        await until(lambda: gpu.body_bytes == 1 << 20)
+        one.config.policy = change
+        assert code((await client.answer()).body) == reason
+        await ended(one, "awaiting", reason)
+        assert one.listener.state.bodies.bytes_kept == 0
+
+
+@CHANGES
+@pytest.mark.parametrize("path", ["/v1/chat/completions", TRANSCRIPTIONS])
+async def test_a_body_that_still_arrives_is_not_read_to_its_end(
+    tmp_path: Path, change: Policy, reason: str, path: str
+) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+        one.config.policy = with_key()
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(200_000, KEY, path=path) + b"x" * 100_000)
+        await until(lambda: one.listener.state.bodies.bytes_kept > 0)
+        one.config.policy = change
+        assert code((await client.answer()).body) == reason
+        assert not gpu.heard
+        assert one.listener.state.bodies.bytes_kept == 0
+
+
+async def test_a_request_in_a_region_that_is_now_forbidden_ends_at_its_origin(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(streams_forever) as far,
+        agent(tmp_path / "es", [far.address], region="eu-es") as server,
+        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        client = await RawClient.connect(origin.traffic)
+        client.say(post(BODY))
+        await client.head()
+        await client.chunk()
+        origin.config.policy = replace(policy(NOT_IN_MADRID), anonymous_tenant="open")
+        assert code((await client.chunk()).removeprefix(b"data: ")) == "residency_denied"
+        await until(lambda: server.held() == 0)
+        await ended(origin, "streaming", "residency_denied")
+        assert server.counted() == {"cancelled": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(with_key(key="blue"), "invalid_api_key"), (with_key(NOT_IN_MADRID), "residency_denied")],
+    ids=["key revoked", "region forbidden"],
+)
+async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
+    tmp_path: Path, change: Policy, reason: str
+) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(streams_forever) as far,
+        engine(answers) as near,
+        agent(tmp_path / "es", [far.address], region="eu-es") as server,
+        agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        server.config.policy = origin.config.policy = with_key()
+        client = await RawClient.connect(origin.traffic)
+        client.say(post(BODY, KEY))
+        await client.head()
+        await client.chunk()
+        server.config.policy = change
+        assert code((await client.chunk()).removeprefix(b"data: ")) == reason
+        await ended(server, "streaming", reason)
+        await until(lambda: origin.counted() == {"revoked": 1.0})
+        status, headers, _ = await ask(origin, KEY)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de"), "the serving region refuses later ones"
+        assert len(far.heard) == 1
+
+
+async def test_what_a_new_policy_permits_goes_on(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
+        one.endpoints.pool(MODEL).prior_s = 0.1
+        one.endpoints.pool(MODEL).recount()
+        one.config.policy = with_key()
+        running, waiting = [asyncio.create_task(ask(one, KEY)) for _ in range(2)]
+        await until(lambda: one.waiting() == 1)
+        one.config.policy = with_key(NOT_IN_MADRID)
+        await until(lambda: all(entry._context.policy is one.config.policy for entry in contexts(one)))
+        release.set()
+        assert {(await running).status, (await waiting).status} == {200}
+        assert revocations(one) == {}
+
+
+async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
+        one.config.policy = with_key()
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY, KEY))
+        await client.head()
+        one.config.policy = replace(with_key(), models={})
+        await until(lambda: all(entry._context.policy is one.config.policy for entry in contexts(one)))
+        assert one.held() == 1
+        client.close()
+
+
+async def test_a_tenant_with_a_new_data_class_is_held_to_its_rules_at_once(tmp_path: Path) -> None:
+    """Whatever is evaluated for a request admitted earlier must not serve new ones under the data class of then."""
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, region="us-east") as (one, _):
+        one.config.policy = replace(with_key(EU_ONLY), anonymous_tenant="open")
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY, KEY))
+        await until(lambda: one.waiting() == 1)
+        one.config.policy = with_key(EU_ONLY, data_class="personal")
+        one.queue.room_appeared()
+        assert code((await client.answer()).body) == "misdirected"
+        assert code((await ask(one, KEY)).body) == "misdirected"
+
+
+async def test_the_serving_region_applies_its_own_data_class(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
+    async with (
+        engine(answers) as far,
+        engine(answers) as near,
+        agent(tmp_path / "us", [far.address], region="us-east") as server,
+        agent(tmp_path / "de", [near.address], plan=away, peers={"us-east": server.peer}) as origin,
+    ):
+        origin.config.policy = with_key()
+        origin.location = Location("DE")
+        server.config.policy = with_key(EU_ONLY, data_class="personal")
+        assert (await ask(origin, KEY)).headers["x-penstock-region"] == "eu-de"
+        assert not far.heard
+
+
+async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
+    limits = Limits(max_tunnel_s=0.5, idle_linger_s=0.0)
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with echoing() as (address, _), agent(tmp_path, [address], limits=limits, access_log=log) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"\r\n")
+        await client.head()
+
+        async def talk() -> None:
+            while True:
+                client.say(b"x")
+                await client.reader.readexactly(1)
+
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            async with asyncio.timeout(30.0):
+                await talk()
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"ok": 1.0}
+    log.close()
+    assert json.loads((tmp_path / "access.log").read_text())["reason"] == "deadline_passed"
+
+
+def contexts(one: Agent) -> list[Any]:
+    return list(one.proxy.active)
