@@ -171,7 +171,8 @@ class AgentSettings(BaseSettings):
     locations are unknown."""
     identity_dir: Path
     """Directory with the certificate of this agent (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue` writes
-    it; reloaded when it changes. Agents of other regions are served, and connected to, with this certificate."""
+    it; reloaded when it changes. Agents of other regions are served, and connected to, with this certificate. With
+    `REDIS_URL` also `region.key`, the key that the region's agents share, which is read at start."""
     state_dir: Path
     """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
     missing."""

@@ -10,7 +10,6 @@ alive from the loads themselves, and delete the fields that they reject.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -31,27 +30,26 @@ MAX_LOAD_BYTES = 1 << 20
 MAX_REPLY_BYTES = 4 << 20
 """Maximum size of the loads that one exchange reads and decodes on the event loop."""
 
-EXCHANGE = """
+EXCHANGE = f"""
 local key, own_field, load, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local max_fields, max_field_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local max_load_bytes, bytes_left = tonumber(ARGV[6]), tonumber(ARGV[7])
+local bytes_left = {MAX_REPLY_BYTES}
 
 local kind = redis.call('TYPE', key).ok
-if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > max_fields) then
+if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > {MAX_AGENTS}) then
   redis.call('DEL', key)
 end
-for i = 8, #ARGV do
+for i = 4, #ARGV do
   redis.call('HDEL', key, ARGV[i])
 end
 redis.call('HSET', key, own_field, load)
 redis.call('PEXPIRE', key, lease_ms)
 
 local stored = redis.call('HGETALL', key)
-local reply, omitted = {0}, 0
+local reply, omitted = {{0}}, 0
 for i = 1, #stored, 2 do
   local field, value = stored[i], stored[i + 1]
   if field ~= own_field then
-    if #field > max_field_bytes or #value > max_load_bytes then
+    if #field > {MAX_FIELD_BYTES} or #value > {MAX_LOAD_BYTES} then
       redis.call('HDEL', key, field)
     elseif #value > bytes_left then
       omitted = omitted + 1
@@ -65,8 +63,7 @@ end
 reply[1] = omitted
 return reply
 """
-"""KEYS: the region's hash. ARGV: field of this agent, its load, lifetime of the hash (ms), MAX_AGENTS, MAX_FIELD_BYTES,
-MAX_LOAD_BYTES, MAX_REPLY_BYTES, fields to delete.
+"""KEYS: the region's hash. ARGV: field of this agent, its load, lifetime of the hash (ms), fields to delete.
 
 Returns the number of loads that did not fit in the reply, followed by field and load of each other agent.
 """
@@ -75,21 +72,6 @@ Returns the number of loads that did not fit in the reply, followed by field and
 def loads_key(region: str) -> str:
     """The key of the loads of a region's agents."""
     return f"penstock:v1:{{{region}}}:loads"
-
-
-def exchange_args(
-    field: str, load: bytes, lease_s: float, rejected: Sequence[bytes] = ()
-) -> tuple[bytes | str | int, ...]:
-    """The arguments of EXCHANGE.
-
-    Args:
-        field: of this agent.
-        load: to publish; at most MAX_LOAD_BYTES.
-        lease_s: time (s) after the last exchange of any agent after which Redis deletes everything.
-        rejected: fields to delete.
-    """
-    limits = (MAX_AGENTS, MAX_FIELD_BYTES, MAX_LOAD_BYTES, MAX_REPLY_BYTES)
-    return (field, load, int(lease_s * 1000), *limits, *rejected)
 
 
 class RedisScript:

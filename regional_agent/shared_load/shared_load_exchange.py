@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 
 import structlog
-from msgspec import DecodeError, structs
+from msgspec import DecodeError
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
@@ -18,7 +18,7 @@ from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisScript, exchange_args, loads_key
+from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 
 MIN_INTERVAL_S = 0.01
@@ -78,7 +78,11 @@ class SharedLoadExchange:
         self._region_key = RegionKey(region_key, region)
         self._key = loads_key(region)
         self._rng = rng
-        self._published = PublishedLoad(agent, epoch, 0)
+        self._agent = agent
+        self._epoch = epoch
+        self._field = PublishedLoad(agent, epoch, 0).field
+        self._number = 0
+        """Of the last load that was published."""
         self._rejected: list[bytes] = []
         """Fields to delete with the next exchange."""
         self._down_reason = ""
@@ -122,14 +126,13 @@ class SharedLoadExchange:
 
     async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
         began_at = time.monotonic()
-        self._published = load = structs.replace(
-            self._published, number=self._published.number + 1, loads=loads, waiting=dict(queues)
-        )
+        self._number += 1
+        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues))
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))
         async with asyncio.timeout(2 * TIMEOUT_S):
-            reply = await self._redis.run((self._key,), exchange_args(load.field, sealed, LEASE_S, self._rejected))
+            reply = await self._redis.run((self._key,), (self._field, sealed, int(LEASE_S * 1000), *self._rejected))
         if not isinstance(reply, list) or len(reply) % 2 != 1:
             raise RedisError("the reply is not that of the script")
         omitted, *entries = reply

@@ -43,7 +43,7 @@ from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
 from regional_agent.shared_load.published_load import PublishedLoad, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, RedisScript, exchange_args, loads_key
+from regional_agent.shared_load.redis_script import EXCHANGE, RedisScript, loads_key
 from regional_agent.shared_load.shared_load_exchange import TIMEOUT_S
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -134,7 +134,7 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
             if (load := endpoint.local_load).requests
         }
         own = PublishedLoad(agent, 1, 1, loads)
-        _, *others = await client.run((loads_key(AWAITED),), exchange_args(own.field, seal_load(own, key), 60.0))
+        _, *others = await client.run((loads_key(AWAITED),), (own.field, seal_load(own, key), 60_000))
         for sealed in others[1::2]:
             open_load(sealed, key)
 
