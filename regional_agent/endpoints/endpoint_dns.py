@@ -20,7 +20,7 @@ import structlog
 
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.upstream.address import Address, is_host
+from regional_agent.upstream.address import Address, is_host, without_reserved
 
 RESOLVE_S = 5.0
 """Interval (s) between two queries of one name; the default TTL of Kubernetes' cluster DNS."""
@@ -156,7 +156,7 @@ class DnsResolver:
             return False
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                addresses = _of_one_family(await self._resolve(host))
+                addresses = _of_one_family(without_reserved(host, await self._resolve(host)))
         except TimeoutError:
             return self._failed(host, answer, f"no answer within {TIMEOUT_S:g} s")
         except (OSError, UnicodeError) as error:

@@ -14,7 +14,6 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from math import inf
 from pathlib import Path
 from stat import S_ISREG
@@ -29,6 +28,7 @@ from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, Inval
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.proxy.error_responses import error_body
+from regional_agent.upstream.address import is_reserved
 
 PATH = b"/v1/endpoints"
 
@@ -261,20 +261,11 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
     for field in ("url", "models", "slots"):
         if field not in given:
             raise _BadField(field, "missing; add it")
-    if _is_reserved(values["address"].host):
-        raise _BadField("url", "an unspecified, multicast or link-local address; use the engine's own address")
+    if is_reserved(values["address"].host):
+        raise _BadField(
+            "url", "an unspecified, multicast, link-local or metadata address; use the engine's own address"
+        )
     return values, ttl_s
-
-
-def _is_reserved(host: str) -> bool:
-    """Whether an address is unspecified, multicast or link-local. Cloud metadata services use link-local addresses."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    return address.is_unspecified or address.is_multicast or address.is_link_local
 
 
 def _object(body: bytes) -> dict[str, Any]:

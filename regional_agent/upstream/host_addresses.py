@@ -2,7 +2,7 @@
 
 A name is resolved again when its addresses are some seconds old, and a connection waits for the new result only briefly
 while old addresses exist: a slow, unreachable or misconfigured resolver does not stop traffic to a server that has not
-moved.
+moved. Link-local and metadata addresses are used only if they are configured as such, not if a name resolves to them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 
 import msgspec
+
+from regional_agent.upstream.address import without_reserved
 
 FRESH_S = 5.0
 """Addresses younger than this (s) are used without a new look-up; endpoint discovery polls DNS at the same rate."""
@@ -70,7 +72,7 @@ class HostAddresses:
 
     async def _look_up(self, host: str, entry: _Entry) -> None:
         try:
-            addresses = await self._resolve(host)
+            addresses = without_reserved(host, await self._resolve(host))
             if not addresses:
                 raise OSError("the host has no address")
         except (OSError, ValueError) as error:

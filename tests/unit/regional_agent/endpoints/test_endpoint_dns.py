@@ -7,6 +7,7 @@ import pytest
 from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.host_addresses import HostAddresses
 
 
 def entry(name: str = "gpus") -> DnsEntry:
@@ -80,3 +81,27 @@ async def test_prefers_ipv4_if_a_host_has_both_families(answer: list[str], taken
     dns.expanded([entry()])
     assert await dns.resolve(["engines.test"])
     assert dns.status()["engines.test"]["addresses"] == taken
+
+
+@pytest.mark.parametrize(
+    "reserved",
+    ["169.254.169.254", "fe80::1", "fe80::1%eth0", "::ffff:169.254.169.254", "0.0.0.0", "224.0.0.1", "fd00:ec2::254"],
+)
+async def test_names_do_not_lead_to_link_local_and_metadata_addresses(reserved: str) -> None:
+    addresses = ["10.0.0.1", reserved]
+
+    async def resolve(host: str) -> Sequence[str]:
+        return addresses
+
+    dns, hosts = DnsResolver(Random(1), lambda: None, resolve), HostAddresses(resolve)
+    dns.expanded([entry()])
+    assert await dns.resolve(["engines.test"])
+    assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
+    assert list(await hosts.of("engines.test")) == ["10.0.0.1"]
+    addresses = [reserved]
+    assert not await dns.resolve(["engines.test"])
+    assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
+    assert "link-local" in dns.answers["engines.test"].problem
+    with pytest.raises(OSError, match="link-local"):
+        await HostAddresses(resolve).of("engines.test")
+    assert list(await hosts.of(reserved.partition("%")[0])) == [reserved.partition("%")[0]], "configured as such"
