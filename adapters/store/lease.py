@@ -89,8 +89,10 @@ class Registration:
         """One step towards a key that is registered and has its whole time to live."""
         if self._lease_id:
             await self._store.keep_alive(self._lease_id)
-            if self.registered and await self._store.get(self._key) is None:
-                # The lease is valid and the key is gone: an older holder overwrote the key, and its lease then ended.
+            found = await self._store.get(self._key) if self.registered else None
+            if self.registered and (found is None or not found.value):
+                # The lease is valid and the key is gone, or its value is not authentic: an older holder overwrote the
+                # key and its lease then ended, or another writer did.
                 self.registered = False
         else:
             self._lease_id = await self._store.grant_lease(self._ttl_s)

@@ -124,8 +124,8 @@ class AgentDirectory:
             if not _is_address(member.peer_url):
                 raise CodecError(f"{member.peer_url!r} is not an address")
         except CodecError as error:
+            # The last good registration is kept: the agent writes it again soon.
             log.warning("agent registration ignored", key=change.key, reason=str(error))
-            self._members.pop(change.key, None)
             return
         if not self._usable([member.peer_url], member.region):
             log.warning(

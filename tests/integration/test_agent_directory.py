@@ -108,6 +108,17 @@ async def test_an_agent_with_an_unencrypted_address_counts_but_is_sent_nothing(t
         await directory.stop()
 
 
+async def test_a_registration_outlives_what_is_written_over_it(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store)
+    await register(store, member("there", "a", 1))
+    await until(lambda: ports(directory, "there") == {1})
+    await store.commit((), (Put(keys.agent("there", "a"), b""),))
+    await register(store, member("there", "b", 2))
+    await until(lambda: 2 in ports(directory, "there"))
+    assert ports(directory, "there") == {1, 2}
+
+
 async def test_the_number_of_agents_probed_is_bounded(start: Start) -> None:
     store = MemoryStore()
     directory = start(store)

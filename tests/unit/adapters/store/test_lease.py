@@ -9,6 +9,7 @@ import pytest
 from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
 from adapters.store.lease import Registration
 from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import UNAUTHENTIC
 from tests.support.running import running
 from tests.support.stores import SetClock
 from tests.support.unsteady_store import NoWait
@@ -70,6 +71,22 @@ async def test_lost_lease_is_made_again() -> None:
         assert batch[0].now.value == b"me"
         assert batch[0].now.lease_id != before.lease_id
         await batches.aclose()
+
+
+async def test_an_overwritten_key_is_made_again_unless_its_new_value_is_authentic() -> None:
+    store = MemoryStore()
+    async with running(registration(store)) as mine:
+        await registered(mine)
+        await store.commit((), (Put("/agents/a", UNAUTHENTIC),))
+
+        async def value() -> bytes | None:
+            item = await store.get("/agents/a")
+            return item.value if item is not None and item.value else None
+
+        assert await found(value) == b"me"
+        await store.commit((), (Put("/agents/a", b"successor"),))
+        await asyncio.sleep(1.0)
+        assert await value() == b"successor"
 
 
 async def test_failed_writes_are_tried_again_under_the_same_lease() -> None:

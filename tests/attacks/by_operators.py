@@ -1,0 +1,132 @@
+"""Attacks by the holder of a viewer's API key, and the replacement of a file that processes use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import httpx
+
+from adapters.store import keys
+from tests.attacks.fleet import VIEWERS, Fleet
+from tests.attacks.suite import attack, expect
+from tests.support.control_planes import OPERATOR
+
+VALIDATED_S = 20.0
+SLOWEST_S = 3.0
+"""Longest time (s) of another caller's request meanwhile. Long, because the machine may be busy."""
+
+
+def viewer(number: int) -> dict[str, str]:
+    """Headers of one of the viewers."""
+    return {"authorization": f"Bearer {VIEWERS[number]}"}
+
+
+@attack("5")
+async def geoip_file_replaced_in_place(fleet: Fleet) -> None:
+    """The GeoIP database is truncated and overwritten in place while it is used.
+
+    No process ends, and locations stay known: clients whose data must stay in the EU are still recognised.
+    """
+
+    async def personal() -> int:
+        headers = {"authorization": "Bearer demo-personal"}
+        return (await fleet.chat("us-east/a", "victim", headers=headers)).status_code
+
+    expected, good = await personal(), fleet.geoip.read_bytes()
+    try:
+        for content in (b"", b"x" * 100, good[: len(good) // 2], os.urandom(len(good))):
+            with fleet.geoip.open("r+b") as file:
+                file.truncate(0)
+                file.write(content)
+            await asyncio.sleep(0.7)
+            for server in fleet.control_planes:
+                url = f"{server.url}/v1/steer?ip=198.18.1.7&tenant=personal"
+                await fleet.http.get(url, headers=OPERATOR)
+            found = await personal()
+            expect(not fleet.dead(), f"processes have ended: {fleet.dead()}")
+            expect(found == expected, f"a request from Hamburg got {found} instead of {expected}")
+    finally:
+        fleet.geoip.write_bytes(good)
+
+
+@attack("14")
+async def costly_bundle(fleet: Fleet) -> None:
+    """A viewer has bundles of 3 MB validated, one after the other.
+
+    Each is answered within a bounded time, and other callers are served meanwhile; the leader stays.
+    """
+    rules = "".join(
+        f"---\napiVersion: penstock/v1\nkind: Tenant\nname: t{number}\ndata_class: open\nkey_digests: "
+        f'["{number:064x}"]\n'
+        for number in range(22_000)
+    )
+    bundle = {file.name: file.read_text() for file in fleet.bundle.glob("*.yaml")}
+    bundle["many.yaml"] = rules[:3_000_000].rpartition("---\n")[0]
+    nested = {"deep.yaml": "[" * 1_500_000 + "]" * 1_500_000}
+    aliases = {"aliases.yaml": "a: &a [x]\n" + "".join(f"b{n}: [*a, *a, *a]\n" for n in range(150_000))}
+    leader = await fleet.leader()
+    assert leader is not None
+    slowest_s = 0.0
+    for attacked in (bundle, nested, aliases):
+        started = time.monotonic()
+        validating = asyncio.create_task(
+            fleet.http.post(f"{leader.url}/v1/policies/validate", json=attacked, headers=viewer(0))
+        )
+        while not validating.done() and time.monotonic() - started < VALIDATED_S:
+            asked = time.monotonic()
+            await fleet.http.get(f"{leader.url}/v1/whoami", headers=viewer(1))
+            slowest_s = max(slowest_s, time.monotonic() - asked)
+            await asyncio.sleep(0.05)
+        took_s = time.monotonic() - started
+        if not validating.done():
+            validating.cancel()
+        expect(took_s < VALIDATED_S, f"one validation took more than {VALIDATED_S:g} s")
+    expect(slowest_s < SLOWEST_S, f"another viewer waited {slowest_s:.1f} s")
+    expect(await fleet.leader() is leader, "the leader changed")
+
+
+@attack("15.3")
+async def idempotency_keys_of_a_viewer(fleet: Fleet) -> None:
+    """A viewer repeats a change that it may not make, with a new Idempotency-Key each time.
+
+    Each is refused with 403 and leaves nothing in etcd.
+    """
+    body = {"reason": "an attack", "expires_in_s": 600}
+    before = len((await fleet.store.list(keys.IDEMPOTENCY_RECORDS)).items)
+    left = 0
+    for number in range(30):
+        headers = viewer(0) | {"idempotency-key": f"key-{number}"}
+        url = f"{fleet.control_planes[number % 2].url}/v1/regions/eu-de/drain"
+        answer = await fleet.http.post(url, json=body, headers=headers)
+        expect(answer.status_code == 403, f"a viewer's drain got {answer.status_code}")
+        left = max(left, len((await fleet.store.list(keys.IDEMPOTENCY_RECORDS)).items) - before)
+    expect(left <= 0, f"{left} records were left in etcd")
+
+
+@attack("15.4")
+async def every_event_stream(fleet: Fleet) -> None:
+    """Two viewers open as many event streams as they can.
+
+    A third caller's stream is accepted.
+    """
+    server = fleet.control_planes[0]
+    async with httpx.AsyncClient(timeout=httpx.Timeout(10.0, pool=None), limits=httpx.Limits()) as http:
+        opened: list[httpx.Response] = []
+        try:
+            for number in (0, 1):
+                while True:
+                    request = http.build_request("GET", f"{server.url}/v1/events", headers=viewer(number))
+                    response = await http.send(request, stream=True)
+                    opened.append(response)
+                    if response.status_code != 200 or len(opened) > 300:
+                        break
+            request = http.build_request("GET", f"{server.url}/v1/events", headers=viewer(2))
+            response = await http.send(request, stream=True)
+            opened.append(response)
+            held = sum(response.status_code == 200 for response in opened)
+            expect(response.status_code == 200, f"{response.status_code} while two callers hold {held} event streams")
+        finally:
+            for response in opened:
+                await response.aclose()

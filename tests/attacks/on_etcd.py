@@ -1,0 +1,241 @@
+"""Attacks by a stranger who may write to etcd, and by a second fleet on the same etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put
+from adapters.store.members import AgentMember, Member
+from adapters.store.signed_store import SignedStore
+from penstock.overrides.overrides import Override, OverrideKind, OverrideSet
+from penstock.planning.plan import RegionPlan
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import Sessions
+from tests.attacks.fleet import LARGE, Fleet, within
+from tests.attacks.suite import attack, expect
+from tests.support.control_planes import OPERATOR, control_planes
+from tests.support.identities import agent_sessions, control_plane_sessions
+
+PROMPT = "a prompt that no stranger may read"
+SETTLING_S = 2.5
+"""Time in which a forged value would have had its effect: the planner's interval is 1 s."""
+
+
+@asynccontextmanager
+async def listening(certificate: str) -> AsyncIterator[tuple[str, bytearray]]:
+    """A stranger's server that shows a certificate to whoever asks; its URL, and all that it receives."""
+    received = bytearray()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                received.extend(data)
+                head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(certificate)}\r\n\r\n{certificate}"
+                writer.write(head.encode())
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+    finally:
+        server.close()
+
+
+def certificate_of(sessions: Sessions) -> str:
+    """The certificate of a process, as it is sent."""
+    return encode_certificate(sessions.identity.peer.certificate)
+
+
+async def _write_as(fleet: Fleet, sessions: Sessions | None, key: str, value: bytes) -> None:
+    """Write a value that `sessions` signed, or that nobody did."""
+    if sessions is None:
+        await fleet.write(key, value)
+        return
+    store = SignedStore(EtcdStore([fleet.etcd.endpoint]), sessions)
+    await store.commit((), (Put(key, value),))
+    await store.close()
+
+
+def forgers() -> dict[str, Sessions | None]:
+    """Who may have signed a forged value: nobody, a stolen agent, a control plane of another fleet."""
+    return {
+        "unsigned": None,
+        "signed by a stolen agent's key": agent_sessions("us-east", "a"),
+        "signed by another fleet": control_plane_sessions("a", fleet=1),
+    }
+
+
+@attack("4")
+async def second_fleet(fleet: Fleet) -> None:
+    """A control plane of another fleet takes leadership on the same etcd, with a policy without residency rules.
+
+    The agents keep their policy, requests that residency forbids stay refused, and the fleet leads again afterwards.
+    """
+    before = await fleet.digests()
+    forbidden = (
+        await fleet.chat("us-east/a", "revoked", headers={"authorization": "Bearer demo-eu-personal"})
+    ).status_code
+    bundle = fleet.directory / "other-policy"
+    shutil.copytree(fleet.bundle, bundle)
+    (bundle / "residency.yaml").unlink()
+    others = control_planes("x", fleet.directory / "other", fleet.etcd.endpoint, bundle, fleet=1)
+    (other,) = await asyncio.to_thread(others.__enter__)
+    try:
+        await asyncio.sleep(3.0)
+        await fleet.store.commit((), (Delete(keys.LEADER), Delete(keys.FLEET)))
+        await asyncio.sleep(4.0)
+        expect(await fleet.digests() == before, "agents accepted the policy of another fleet")
+        answer = await fleet.chat("us-east/a", "revoked", headers={"authorization": "Bearer demo-eu-personal"})
+        expect(answer.status_code == forbidden, f"a forbidden request got {answer.status_code}, not {forbidden}")
+        expect((await fleet.chat("eu-de/a", "victim", LARGE)).status_code == 200, "requests fail meanwhile")
+        status = await fleet.http.get(f"{fleet.control_planes[0].url}/v1/status", headers=OPERATOR)
+        expect(other.url not in status.text, "a control plane follows the leader of another fleet")
+    finally:
+        await asyncio.to_thread(others.__exit__, None, None, None)
+
+
+@attack("7")
+async def forged_registration(fleet: Fleet) -> None:
+    """A stranger registers an agent with the URL of its own relay, unsigned and with the keys of others.
+
+    The relay receives no prompt, and requests still reach the real agent.
+    """
+    key = keys.agent("eu-es", "a")
+    stolen = certificate_of(agent_sessions("us-east", "a"))
+    real = encode_certificate(agent_sessions("eu-es", "a").identity.peer.certificate)
+    for by, sessions in forgers().items():
+        for certificate in (stolen, real):
+            async with listening(certificate) as (url, received):
+                member = AgentMember("eu-es", "a", url, url, 2**50, certificate)
+                await _write_as(fleet, sessions, key, encode(member))
+                statuses = set()
+                for _ in range(8):
+                    statuses.add((await fleet.chat("eu-de/a", "victim", LARGE, padding=PROMPT)).status_code)
+                    await asyncio.sleep(0.2)
+                expect(PROMPT.encode() not in received, f"the relay received a prompt, by a registration {by}")
+                expect(statuses == {200}, f"requests got {statuses} during a registration {by}")
+
+    async def registered_again() -> bool:
+        return url.encode() not in await fleet.stored(key)
+
+    expect(await within(15.0, registered_again), "the agent does not repair its registration")
+
+
+@attack("8")
+async def forged_leader(fleet: Fleet) -> None:
+    """A stranger writes the leader key with its own URL, unsigned and with the keys of others.
+
+    It receives neither an operator's bearer token nor the body of a report.
+    """
+    original = await fleet.stored(keys.LEADER)
+    token = OPERATOR["authorization"].removeprefix("Bearer ").encode()
+    for by, sessions in forgers().items():
+        for shown in (agent_sessions("us-east", "a"), control_plane_sessions("a", fleet=1)):
+            async with listening(certificate_of(shown)) as (url, received):
+                await _write_as(fleet, sessions, keys.LEADER, encode(Member("stranger", url)))
+                for server in fleet.control_planes:
+                    for path in ("/v1/status", "/v1/regions", "/v1/overrides"):
+                        try:
+                            await fleet.http.get(server.url + path, headers=OPERATOR, timeout=3.0)
+                        except httpx.TransportError as error:
+                            expect(False, f"{server.name} did not answer: {error!r}")
+                await asyncio.sleep(1.2)
+                expect(token not in received, f"an operator's token was sent to a leader {by}")
+                expect(b"POST" not in received, f"a report was sent to a leader {by}")
+                await fleet.write(keys.LEADER, original)
+    await fleet.store.commit((), (Delete(keys.LEADER),))
+
+
+async def _effect(fleet: Fleet) -> tuple[object, ...]:
+    """What forged values could have changed: the agents' policies, and the overrides and plans' origins shown."""
+    overrides = (await fleet.http.get(f"{(await fleet.follower()).url}/v1/overrides", headers=OPERATOR)).json()
+    return (await fleet.digests(), json.dumps(overrides.get("items", overrides), sort_keys=True))
+
+
+@attack("16")
+async def forged_plans_and_overrides(fleet: Fleet) -> None:
+    """A stranger writes a newer plan and a drain of a region, unsigned and with the keys of others.
+
+    No agent's plan becomes the forged one, no override appears, and requests go where they went.
+    """
+    before = await _effect(fleet)
+    forged_epoch = 2**40
+    original = {key: await fleet.stored(key) for key in (keys.plan("eu-de"), keys.OVERRIDES)}
+    drain = Override("0" * 16, OverrideKind.FAIL_OVER, "forged", "nobody", time.time() - 1.0, region="eu-de")
+    for by, sessions in forgers().items():
+        digest = next(iter(await fleet.digests()))
+        plan = RegionPlan("eu-de", forged_epoch, 1, digest, time.time(), ())
+        await _write_as(fleet, sessions, keys.plan("eu-de"), encode(plan))
+        await _write_as(fleet, sessions, keys.OVERRIDES, encode(OverrideSet((drain,))))
+        await asyncio.sleep(SETTLING_S)
+        for agent in ("eu-de/a", "eu-de/b"):
+            in_force = (await fleet.status(agent))["plan"]
+            expect(in_force["epoch"] != forged_epoch, f"{agent} obeys a plan {by}")
+        expect(await _effect(fleet) == before, f"a policy or an override {by} is in force")
+        answer = await fleet.chat("eu-de/a", "victim")
+        expect(answer.headers.get("x-penstock-region") == "eu-de", f"a region was drained by an override {by}")
+    for key, value in original.items():
+        if value:
+            await fleet.write(key, value)
+        else:
+            await fleet.store.commit((), (Delete(key),))
+
+
+@attack("16.1")
+async def replayed_plan_and_override(fleet: Fleet) -> None:
+    """A stranger records a plan and an override that the fleet signed, and puts them back after they were replaced.
+
+    The newer plan stays in force, and the lifted override stays lifted.
+    """
+    leader = await fleet.leader()
+    expect(leader is not None, "no control plane leads")
+    assert leader is not None
+    body = {"reason": "an attack", "expires_in_s": 600}
+    drained = await fleet.http.post(f"{leader.url}/v1/regions/eu-de/drain", json=body, headers=OPERATOR)
+    expect(drained.status_code == 201, f"a drain got {drained.status_code}: {drained.text}")
+    await asyncio.sleep(SETTLING_S)
+    recorded = {key: await fleet.stored(key) for key in (keys.plan("eu-de"), keys.OVERRIDES)}
+    undrain = f"{leader.url}/v1/regions/eu-de/undrain"
+    lifted = await fleet.http.post(undrain, json={"reason": "an attack"}, headers=OPERATOR)
+    expect(lifted.status_code == 200, f"lifting the drain got {lifted.status_code}: {lifted.text}")
+
+    async def plan_number() -> tuple[int, int]:
+        plan = (await fleet.status("eu-de/a"))["plan"]
+        return plan["epoch"], plan["generation"]
+
+    async def replaced() -> bool:
+        return recorded[keys.plan("eu-de")] != await fleet.stored(keys.plan("eu-de"))
+
+    expect(await within(10.0, replaced), "the leader published no newer plan")
+    await asyncio.sleep(1.0)
+    newest = await plan_number()
+    for key, value in recorded.items():
+        await fleet.write(key, value)
+    await asyncio.sleep(SETTLING_S)
+    expect(await plan_number() >= newest, "an agent went back to an older plan")
+    shown = await fleet.http.get(f"{leader.url}/v1/overrides", headers=OPERATOR)
+    in_force = [override for override in shown.json()["items"] if override.get("state") == "in_force"]
+    expect(not in_force, "a lifted override is in force again")
+    # The current values come back with the next change of an operator.
+    again = await fleet.http.post(f"{leader.url}/v1/regions/eu-de/drain", json=body, headers=OPERATOR)
+    expect(again.status_code == 201, f"an operator's drain after the replay got {again.status_code}: {again.text}")
+    lifted = await fleet.http.post(undrain, json={"reason": "an attack"}, headers=OPERATOR)
+    expect(lifted.status_code == 200, f"lifting it got {lifted.status_code}: {lifted.text}")
+
+    async def serves_itself() -> bool:
+        return (await fleet.chat("eu-de/a", "victim")).headers.get("x-penstock-region") == "eu-de"
+
+    expect(await within(20.0, serves_itself), "the region stays drained")

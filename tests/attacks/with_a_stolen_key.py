@@ -1,0 +1,138 @@
+"""Attacks with the private key of one agent (us-east/a), on the agents and control planes of the same fleet."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from penstock.policy.geography import Location
+from penstock.wire import identity, probe, route_context
+from penstock.wire.identity import decode_certificate, encode_certificate
+from penstock.wire.probe import ProbeRequest
+from penstock.wire.route_context import RouteContext, content_digest
+from penstock.wire.session import Purpose, Session, Sessions
+from tests.attacks.fleet import SMALL, Fleet
+from tests.attacks.suite import attack, expect
+from tests.support.identities import agent_sessions
+from tests.support.reports import offered, report
+
+BODY = f'{{"model": "{SMALL}", "messages": [], "user": "stolen"}}'.encode()
+TARGET = "/v1/chat/completions"
+
+
+def stolen() -> Sessions:
+    """The sessions of the stolen agent."""
+    return agent_sessions("us-east", "a")
+
+
+async def session_with(fleet: Fleet, url: str, sessions: Sessions) -> Session:
+    """The session with the process at a URL."""
+    shown = await fleet.http.get(url + identity.PATH)
+    return sessions.session_with(decode_certificate(shown.content), time.time())
+
+
+@attack("17")
+async def report_for_another_region(fleet: Fleet) -> None:
+    """An agent's key signs a report for another region, and for another agent of its own region.
+
+    Each is rejected with 401 or 403, and the region's state does not change.
+    """
+    sessions = stolen()
+    for server in fleet.control_planes:
+        session = await session_with(fleet, server.url, sessions)
+        for region, agent in (("eu-de", "a"), ("eu-es", "z"), ("us-east", "b")):
+            forged = report(region, offered(1e6, region), seq=2**40, epoch=2**50, agent=agent, ready=0)
+            body = msgspec.msgpack.encode(forged)
+            headers = {
+                "x-penstock-certificate": encode_certificate(sessions.identity.peer.certificate),
+                "x-penstock-signature": session.sign(Purpose.REPORT, body),
+            }
+            answer = await fleet.http.post(f"{server.url}/v1/reports", content=body, headers=headers)
+            expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of {region}/{agent}")
+
+
+def _context(origin: str, server: str, skew_s: float = 0.0, **changed: object) -> RouteContext:
+    now = time.time() + skew_s
+    context = RouteContext(
+        "r-1",
+        origin,
+        server,
+        "victim",
+        "open",
+        Location("DE"),
+        SMALL,
+        ("eu-de", "eu-es", "us-east"),
+        "digest",
+        now,
+        now + 60.0,
+        content=content_digest(b"POST", TARGET.encode(), BODY),
+        body_bytes=len(BODY),
+    )
+    return msgspec.structs.replace(context, **changed)
+
+
+async def _forward(fleet: Fleet, agent: str, token: str) -> int:
+    url = f"http://{fleet.address(agent, 'peer')}{TARGET}"
+    headers = {route_context.HEADER: token, "content-type": "application/json"}
+    return (await fleet.http.post(url, content=BODY, headers=headers)).status_code
+
+
+@attack("17.1")
+async def route_context_for_another_origin(fleet: Fleet) -> None:
+    """An agent's key signs a route context that names another origin, another server or more hops, or is used twice.
+
+    Each is rejected; only its own context for the agent that it was signed for is accepted, once.
+    """
+    peer_url = f"http://{fleet.address('eu-de/a', 'peer')}"
+    session = await session_with(fleet, peer_url, stolen())
+    for context, what in (
+        (_context("eu-es", "eu-de"), "another origin"),
+        (_context("us-east", "eu-es"), "another server"),
+        (_context("us-east", "eu-de", hops=2), "two hops"),
+        (_context("us-east", "eu-de", tenant="eu-personal", data_class="us-restricted"), "a forbidden data class"),
+        (_context("us-east", "eu-de", content="0" * 64), "another body"),
+        (_context("us-east", "eu-de", deadline_at=time.time() + 10**7), "a deadline months away"),
+    ):
+        status = await _forward(fleet, "eu-de/a", route_context.seal(context, session))
+        expect(400 <= status < 500, f"{status} for a route context with {what}")
+    token = route_context.seal(_context("us-east", "eu-de"), session)
+    expect(await _forward(fleet, "eu-de/b", token) >= 400, "a context that was signed for another agent was accepted")
+    expect(await _forward(fleet, "eu-de/a", token) == 200, "an agent's own context was rejected")
+    expect(await _forward(fleet, "eu-de/a", token) >= 400, "a context was accepted twice")
+
+
+async def _probe(fleet: Fleet, token: str) -> int:
+    headers = {
+        probe.HEADER: token,
+        identity.HEADER: encode_certificate(stolen().identity.peer.certificate),
+    }
+    return (await fleet.http.get(f"http://{fleet.address('eu-de/a', 'peer')}{probe.PATH}", headers=headers)).status_code
+
+
+@attack("15.1")
+async def clock_skew(fleet: Fleet) -> None:
+    """An agent's clock is off by 2 to 30 s.
+
+    Where its probes are accepted, its requests are too: a region does not look healthy and refuse everything.
+    """
+    session = await session_with(fleet, f"http://{fleet.address('eu-de/a', 'peer')}", stolen())
+    for skew_s in (-30.0, -7.0, -4.0, 0.0, 4.0, 7.0, 30.0):
+        question = ProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
+        probed = await _probe(fleet, probe.seal_request(question, session))
+        sent = await _forward(fleet, "eu-de/a", route_context.seal(_context("us-east", "eu-de", skew_s), session))
+        expect(probed != 200 or sent == 200, f"with {skew_s:g} s a probe got {probed} and a request {sent}")
+        expect(abs(skew_s) < 10.0 or probed != 200, f"a probe that is {skew_s:g} s off was accepted")
+
+
+@attack("15.2")
+async def probe_for_another_agent(fleet: Fleet) -> None:
+    """An agent's key signs probes that name another region or agent, in order to take the credits granted to those.
+
+    Each is rejected.
+    """
+    session = await session_with(fleet, f"http://{fleet.address('eu-de/a', 'peer')}", stolen())
+    for origin, agent, server in (("eu-es", "a", "eu-de"), ("us-east", "b", "eu-de"), ("us-east", "a", "eu-es")):
+        question = ProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
+        status = await _probe(fleet, probe.seal_request(question, session))
+        expect(status in (401, 403), f"{status} for a probe of {origin}/{agent} to {server}")
