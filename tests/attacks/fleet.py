@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,7 +17,11 @@ import httpx
 import msgspec
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.store import keys
+from adapters.store.codec import decode
 from adapters.store.config_store import Put
+from adapters.store.members import AgentMember
 from lab.geoip import SITES, write_geoip
 from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.redis import RedisServer, start_redis
@@ -24,6 +29,7 @@ from regional_agent.upstream.address import Address
 from tests.attacks.engine import Engine, running_engine
 from tests.support.agent_processes import AgentProcess
 from tests.support.control_planes import OPERATOR, ControlPlaneServer, control_planes, roll_out_at_once
+from tests.support.identities import agent_id, write_identity
 from tests.support.paths import PLANET
 
 SMALL, LARGE, IMAGES = "llama-3.1-8b", "llama-3.1-70b", "images"
@@ -108,10 +114,19 @@ class Fleet:
         self.store = EtcdStore([etcd.endpoint])
         """etcd as a stranger with write access sees it: nothing is signed or checked."""
         self.http = httpx.AsyncClient(timeout=60.0, limits=httpx.Limits(max_connections=None))
+        self.stolen_dir = write_identity(directory / "stolen", agent_id("us-east", "a"))
+        """The certificate and the key of an agent, as a thief has them."""
+        self.peers = httpx.AsyncClient(timeout=60.0, verify=_tls_with(self.stolen_dir))
+        """Connects to peer listeners with the stolen certificate."""
 
     def address(self, agent: str, face: str = "traffic") -> Address:
         """Where an agent listens."""
         return self.agents[agent].faces()[face]
+
+    async def peer_url(self, agent: str) -> str:
+        """The URL at which an agent is registered for those of other regions."""
+        stored = await self.stored(keys.agent(*agent.split("/")))
+        return decode(stored.partition(b"\n")[2], AgentMember).peer_url
 
     async def chat(
         self, agent: str, tenant: str, model: str = SMALL, headers: dict[str, str] | None = None, **fields: object
@@ -209,6 +224,12 @@ def _replace(file: Path, content: str) -> None:
     beside.replace(file)
 
 
+def _tls_with(identity_dir: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=identity_dir / AUTHORITIES)
+    context.load_cert_chain(identity_dir / CERTIFICATE, identity_dir / PRIVATE_KEY)
+    return context
+
+
 def _endpoint(name: str, engine: Engine, model: str, slots: int) -> dict[str, object]:
     url = f"http://{engine.address}"
     return {"name": name, "url": url, "models": [model], "slots": slots, "queue": 0, "engine": "http"}
@@ -222,6 +243,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         redis = stack.enter_context(await asyncio.to_thread(start_redis, directory / "redis"))
         fleet = Fleet(directory, etcd, redis)
         stack.push_async_callback(fleet.http.aclose)
+        stack.push_async_callback(fleet.peers.aclose)
         stack.push_async_callback(fleet.store.close)
         for name in ("eu-de", "eu-es", "us-east", "large", "images"):
             fleet.engines[name] = await stack.enter_async_context(running_engine())
@@ -231,8 +253,8 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         models = fleet.bundle / "models.yaml"
         models.write_text(models.read_text() + IMAGE_MODEL)
         fleet.write_policy()
-        keys = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
-        (directory / "keys.yaml").write_text(json.dumps(keys))
+        viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
+        (directory / "keys.yaml").write_text(json.dumps(viewers))
         settings = {
             "POLICY_DIR": str(fleet.bundle),
             "API_KEYS_FILE": str(directory / "keys.yaml"),

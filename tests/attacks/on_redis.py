@@ -1,17 +1,56 @@
-"""Attacks by a stranger who may write to Redis."""
+"""Attacks by a stranger who may write to Redis, and by an agent of another region."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+from itertools import count
 
 import redis.asyncio
 
-from regional_agent.shared_load.redis_script import agent_prefix, index_key
+from penstock.wire.region_key import RegionKey
+from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, seal_load
+from regional_agent.shared_load.redis_script import loads_key
 from tests.attacks.fleet import SMALL, Fleet
 from tests.attacks.suite import attack, expect
+from tests.support.shared_loads import region_key
 
 ATTACKED_S = 3.0
+KEY = loads_key("eu-de")
+
+
+def full(agent: str, number: int) -> PublishedLoad:
+    """A load that fills every endpoint and queue of the region."""
+    most = (1_000_000, 10**13, 10**13)
+    loads = {"eu-de-small": most, "eu-de-images": most}
+    return PublishedLoad(agent, 2**50, number, loads, {SMALL: QueueSummary(1_000_000, -1000, 3_600_000, 1)})
+
+
+async def _flood(client: redis.asyncio.Redis) -> None:
+    """Write forged loads again and again: sealed by another region's key, unsealed, of a wrong type, and too many."""
+    others = RegionKey(region_key("us-east"), "us-east")
+    for number in count(1):
+        for agent in ("a", "b", "stranger"):
+            load = full(agent, number)
+            await client.hset(KEY, load.field, seal_load(load, others))
+            await client.hset(KEY, f"{agent}~{2**51}", seal_load(load, others)[16:])
+        if number % 5 == 0:
+            await client.hset(KEY, mapping={f"agent-{index}~1": b"garbage" for index in range(500)})
+        if number % 7 == 0:
+            await client.delete(KEY)
+            await client.set(KEY, b"not a hash")
+        await asyncio.sleep(0.05)
+
+
+async def _serves(fleet: Fleet, seconds: float) -> None:
+    """Raises Broken unless both agents of the idle region serve their clients there."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        for agent in ("eu-de/a", "eu-de/b"):
+            answer = await asyncio.wait_for(fleet.chat(agent, "victim"), 5.0)
+            region = answer.headers.get("x-penstock-region")
+            expect(answer.status_code == 200, f"{agent} answered {answer.status_code}: {answer.text}")
+            expect(region == "eu-de", f"{agent} sent a request to {region}, away from its idle region")
 
 
 @attack("9")
@@ -21,34 +60,11 @@ async def forged_loads(fleet: Fleet) -> None:
     The region serves its clients meanwhile.
     """
     client = redis.asyncio.Redis.from_url(fleet.redis.url)
-    names = [*(f"stranger-{number}" for number in range(20)), "a", "b"]
-    load = {
-        "loads": {"eu-de-small": [1_000_000, 10**13, 10**13], "eu-de-images": [1_000_000, 10**13, 10**13]},
-        "waiting": {SMALL: [1_000_000, -1000, 3_600_000, 1]},
-    }
-    forged = [json.dumps(load), "garbage", json.dumps({"loads": {"eu-de-small": [-5, 0, 0]}})]
-
-    async def flood() -> None:
-        for turn in range(1_000_000):
-            for name in names:
-                entry = {"epoch": 2**52, "load": forged[turn % 3 if name == "a" else 0]}
-                await client.hset(agent_prefix("eu-de") + name, mapping=entry)
-                await client.zadd(
-                    index_key("eu-de"), {name: 4_000_000_000_000 if turn % 2 else await _lease_end(client)}
-                )
-            await asyncio.sleep(0.05)
-
-    flooding = asyncio.create_task(flood())
+    flooding = asyncio.create_task(_flood(client))
     try:
         await asyncio.sleep(0.5)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + ATTACKED_S
-        while loop.time() < end:
-            for agent in ("eu-de/a", "eu-de/b"):
-                answer = await asyncio.wait_for(fleet.chat(agent, "victim"), 5.0)
-                region = answer.headers.get("x-penstock-region")
-                expect(answer.status_code == 200, f"{agent} answered {answer.status_code}: {answer.text}")
-                expect(region == "eu-de", f"{agent} sent a request to {region}, away from its idle region")
+        await _serves(fleet, ATTACKED_S)
+        expect(not flooding.done(), "the attack itself failed")
     except TimeoutError:
         expect(False, "a request waited for more than 5 s")
     finally:
@@ -58,6 +74,35 @@ async def forged_loads(fleet: Fleet) -> None:
         await client.aclose()
 
 
-async def _lease_end(client: redis.asyncio.Redis) -> int:
-    seconds, _ = await client.time()
-    return int(seconds) * 1000 + 2000
+@attack("9.1")
+async def replayed_loads(fleet: Fleet) -> None:
+    """A stranger records the loads of busy agents in Redis, and puts them back when the agents are idle.
+
+    The region serves its clients as an idle one does.
+    """
+    client = redis.asyncio.Redis.from_url(fleet.redis.url)
+    try:
+        busy = [asyncio.create_task(fleet.chat(f"eu-de/{'ab'[n % 2]}", "victim", seconds=1.5)) for n in range(8)]
+        await asyncio.sleep(1.0)
+        recorded = await client.hgetall(KEY)
+        expect(recorded, "the agents publish no load")
+        await asyncio.gather(*busy)
+        await asyncio.sleep(0.5)
+
+        async def replay() -> None:
+            while True:
+                await client.hset(KEY, mapping=recorded)
+                await asyncio.sleep(0.005)
+
+        replaying = asyncio.create_task(replay())
+        try:
+            await asyncio.sleep(0.3)
+            await _serves(fleet, 2.0)
+            expect(not replaying.done(), "the attack itself failed")
+        except TimeoutError:
+            expect(False, "a request waited for more than 5 s")
+        finally:
+            replaying.cancel()
+            await asyncio.gather(replaying, return_exceptions=True)
+    finally:
+        await client.aclose()

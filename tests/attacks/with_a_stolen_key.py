@@ -28,7 +28,7 @@ def stolen() -> Sessions:
 
 async def session_with(fleet: Fleet, url: str, sessions: Sessions) -> Session:
     """The session with the process at a URL."""
-    shown = await fleet.http.get(url + identity.PATH)
+    shown = await fleet.peers.get(url + identity.PATH)
     return sessions.session_with(decode_certificate(shown.content), time.time())
 
 
@@ -73,9 +73,9 @@ def _context(origin: str, server: str, skew_s: float = 0.0, **changed: object) -
 
 
 async def _forward(fleet: Fleet, agent: str, token: str) -> int:
-    url = f"http://{fleet.address(agent, 'peer')}{TARGET}"
+    url = await fleet.peer_url(agent) + TARGET
     headers = {route_context.HEADER: token, "content-type": "application/json"}
-    return (await fleet.http.post(url, content=BODY, headers=headers)).status_code
+    return (await fleet.peers.post(url, content=BODY, headers=headers)).status_code
 
 
 @attack("17.1")
@@ -84,8 +84,7 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
 
     Each is rejected; only its own context for the agent that it was signed for is accepted, once.
     """
-    peer_url = f"http://{fleet.address('eu-de/a', 'peer')}"
-    session = await session_with(fleet, peer_url, stolen())
+    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for context, what in (
         (_context("eu-es", "eu-de"), "another origin"),
         (_context("us-east", "eu-es"), "another server"),
@@ -107,7 +106,7 @@ async def _probe(fleet: Fleet, token: str) -> int:
         probe.HEADER: token,
         identity.HEADER: encode_certificate(stolen().identity.peer.certificate),
     }
-    return (await fleet.http.get(f"http://{fleet.address('eu-de/a', 'peer')}{probe.PATH}", headers=headers)).status_code
+    return (await fleet.peers.get(await fleet.peer_url("eu-de/a") + probe.PATH, headers=headers)).status_code
 
 
 @attack("15.1")
@@ -116,7 +115,7 @@ async def clock_skew(fleet: Fleet) -> None:
 
     Where its probes are accepted, its requests are too: a region does not look healthy and refuse everything.
     """
-    session = await session_with(fleet, f"http://{fleet.address('eu-de/a', 'peer')}", stolen())
+    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for skew_s in (-30.0, -7.0, -4.0, 0.0, 4.0, 7.0, 30.0):
         question = ProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
         probed = await _probe(fleet, probe.seal_request(question, session))
@@ -131,7 +130,7 @@ async def probe_for_another_agent(fleet: Fleet) -> None:
 
     Each is rejected.
     """
-    session = await session_with(fleet, f"http://{fleet.address('eu-de/a', 'peer')}", stolen())
+    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for origin, agent, server in (("eu-es", "a", "eu-de"), ("us-east", "b", "eu-de"), ("us-east", "a", "eu-es")):
         question = ProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
         status = await _probe(fleet, probe.seal_request(question, session))
