@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
@@ -32,8 +34,8 @@ SETTLING_S = 2.5
 
 
 @asynccontextmanager
-async def listening(certificate: str) -> AsyncIterator[tuple[str, bytearray]]:
-    """A stranger's server that shows a certificate to whoever asks; its URL, and all that it receives."""
+async def listening(certificate: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, bytearray]]:
+    """A stranger's server that shows a certificate where it is asked for one; its URL, and all that it receives."""
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,9 +49,9 @@ async def listening(certificate: str) -> AsyncIterator[tuple[str, bytearray]]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
     finally:
         server.close()
 
@@ -82,7 +84,7 @@ def forgers() -> dict[str, Sessions | None]:
 async def second_fleet(fleet: Fleet) -> None:
     """A control plane of another fleet takes leadership on the same etcd, with a policy without residency rules.
 
-    The fleet keeps its leader. Where its keys are deleted as well, the agents keep their policy, requests that residency
+    The fleet keeps its leader. Where its keys are deleted too, the agents keep their policy, requests that residency
     forbids stay refused, and the fleet leads again once an operator has removed the other fleet.
     """
     before = await fleet.digests()
@@ -118,15 +120,17 @@ async def forged_registration(fleet: Fleet) -> None:
     The relay receives no prompt, and requests still reach the real agent.
     """
     key = keys.agent("eu-es", "a")
+    relay_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    relay_tls.load_cert_chain(fleet.stolen_dir / CERTIFICATE, fleet.stolen_dir / PRIVATE_KEY)
     stolen = certificate_of(agent_sessions("us-east", "a"))
     real = encode_certificate(agent_sessions("eu-es", "a").identity.peer.certificate)
     for by, sessions in forgers().items():
-        for certificate in (stolen, real):
-            async with listening(certificate) as (url, received):
+        for certificate, tls in ((stolen, None), (real, None), (stolen, relay_tls), (real, relay_tls)):
+            async with listening(certificate, tls) as (url, received):
                 member = AgentMember("eu-es", "a", url, url, 2**50, certificate)
                 await _write_as(fleet, sessions, key, encode(member))
                 statuses = set()
-                for _ in range(8):
+                for _ in range(5):
                     statuses.add((await fleet.chat("eu-de/a", "victim", LARGE, padding=PROMPT)).status_code)
                     await asyncio.sleep(0.2)
                 expect(PROMPT.encode() not in received, f"the relay received a prompt, by a registration {by}")
@@ -207,7 +211,7 @@ async def replayed_plan_and_override(fleet: Fleet) -> None:
     leader = await fleet.leader()
     expect(leader is not None, "no control plane leads")
     assert leader is not None
-    body = {"reason": "an attack", "expires_in_s": 600}
+    body = {"reason": "an attack", "expires_in_s": 600, "force": True}
     drained = await fleet.http.post(f"{leader.url}/v1/regions/eu-de/drain", json=body, headers=OPERATOR)
     expect(drained.status_code == 201, f"a drain got {drained.status_code}: {drained.text}")
     await asyncio.sleep(SETTLING_S)
