@@ -31,6 +31,8 @@ class Seen(msgspec.Struct, Generic[T], frozen=True):
 class Mirror(Generic[T]):
     """Every value under a prefix, decoded; one that cannot be is logged and left out.
 
+    A value that is not authentic (empty, see `signed_store`) leaves the last one of its key in place.
+
     Args:
         store: what to copy.
         prefix: where.
@@ -77,6 +79,8 @@ class Mirror(Generic[T]):
 
     def _changed(self, change: Changed) -> None:
         name = change.key.removeprefix(self._prefix)
+        if change.now is not None and not change.now.value and name in self._values:
+            return
         value = self._decoded(change.now) if change.now is not None else None
         if value is None:
             self._values.pop(name, None)

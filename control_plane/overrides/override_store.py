@@ -216,6 +216,9 @@ class OverrideStore:
         item = await self._store.get(keys.OVERRIDES)
         if item is None:
             return OverrideSet(), 0
+        if not item.value and (seen := self.mirror.seen("")) is not None:
+            # Another writer wrote a value that is not authentic: the next change writes the last good one again.
+            return seen.value, item.mod_revision
         try:
             return decode(item.value, OverrideSet), item.mod_revision
         except CodecError as error:

@@ -12,6 +12,7 @@ from adapters.store import keys
 from adapters.store.codec import MAX_VALUE_BYTES, encode
 from adapters.store.config_store import Put, StoreError
 from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.overrides.override_store import InvalidOverride, OverrideStore, TooManyOverrides
@@ -19,6 +20,7 @@ from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight
 from tests.support.stores import put
+from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)
 POLICY = planet.policy()
@@ -57,6 +59,21 @@ async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledge
     there = await store.get(keys.OVERRIDES)
     assert there is not None
     assert there.value == b"garbage"
+
+
+async def test_overrides_that_a_stranger_wrote_over_stay_in_force_and_are_written_again(
+    store: MemoryStore, ledger: OverrideStore
+) -> None:
+    drained = await ledger.begin(DUTY, drain("eu-de"), POLICY, {}, force=True)
+    ledger.mirror.informer.start()
+    await until(lambda: ledger.seen.overrides == (drained,))
+    await put(store, keys.OVERRIDES, UNAUTHENTIC)
+    await until(lambda: any(item.value == UNAUTHENTIC for item in ledger.mirror.informer.items.values()))
+    assert ledger.known
+    assert ledger.seen.overrides == (drained,)
+    limited = await ledger.begin(DUTY, weight("us-east", 0.9), POLICY, {})
+    assert (await ledger.read()).overrides == (drained, limited)
+    await ledger.mirror.informer.stop()
 
 
 async def test_what_makes_no_sense_is_not_written_down_at_all(store: MemoryStore, ledger: OverrideStore) -> None:
