@@ -19,9 +19,9 @@ MAX_PARTS: Final = 256
 
 _FORM_TYPE: Final = re.compile(
     rb"multipart/form-data"
-    rb"(?:[ \t]*;[ \t]*charset=\"?utf-8\"?)?"
+    rb"(?:[ \t]*;[ \t]*charset=(?:utf-8|\"utf-8\"))?"
     rb"[ \t]*;[ \t]*boundary=(?:([0-9A-Za-z'+_.-]{1,70})|\"([0-9A-Za-z'()+_,./:=?-]{1,70})\")"
-    rb"(?:[ \t]*;[ \t]*charset=\"?utf-8\"?)?",
+    rb"(?:[ \t]*;[ \t]*charset=(?:utf-8|\"utf-8\"))?",
     re.IGNORECASE,
 )
 """The accepted values of Content-Type. Engines decode the fields by the parameter `charset`."""
@@ -35,7 +35,7 @@ _DISPOSITION: Final = re.compile(
 )
 """The accepted values of Content-Disposition. Parsers differ in the meaning of a backslash in quotes."""
 
-_TEXT_TYPE: Final = re.compile(rb"text/plain(?:[ ]?;[ ]?charset=\"?utf-8\"?)?", re.IGNORECASE)
+_TEXT_TYPE: Final = re.compile(rb"text/plain(?:[ ]?;[ ]?charset=(?:utf-8|\"utf-8\"))?", re.IGNORECASE)
 _NESTED_TYPES: Final = (b"multipart/", b"message/")
 _IDENTITY_ENCODINGS: Final = frozenset({b"7bit", b"8bit", b"binary"})
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -77,7 +77,6 @@ def fuzz(target: str, seconds: int) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
     words = OUT / f"{target}.dict"
     words.write_text("".join(_dictionary(getattr(import_module(f"tests.fuzz.{target}"), "WORDS", ()))))
-    known = set(found.iterdir())
     command = [
         *(sys.executable, "-m", "tests.fuzz", str(new), str(SEEDS / target)),
         *(f"-max_total_time={seconds}", f"-timeout={MAX_INPUT_S}", f"-rss_limit_mb={MAX_MEMORY_MB}"),
@@ -89,14 +88,14 @@ def fuzz(target: str, seconds: int) -> Run:
         )
     text = (OUT / f"{target}.log").read_text(errors="replace")
     edges = [int(count) for count in re.findall(r"cov: (\d+)", text)]
-    finding = next(iter(sorted(set(found.iterdir()) - known)), None)
+    finding = re.search(r"Test unit written to (\S+)", text)
     return Run(
         _stat(text, "number_of_executed_units"),
         _stat(text, "average_exec_per_sec"),
         max(edges, default=0),
         _stat(text, "new_units_added"),
         _stat(text, "peak_rss_mb"),
-        finding,
+        Path(finding[1]) if finding else None,
         done.returncode,
     )
 
