@@ -60,6 +60,9 @@ AWAITED = "awaited"
 OTHER_AGENTS = 2
 """Number of other agents in that region."""
 
+_REGION_KEY = secrets.token_bytes(KEY_BYTES)
+"""Of every agent here: all sizes publish into one Redis."""
+
 
 class Percentiles(msgspec.Struct, frozen=True):
     """Percentiles of a duration (µs)."""
@@ -125,7 +128,7 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
     assert runtime.shared_load_exchange is not None
     runtime.shared_load_exchange.start()
     client = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
-    key = RegionKey(secrets.token_bytes(KEY_BYTES), AWAITED)
+    key = RegionKey(_REGION_KEY, AWAITED)
 
     async def publish(agent: str) -> None:
         loads = {
@@ -203,7 +206,7 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
         metrics=AgentMetrics(),
         rng=rng,
         store=store,
-        region_key=secrets.token_bytes(KEY_BYTES),
+        region_key=_REGION_KEY,
     )
     policy = load_bundle()
     everywhere = residency_class(frozenset(policy.regions))
