@@ -2,6 +2,8 @@
 
 Both directions are signed for the other agent alone, so that an outsider can neither learn how full a region is nor
 impersonate an empty one. The response's signature covers the request's nonce, which makes a replayed response invalid.
+A request that is replayed within the clock skew is answered again: it replaces the grant of its sender by an older one
+until the sender's next probe, and its credits are of no use to another process, since route contexts are signed.
 A request carries the certificate of its sender. The certificate of the receiver is fetched before the first probe
 (`penstock.wire.identity.PATH`), and again whenever the receiver rejects a signature with status 401.
 """
