@@ -45,6 +45,7 @@ TENANTS = {
     "revoked": "open",
     "moved": "open",
     "single": "open",
+    "de-victim": "open",
     "es-victim": "open",
     "es-attacker": "open",
     "us-victim": "us-restricted",
@@ -52,7 +53,7 @@ TENANTS = {
 }
 """Data class of each tenant beyond those of the example bundle. The key of a tenant is `key-<name>`."""
 
-SPANISH_TENANTS = """
+TENANTS_OF_ONE_REGION = """
 ---
 apiVersion: penstock/v1
 kind: ResidencyRule
@@ -67,7 +68,22 @@ apiVersion: penstock/v1
 kind: AcceptedLoss
 name: one-region-in-spain
 regions: [eu-es]
-because: The attacks need a tenant whose requests cannot leave one region.
+because: The attacks need tenants whose requests cannot leave one region.
+---
+apiVersion: penstock/v1
+kind: ResidencyRule
+name: tenants-of-germany
+description: So that nothing of them spills to another region.
+match:
+  tenants: [de-victim]
+allow:
+  regions: [eu-de]
+---
+apiVersion: penstock/v1
+kind: AcceptedLoss
+name: one-region-in-germany
+regions: [eu-de]
+because: The attacks need tenants whose requests cannot leave one region.
 """
 
 IMAGE_MODEL = """
@@ -176,7 +192,9 @@ class Fleet:
         tenants = TENANTS if tenants is None else tenants
         documents = "".join(tenant_document(name, data_class) for name, data_class in tenants.items())
         _replace(self.bundle / "tenants.yaml", (PLANET / "tenants.yaml").read_text() + documents)
-        _replace(self.bundle / "residency.yaml", (PLANET / "residency.yaml").read_text() + SPANISH_TENANTS + rules)
+        _replace(
+            self.bundle / "residency.yaml", (PLANET / "residency.yaml").read_text() + TENANTS_OF_ONE_REGION + rules
+        )
 
     async def counted(self) -> list[str]:
         """The endpoints and queues that still count a request."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 
 import redis.asyncio
+from redis.exceptions import ResponseError
 
 from penstock.wire.region_key import RegionKey
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, seal_load
@@ -29,28 +31,31 @@ async def _flood(client: redis.asyncio.Redis) -> None:
     """Write forged loads again and again: sealed by another region's key, unsealed, of a wrong type, and too many."""
     others = RegionKey(region_key("us-east"), "us-east")
     for number in count(1):
-        for agent in ("a", "b", "stranger"):
-            load = full(agent, number)
-            await client.hset(KEY, load.field, seal_load(load, others))
-            await client.hset(KEY, f"{agent}~{2**51}", seal_load(load, others)[16:])
-        if number % 5 == 0:
-            await client.hset(KEY, mapping={f"agent-{index}~1": b"garbage" for index in range(500)})
-        if number % 7 == 0:
-            await client.delete(KEY)
-            await client.set(KEY, b"not a hash")
+        with suppress(ResponseError):  # of the turn after the key was no hash, until an agent has deleted it
+            await _write_forged(client, number, others)
         await asyncio.sleep(0.05)
 
 
+async def _write_forged(client: redis.asyncio.Redis, number: int, others: RegionKey) -> None:
+    for agent in ("a", "b", "stranger"):
+        load = full(agent, number)
+        await client.hset(KEY, load.field, seal_load(load, others))
+        await client.hset(KEY, f"{agent}~{2**51}", seal_load(load, others)[16:])
+    if number % 5 == 0:
+        await client.hset(KEY, mapping={f"agent-{index}~1": b"garbage" for index in range(500)})
+    if number % 7 == 0:
+        await client.delete(KEY)
+        await client.set(KEY, b"not a hash")
+
+
 async def _serves(fleet: Fleet, seconds: float) -> None:
-    """Raises Broken unless both agents of the idle region serve their clients there."""
+    """Raises Broken unless both agents serve a tenant that may not leave the idle region, within 2 s each."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:
         for agent in ("eu-de/a", "eu-de/b"):
-            answer = await asyncio.wait_for(fleet.chat(agent, "victim"), 5.0)
-            region = answer.headers.get("x-penstock-region")
+            answer = await asyncio.wait_for(fleet.chat(agent, "de-victim"), 2.0)
             expect(answer.status_code == 200, f"{agent} answered {answer.status_code}: {answer.text}")
-            expect(region == "eu-de", f"{agent} sent a request to {region}, away from its idle region")
 
 
 @attack("9")
@@ -66,7 +71,7 @@ async def forged_loads(fleet: Fleet) -> None:
         await _serves(fleet, ATTACKED_S)
         expect(not flooding.done(), "the attack itself failed")
     except TimeoutError:
-        expect(False, "a request waited for more than 5 s")
+        expect(False, "a request waited for more than 2 s")
     finally:
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
@@ -100,7 +105,7 @@ async def replayed_loads(fleet: Fleet) -> None:
             await _serves(fleet, 2.0)
             expect(not replaying.done(), "the attack itself failed")
         except TimeoutError:
-            expect(False, "a request waited for more than 5 s")
+            expect(False, "a request waited for more than 2 s")
         finally:
             replaying.cancel()
             await asyncio.gather(replaying, return_exceptions=True)

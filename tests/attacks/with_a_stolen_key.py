@@ -89,7 +89,10 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
         (_context("eu-es", "eu-de"), "another origin"),
         (_context("us-east", "eu-es"), "another server"),
         (_context("us-east", "eu-de", hops=2), "two hops"),
-        (_context("us-east", "eu-de", tenant="eu-personal", data_class="us-restricted"), "a forbidden data class"),
+        (
+            _context("us-east", "eu-de", tenant="us-victim"),
+            "a tenant of another region",
+        ),
         (_context("us-east", "eu-de", content="0" * 64), "another body"),
         (_context("us-east", "eu-de", deadline_at=time.time() + 10**7), "a deadline months away"),
     ):
