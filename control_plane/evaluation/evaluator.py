@@ -83,7 +83,7 @@ class Evaluator:
             return reply
         except TimeoutError:
             raise EvaluationFailed(f"the evaluation took more than {self._timeout_s:g} s of time") from None
-        except (OSError, EOFError, msgspec.DecodeError):
+        except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise EvaluationFailed("the evaluation needed too much memory, or its process was killed") from None
         finally:
             if process is not None and process not in self._idle:

@@ -39,7 +39,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (Endpoint, "ended"),
     (RequestTally, "ended"),
     (AgentMetrics, "request_done"),
-    (AccessLog, "wants"),
+    (AccessLog, "samples"),
     (AccessLog, "add"),
 )
 """What runs after an answer has begun, or at its end."""

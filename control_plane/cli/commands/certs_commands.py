@@ -52,13 +52,17 @@ def init(
     fleet: Annotated[str, typer.Argument(help="Name of the fleet.", show_default=False)],
     authority: AuthorityOption = DEFAULT_AUTHORITY,
     days: DaysOption = 3650,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a certificate authority. Keep its directory offline: its key can identify any process of the fleet."""
     from adapters.authority_files import create_authority
 
     with _exit_on_bad_identity("certs init"):
         create_authority(authority, fleet, days * SECONDS_PER_DAY)
-    typer.echo(f"created the authority of fleet {fleet} in {authority}; keep {authority}/ca.key secret")
+    if output is Output.JSON:
+        print_json({"fleet": fleet, "authority": str(authority)})
+    else:
+        typer.echo(f"created the authority of fleet {fleet} in {authority}; keep {authority}/ca.key secret")
 
 
 @issue.command("agent")

@@ -40,6 +40,7 @@ AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
     "refusals": ("counter", {"reason"}),
     "retries": ("counter", {"reason"}),
+    "revocations": ("counter", {"state", "reason"}),
     "forwarded_residency_refusals": ("counter", set()),
     "requests_in_flight": ("gauge", {"model"}),
     "requests_queued": ("gauge", {"model"}),
@@ -118,6 +119,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.set_endpoint_ejection("gpu-1", 0.5, False)
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
     agent.ejected(AttemptOutcome.STALLED)
+    agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
 
