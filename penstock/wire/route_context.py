@@ -170,14 +170,17 @@ def check(context: RouteContext, signer: SpiffeId, policy: Policy, here: str, no
 def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:
     """Returns why a policy forbids serving a forwarded request at region `here`; None if it permits it.
 
-    The data class is the one that this policy assigns to the tenant; if it has no such tenant, the origin's.
+    Both the data class that the origin states and the one that this policy assigns to the tenant must permit `here`:
+    the stricter of two policies decides.
     """
     tenant = policy.tenants.get(facts.tenant)
+    readings = [facts]
     if tenant is not None and tenant.data_class != facts.data_class:
-        facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
-    verdict = mask(policy, facts)
-    if isinstance(verdict, Refusal):
-        return verdict
-    if here not in verdict.permitted.regions:
-        return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here}", verdict.rejected)
+        readings.append(RequestFacts(facts.tenant, tenant.data_class, facts.location))
+    for reading in readings:
+        verdict = mask(policy, reading)
+        if isinstance(verdict, Refusal):
+            return verdict
+        if here not in verdict.permitted.regions:
+            return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here}", verdict.rejected)
     return None

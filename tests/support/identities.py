@@ -17,6 +17,8 @@ FLEET = "test"
 CONTROL_PLANE = "cp-1"
 """Name of the control plane of a test that has one."""
 YEAR_S = 365 * 86_400.0
+START = time.time() - 86_400.0
+"""Unix time (s) from which certificates are valid: before any time that a test module has taken at its import."""
 HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _making = Lock()
@@ -36,7 +38,7 @@ def trust(fleet: int = 0) -> TrustBundle:
 
 @cache
 def _authority_and_trust(fleet: int) -> tuple[Authority, TrustBundle]:
-    made = Authority(*make_authority(FLEET, time.time(), 10 * YEAR_S))
+    made = Authority(*make_authority(FLEET, START, 10 * YEAR_S))
     return made, TrustBundle([made.certificate])
 
 
@@ -50,7 +52,7 @@ def control_plane_id(name: str = CONTROL_PLANE) -> SpiffeId:
 
 @cache
 def _issued(id_: SpiffeId, fleet: int) -> tuple[bytes, bytes]:
-    return authority(fleet).issue(id_, HOSTS, time.time(), YEAR_S)
+    return authority(fleet).issue(id_, HOSTS, START, YEAR_S)
 
 
 def identity(id_: SpiffeId, fleet: int = 0) -> Identity:
