@@ -17,8 +17,8 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import HANDSHAKE_S, open_port, steer_to_successor
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.request_sequence import Application
-from regional_agent.http.tcp_keepalive import set_tcp_timeout
 from regional_agent.http.tls_acceptor import TlsAcceptor
+from regional_agent.tcp_keepalive import set_tcp_timeout
 
 SWEEP_S = 0.5
 """Interval (s) of the timeout checks: one timer for a listener, not one for each connection."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from penstock.wire.identity import BadIdentity
-from regional_agent.http.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
 from regional_agent.http.write_batcher import WriteBatcher
+from regional_agent.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.host_addresses import HostAddresses, Resolve
 from regional_agent.upstream.upstream_connection import UpstreamConnection
