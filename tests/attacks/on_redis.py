@@ -10,6 +10,7 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from penstock.wire.region_key import RegionKey
+from regional_agent.background_tasks import cancel
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, seal_load
 from regional_agent.shared_load.redis_script import loads_key
 from tests.attacks.fleet import SMALL, Fleet
@@ -73,8 +74,7 @@ async def forged_loads(fleet: Fleet) -> None:
     except TimeoutError:
         expect(False, "a request waited for more than 2 s")
     finally:
-        flooding.cancel()
-        await asyncio.gather(flooding, return_exceptions=True)
+        await cancel([flooding])
         await client.flushall()
         await client.aclose()
 
@@ -107,7 +107,6 @@ async def replayed_loads(fleet: Fleet) -> None:
         except TimeoutError:
             expect(False, "a request waited for more than 2 s")
         finally:
-            replaying.cancel()
-            await asyncio.gather(replaying, return_exceptions=True)
+            await cancel([replaying])
     finally:
         await client.aclose()
