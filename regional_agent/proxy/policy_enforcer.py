@@ -78,6 +78,6 @@ def _readmit(exchange: ActiveExchange) -> Refusal | None:
     try:
         return exchange.readmit()
     except Exception:
-        # A defect that concerns one request must not exempt the others.
-        log.exception("a policy could not be enforced on an open request", tenant=exchange.tenant)
+        # A defect in ending one request must not exempt the others.
+        log.exception("an open request could not be ended", tenant=exchange.tenant)
         return None

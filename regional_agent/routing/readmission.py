@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import structlog
+
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
@@ -15,6 +17,8 @@ from penstock.wire.route_context import refuse_here
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.routing.admission import MAX_ADMITTED, Admission
 from regional_agent.routing.request_context import RequestContext
+
+log = structlog.get_logger()
 
 
 class Readmission:
@@ -37,7 +41,8 @@ class Readmission:
     def readmit(self, context: RequestContext, server: str = "") -> Refusal | None:
         """Admit a request under the policy in force; returns the refusal if the policy no longer permits the request.
 
-        A request that has an attempt may complete although its model was removed from the policy.
+        A request that has an attempt may complete although its model was removed from the policy. A request that cannot
+        be evaluated is refused: a defect must not leave a request open where residency may forbid it.
 
         Args:
             server: the region that serves the request; empty while the request has no attempt.
@@ -45,6 +50,13 @@ class Readmission:
         policy = self._config.policy
         if policy is None or policy is context.policy:
             return None
+        try:
+            return self._readmit(context, server, policy)
+        except Exception:
+            log.exception("a policy cannot be evaluated for an open request", tenant=context.facts.tenant)
+            return Refusal(Reason.RESIDENCY_DENIED, "the policy in force cannot be evaluated for this request")
+
+    def _readmit(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
         if context.route_context is None:
             refusal = self._readmit_from_client(context, server, policy)
         elif self._admission.is_revoked(context.route_context, policy):

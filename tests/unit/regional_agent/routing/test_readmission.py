@@ -1,0 +1,40 @@
+"""Open requests under a new policy: what cannot be evaluated is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.policy.policy import Policy
+from penstock.policy.residency import RequestFacts
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.routing.readmission import Readmission
+from tests.support.planet import MODEL, policy
+
+FACTS = RequestFacts("personal", "personal")
+
+
+def readmission(in_force: Policy, **admission: Any) -> Readmission:
+    return Readmission("eu-de", cast(Any, SimpleNamespace(policy=in_force)), cast(Any, SimpleNamespace(**admission)))
+
+
+def opened(under: Policy) -> Any:
+    """A request from a client that is open under a policy."""
+    return SimpleNamespace(policy=under, facts=FACTS, route_context=None, request=None, model=MODEL)
+
+
+def test_a_request_that_cannot_be_evaluated_is_refused() -> None:
+    def fail(request: object) -> None:
+        raise ZeroDivisionError
+
+    before = policy()
+    context = opened(before)
+    refusal = readmission(policy(), tenant_of=fail).readmit(context)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.RESIDENCY_DENIED
+    assert context.policy is before
+
+
+def test_a_request_is_evaluated_once_for_each_policy() -> None:
+    in_force = policy()
+    assert readmission(in_force).readmit(opened(in_force)) is None
