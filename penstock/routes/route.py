@@ -1,0 +1,164 @@
+"""A route: a kind of request that the fleet accepts, as policy describes it.
+
+Fields are located by JSON pointers (RFC 6901). A tuple of pointers lists alternatives: the first that the body contains
+is used. Time limits of None take the agent's limits.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all parts of a route. Unknown fields are rejected, because one could restrict the known ones."""
+
+
+class ModelSource(StrEnum):
+    """Part of a request that names the model."""
+
+    PATH = "path"
+    """A parameter of the path template."""
+    JSON = "json"
+    """A JSON pointer into the body."""
+    FORM = "form"
+    """A field of a multipart form."""
+    HEADER = "header"
+    QUERY = "query"
+    FIXED = "fixed"
+    """The route itself: every request is for one model."""
+
+
+class ModelLocation(RouteStruct, frozen=True):
+    """One place where a request names its model."""
+
+    source: ModelSource
+    name: str
+    """Name of the path parameter, form field, header or query parameter; the JSON pointer; or the fixed model."""
+
+
+class BodyKind(StrEnum):
+    """How an agent handles the body of a request."""
+
+    NONE = "none"
+    """The method has no body."""
+    JSON = "json"
+    UPLOAD = "upload"
+    """A multipart form or a media file, or JSON by its Content-Type; forwarded as it arrives."""
+    OPAQUE = "opaque"
+    """Any bytes; never parsed, and forwarded as they arrive."""
+
+
+class StreamKind(StrEnum):
+    """Format of a response that arrives in parts."""
+
+    NONE = "none"
+    SSE = "sse"
+    """Server-sent events."""
+    NDJSON = "ndjson"
+    """One JSON value a line."""
+    CHUNKED = "chunked"
+    """Any other bytes, such as audio."""
+    WEBSOCKET = "websocket"
+    """The request is an upgrade to a WebSocket, which is tunnelled."""
+
+
+class ErrorFormat(StrEnum):
+    """Format of the error responses that the agent itself creates."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    KSERVE = "kserve"
+    PROBLEM = "problem"
+    """Problem details (RFC 9457)."""
+
+
+class Timeouts(RouteStruct, frozen=True):
+    """Time limits (s) of requests; None takes the next more general one: model, route, agent."""
+
+    connect_s: float | None = None
+    """Opening a connection to an endpoint."""
+    first_byte_s: float | None = None
+    """From sending a request to the first byte of a response that is sent as a whole."""
+    stream_first_byte_s: float | None = None
+    """The same, of a response that is streamed."""
+    idle_s: float | None = None
+    """Between two parts of a response."""
+    total_s: float | None = None
+    """From the receipt of a request to the end of its response."""
+
+
+class CostFields(RouteStruct, frozen=True):
+    """JSON pointers to the quantities that determine the cost of a request; the model's cost unit selects among them."""
+
+    generates: bool = True
+    """Whether tokens are generated; embeddings and scores generate none."""
+    prompt: tuple[str, ...] = ()
+    """The prompt: a text, messages, or content parts."""
+    max_tokens: tuple[str, ...] = ()
+    """Limit on generated tokens."""
+    count: tuple[str, ...] = ()
+    """Number of results requested at once."""
+    size: tuple[str, ...] = ()
+    """Size of an image as one text, such as "1024x768"."""
+    width: tuple[str, ...] = ()
+    """Width (pixels) of an image."""
+    height: tuple[str, ...] = ()
+    """Height (pixels) of an image."""
+    steps: tuple[str, ...] = ()
+    """Denoising steps."""
+    speech: tuple[str, ...] = ()
+    """Text to be spoken."""
+    seconds: tuple[str, ...] = ()
+    """Duration (s) of audio."""
+    tensors: tuple[str, ...] = ()
+    """Array of tensors, each with a `shape` (Open Inference Protocol)."""
+
+
+class UsageFields(RouteStruct, frozen=True):
+    """Names of the fields in which a response states its usage."""
+
+    object: str = "usage"
+    """The object that contains the fields; empty if they are at the top level of the response."""
+    prompt_tokens: str = "prompt_tokens"
+    answer_tokens: str = "completion_tokens"
+    cached_tokens: str = "cached_tokens"
+    """Prompt tokens that a cache spared; at any depth within the object."""
+
+
+class Route(RouteStruct, frozen=True):
+    """A kind of request that the fleet accepts."""
+
+    name: str
+    path: str
+    """Path template. A segment `{name}` is a parameter, which matches one non-empty segment."""
+    methods: frozenset[str] = frozenset({"POST"})
+    model: tuple[ModelLocation, ...] = ()
+    """Where the model is named; all that a request contains must agree. Empty for routes that are not offered."""
+    body: BodyKind = BodyKind.JSON
+    stream: StreamKind = StreamKind.NONE
+    """Format of a response that is streamed."""
+    stream_field: str = ""
+    """JSON pointer to the flag by which a client requests a stream; empty if every response is streamed, or none is."""
+    streams_by_default: bool = False
+    """Whether a response is streamed if the flag is absent."""
+    repeatable: bool = True
+    """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
+    hedged: bool = False
+    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled."""
+    timeouts: Timeouts = Timeouts()
+    cost: CostFields = CostFields()
+    usage: UsageFields = UsageFields()
+    errors: ErrorFormat = ErrorFormat.OPENAI
+    api_key_header: str = ""
+    """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
+    session: tuple[str, ...] = ()
+    """JSON pointers to the name of the conversation, of which the first that exists is used."""
+    object_id: str = ""
+    """Of a route that creates an object: JSON pointer to its identifier in the response. Of a route that reads one: the
+    path parameter with the identifier. Requests for an object are sent to the endpoint that created it."""
+    offered: bool = True
+    """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
+    source: str = ""
+    """The file and line it was written at; empty for a route of a preset."""
