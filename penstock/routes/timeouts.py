@@ -1,0 +1,49 @@
+"""Resolves the time limits of a request: those of its model precede those of its route, and these the agent's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.routes.route import Timeouts
+
+NO_TIMEOUTS = Timeouts()
+"""States no limit, so that the next more general limits apply."""
+
+
+class TimeLimits(NamedTuple):
+    """The time limits (s) of one request, all of them set; see `Timeouts`."""
+
+    connect_s: float
+    first_byte_s: float
+    stream_first_byte_s: float
+    idle_s: float
+    total_s: float
+
+    def first_byte_limit_s(self, *, streaming: bool) -> float:
+        """The limit (s) from sending a request to the first byte of its response."""
+        return self.stream_first_byte_s if streaming else self.first_byte_s
+
+
+def time_limits(model: Timeouts, route: Timeouts, agent: TimeLimits) -> TimeLimits:
+    """Resolve each limit of a request on its own.
+
+    Args:
+        model: the limits that the policy sets for the requested model.
+        route: those of the request's route.
+        agent: those of the agent that serves the request, which apply where neither is set.
+    """
+    if model == NO_TIMEOUTS and route == NO_TIMEOUTS:
+        return agent
+    return TimeLimits(
+        _first(model.connect_s, route.connect_s, agent.connect_s),
+        _first(model.first_byte_s, route.first_byte_s, agent.first_byte_s),
+        _first(model.stream_first_byte_s, route.stream_first_byte_s, agent.stream_first_byte_s),
+        _first(model.idle_s, route.idle_s, agent.idle_s),
+        _first(model.total_s, route.total_s, agent.total_s),
+    )
+
+
+def _first(model_s: float | None, route_s: float | None, agent_s: float) -> float:
+    if model_s is not None:
+        return model_s
+    return route_s if route_s is not None else agent_s
