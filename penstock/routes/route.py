@@ -90,7 +90,7 @@ class Timeouts(RouteStruct, frozen=True):
 
 
 class CostFields(RouteStruct, frozen=True):
-    """JSON pointers to the quantities that determine the cost of a request; the model's cost unit selects among them."""
+    """JSON pointers to the quantities that determine the cost of a request; the cost unit selects among them."""
 
     generates: bool = True
     """Whether tokens are generated; embeddings and scores generate none."""
