@@ -1,12 +1,12 @@
 """From an HTTP request to what the engine has to do: how long the prompt is, how long the answer, which prefix.
 
-The engine has no tokenizer and no weights, so lengths come from headers that a trace replayer sends, or are synthetic:
-a prompt token is four characters, and answers are as long as those of a production chat service.
+The body alone decides, as in a real engine, because routers drop headers that they do not know. The engine has no
+tokenizer and no weights: a prompt token is four characters, and an answer is as long as those of a production chat
+service, or exactly `max_tokens` with vLLM's `ignore_eos`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from math import exp
 from random import Random
@@ -15,10 +15,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from lab.engine.kv_cache import SPAN_TOKENS
-
-PROMPT_TOKENS_HEADER = "x-lab-prompt-tokens"
-OUTPUT_TOKENS_HEADER = "x-lab-output-tokens"
-PREFIX_HEADER = "x-lab-prefix-blocks"
 
 CHARACTERS_PER_TOKEN = 4
 """English text under the tokenizers of GPT-3 and Llama alike (OpenAI, "What are tokens and how to count them?")."""
@@ -59,6 +55,8 @@ class _Common(msgspec.Struct):
     stream_options: _StreamOptions | None = None
     n: Literal[1] | None = 1
     max_tokens: _Tokens | None = None
+    ignore_eos: bool = False
+    """Whether the answer ends at the limit only (vLLM's sampling parameter)."""
 
 
 class _Chat(_Common, kw_only=True):
@@ -86,18 +84,15 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     spans: tuple[int, ...]
 
 
-def parse_completion(
-    chat: bool, body: bytes, headers: Mapping[str, str], model: str, max_model_len: int, rng: Random
-) -> CompletionRequest:
+def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rng: Random) -> CompletionRequest:
     """What a completion request asks for.
 
     Args:
         chat: /v1/chat/completions, else /v1/completions.
         body: the JSON.
-        headers: by lower-case name.
         model: the one that this engine serves.
         max_model_len: tokens of prompt and answer together at the most.
-        rng: draws the length of the response if no header sets it.
+        rng: draws the length of the response, unless `ignore_eos` is set.
 
     Raises:
         BadRequest: with the status and words of vLLM.
@@ -115,23 +110,22 @@ def parse_completion(
     if isinstance(asked, _Chat):
         limit = asked.max_completion_tokens or limit
         text = "".join(f"<|{message.role}|>\n{_text(message)}\n" for message in asked.messages)
-        written_tokens = _tokens(text)
+        prompt_tokens = _tokens(text)
     elif isinstance(asked.prompt, str):
-        text, written_tokens = asked.prompt, _tokens(asked.prompt)
+        text, prompt_tokens = asked.prompt, _tokens(asked.prompt)
     else:
-        text, written_tokens = " ".join(map(str, asked.prompt)), len(asked.prompt)
+        text, prompt_tokens = " ".join(map(str, asked.prompt)), len(asked.prompt)
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
-    prompt_tokens = _integer(headers, PROMPT_TOKENS_HEADER) or written_tokens
     room = _room(prompt_tokens, limit, max_model_len)
-    wanted = _integer(headers, OUTPUT_TOKENS_HEADER) or _likely_output_tokens(rng)
+    wanted = room + 1 if asked.ignore_eos else _likely_output_tokens(rng)
     return CompletionRequest(
         stream=bool(asked.stream),
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         prompt_tokens=prompt_tokens,
         output_tokens=min(wanted, room),
         stopped_by_length=wanted > room,
-        spans=_spans(headers, text),
+        spans=_spans(text),
     )
 
 
@@ -162,28 +156,8 @@ def _likely_output_tokens(rng: Random) -> int:
     return max(1, round(exp(rng.gauss(OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION))))
 
 
-def _integer(headers: Mapping[str, str], name: str) -> int | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) == 0:
-        raise BadRequest(400, "BadRequestError", f"header {name} has to be a positive whole number", name)
-    return int(value)
-
-
-def _spans(headers: Mapping[str, str], text: str) -> tuple[int, ...]:
-    """Ids of the prompt's spans: as the header has them, else a running hash over the text of each whole span."""
-    listed = headers.get(PREFIX_HEADER)
-    if listed is not None:
-        try:
-            return tuple(map(int, listed.split(","))) if listed.strip() else ()
-        except ValueError:
-            raise BadRequest(
-                400,
-                "BadRequestError",
-                f"header {PREFIX_HEADER} has to be whole numbers between commas",
-                PREFIX_HEADER,
-            ) from None
+def _spans(text: str) -> tuple[int, ...]:
+    """Ids of the prompt's spans: a running hash over the text of each whole span."""
     span_characters = SPAN_TOKENS * CHARACTERS_PER_TOKEN
     running = blake2b(digest_size=8)
     spans = []

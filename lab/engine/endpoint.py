@@ -142,7 +142,7 @@ class Endpoint:
         config, headers = self._config, connection.headers
         chat = COMPLETION_PATHS[connection.path]
         try:
-            request = parse_completion(chat, connection.body, headers, config.model, config.max_model_len, self._rng)
+            request = parse_completion(chat, connection.body, config.model, config.max_model_len, self._rng)
         except BadRequest as error:
             connection.respond(error.status, error_body(error.status, error.error_type, str(error), error.param))
             return

@@ -1,4 +1,4 @@
-"""The bytes of a chat request: an OpenAI body of the right size, and headers that tell engines its lengths."""
+"""The bytes of a chat request: an OpenAI body whose text has the right size, and whose limit is the answer's length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def chat_request(planned: PlannedRequest) -> bytes:
     """Everything after the Host header's line: the other headers and the body. See `addressed`."""
     lengths = planned.lengths
     body = (
-        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,'
+        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,"ignore_eos":true,'
         b'"stream":true,"stream_options":{"include_usage":true}}'
         % (
             msgspec.json.encode(planned.model),
@@ -32,16 +32,12 @@ def chat_request(planned: PlannedRequest) -> bytes:
     lines = [
         f"x-request-id: {planned.id}",
         f"x-forwarded-for: {planned.client_address}",
-        f"x-lab-prompt-tokens: {lengths.prompt_tokens}",
-        f"x-lab-output-tokens: {max(1, lengths.output_tokens)}",
         "accept: text/event-stream",
         "content-type: application/json",
         f"content-length: {len(body)}",
     ]
     if planned.api_key:
         lines.append(f"authorization: Bearer {planned.api_key}")
-    if lengths.prefix_blocks:
-        lines.append(f"x-lab-prefix-blocks: {','.join(map(str, lengths.prefix_blocks))}")
     if planned.required_regions:
         lines.append(f"x-lab-residency: {','.join(planned.required_regions)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

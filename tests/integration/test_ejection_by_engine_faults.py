@@ -68,8 +68,8 @@ async def turn(address: Address, **faults: Any) -> None:
 async def ask(one: Agent, model: str = MODEL) -> Answer | None:
     """One short completion; None where the connection broke."""
     client = await RawClient.connect(one.traffic)
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
-    client.say(post(body, "x-lab-output-tokens: 5"))
+    request = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    client.say(post(json.dumps({**request, "max_tokens": 5, "ignore_eos": True}).encode()))
     try:
         return await client.answer()
     except (asyncio.IncompleteReadError, ConnectionError, ValueError):

@@ -30,8 +30,9 @@ async def turn(client: httpx.AsyncClient, **faults: Any) -> None:
 
 
 async def complete(client: httpx.AsyncClient, tokens: int = 20, **more: Any) -> httpx.Response:
-    headers = {"x-lab-output-tokens": str(tokens), **more.pop("headers", {})}
-    return await client.post("/v1/chat/completions", json={**CHAT, **more}, headers=headers)
+    headers = more.pop("headers", {})
+    body = {**CHAT, "max_tokens": tokens, "ignore_eos": True, **more}
+    return await client.post("/v1/chat/completions", json=body, headers=headers)
 
 
 async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
@@ -51,8 +52,9 @@ async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
 
 async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, connect: Connect) -> None:
     client, control = connect("hang"), connect("hang")
-    headers = {"x-lab-output-tokens": "3000", "x-request-id": "under-way"}
-    async with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers) as answer:
+    headers = {"x-request-id": "under-way"}
+    body = {**CHAT, "stream": True, "max_tokens": 3000, "ignore_eos": True}
+    async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
         pieces = answer.aiter_bytes()
         await anext(pieces)
         await turn(control, hang=True)
@@ -101,8 +103,8 @@ async def test_a_share_of_requests_fails(engines: EngineProcess, connect: Connec
 async def test_dies_mid_stream_after_so_many_tokens(engines: EngineProcess, connect: Connect, tokens: int) -> None:
     client = connect("dies")
     await turn(client, die_mid_stream=tokens)
-    headers, received = {"x-lab-output-tokens": "50", "x-request-id": f"died-{tokens}"}, bytearray()
-    body = {**CHAT, "stream": True}
+    headers, received = {"x-request-id": f"died-{tokens}"}, bytearray()
+    body = {**CHAT, "stream": True, "max_tokens": 50, "ignore_eos": True}
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
         assert answer.status_code == 200
         with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):

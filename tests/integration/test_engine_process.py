@@ -24,6 +24,11 @@ ENGINE = {"name": "a", "model": MODEL, "accelerator": "h100", "cold_start_s": 0,
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
 
+def of_length(tokens: int) -> dict[str, Any]:
+    """Fields of a request whose answer has exactly that many tokens."""
+    return {"max_tokens": tokens, "ignore_eos": True}
+
+
 def run(tmp_path: Path, content: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     config = tmp_path / "engines.yaml"
     config.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -47,8 +52,8 @@ async def test_two_hundred_endpoints_serve_from_one_process(tmp_path: Path) -> N
             async def ask(name: str) -> int:
                 answer = await client.post(
                     process.urls[name] + "/v1/chat/completions",
-                    json=CHAT,
-                    headers={"x-request-id": name, "x-lab-residency": "eu-de", "x-lab-output-tokens": "10"},
+                    json=CHAT | of_length(10),
+                    headers={"x-request-id": name, "x-lab-residency": "eu-de"},
                 )
                 return answer.text.count("data: ")
 
@@ -65,12 +70,8 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
         async with httpx.AsyncClient(timeout=30) as client:
 
             async def ask(number: int) -> None:
-                headers = {
-                    "x-request-id": str(number),
-                    "x-lab-residency": "eu-de",
-                    "x-lab-output-tokens": "100000",
-                }
-                async with client.stream("POST", url, json=CHAT, headers=headers) as answer:
+                headers = {"x-request-id": str(number), "x-lab-residency": "eu-de"}
+                async with client.stream("POST", url, json=CHAT | of_length(100_000), headers=headers) as answer:
                     assert answer.status_code == 200
                     accepted.append(number)
                     async for _ in answer.aiter_bytes():
@@ -136,10 +137,10 @@ def test_sigint_ends_it_as_sigterm_does(tmp_path: Path) -> None:
 async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "max_num_seqs": 1}) as process:
         url = process.urls["a"] + "/v1/chat/completions"
-        headers = {"x-lab-output-tokens": "100000"}
+        body = CHAT | of_length(100_000)
         async with httpx.AsyncClient(timeout=30) as client:
             runs, waits = (
-                asyncio.create_task(client.post(url, json=CHAT, headers={**headers, "x-request-id": name}))
+                asyncio.create_task(client.post(url, json=body, headers={"x-request-id": name}))
                 for name in ("runs", "waits")
             )
 
@@ -159,10 +160,10 @@ async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path
 async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "time_scale": 1}) as process:
         async with httpx.AsyncClient(timeout=30) as client:
-            headers, clock = {"x-lab-output-tokens": "300"}, asyncio.get_running_loop()
+            clock = asyncio.get_running_loop()
             began_s = clock.time()
             url = process.urls["a"] + "/v1/chat/completions"
-            async with client.stream("POST", url, json=CHAT, headers=headers) as answer:
+            async with client.stream("POST", url, json=CHAT | of_length(300)) as answer:
                 pieces = answer.aiter_bytes()
                 await anext(pieces)
                 os.kill(process.popen.pid, signal.SIGSTOP)

@@ -38,7 +38,17 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 
 
 def chat(stream: bool = False, **more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": stream, **more}
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": stream} | more
+
+
+def of_length(tokens: int) -> dict[str, Any]:
+    """Fields of a request whose answer has exactly that many tokens."""
+    return {"max_tokens": tokens, "ignore_eos": True}
+
+
+def prompt_of(tokens: int) -> list[dict[str, str]]:
+    """Messages that are that many tokens, with the role and the separators that surround the text."""
+    return [{"role": "user", "content": "x" * (tokens * 4 - len("<|user|>\n\n"))}]
 
 
 def events(text: str) -> list[str]:
@@ -57,9 +67,8 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 async def test_a_chat_stream_has_the_shape_that_clients_parse(
     connect: Connect,
 ) -> None:
-    headers = {"x-lab-output-tokens": "7", "x-lab-prompt-tokens": "700", "x-request-id": "shape-1"}
-    body = chat(stream=True, stream_options={"include_usage": True})
-    answer = await connect("plain").post("/v1/chat/completions", json=body, headers=headers)
+    body = chat(stream=True, stream_options={"include_usage": True}, **of_length(7), messages=prompt_of(700))
+    answer = await connect("plain").post("/v1/chat/completions", json=body, headers={"x-request-id": "shape-1"})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["x-request-id"] == "shape-1"
@@ -74,7 +83,7 @@ async def test_a_chat_stream_has_the_shape_that_clients_parse(
     ]
     assert len(tokens) == 7
     assert all(chunk["choices"][0]["delta"]["content"].strip() for chunk in tokens)
-    assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [None] * 6 + ["stop"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [None] * 6 + ["length"]
     assert usage["choices"] == []
     assert usage["usage"]["prompt_tokens"] == 700
     assert usage["usage"]["completion_tokens"] == 7
@@ -82,9 +91,7 @@ async def test_a_chat_stream_has_the_shape_that_clients_parse(
 
 
 async def test_usage_is_sent_only_when_asked_for(connect: Connect) -> None:
-    answer = await connect("plain").post(
-        "/v1/chat/completions", json=chat(stream=True, max_tokens=3), headers={"x-lab-output-tokens": "9"}
-    )
+    answer = await connect("plain").post("/v1/chat/completions", json=chat(stream=True, **of_length(3)))
     *chunks, done = events(answer.text)
     assert done == "[DONE]"
     assert not any("usage" in chunk for chunk in map(json.loads, chunks))
@@ -94,22 +101,22 @@ async def test_usage_is_sent_only_when_asked_for(connect: Connect) -> None:
 async def test_a_whole_chat_answer_says_the_same_as_a_streamed_one(
     connect: Connect,
 ) -> None:
-    client, headers = connect("plain"), {"x-lab-output-tokens": "40"}
-    whole = (await client.post("/v1/chat/completions", json=chat(), headers=headers)).json()
-    streamed = (await client.post("/v1/chat/completions", json=chat(stream=True), headers=headers)).text
+    client = connect("plain")
+    whole = (await client.post("/v1/chat/completions", json=chat(**of_length(40)))).json()
+    streamed = (await client.post("/v1/chat/completions", json=chat(stream=True, **of_length(40)))).text
     said = "".join(
         json.loads(event)["choices"][0]["delta"]["content"] for event in events(streamed) if event != "[DONE]"
     )
     assert whole["object"] == "chat.completion"
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": said}
-    assert whole["choices"][0]["finish_reason"] == "stop"
+    assert whole["choices"][0]["finish_reason"] == "length"
     assert whole["usage"]["completion_tokens"] == 40
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_plain_completions_speak_text(connect: Connect, stream: bool) -> None:
-    body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "stream": stream}
-    answer = await connect("plain").post("/v1/completions", json=body, headers={"x-lab-output-tokens": "9"})
+    body = {"model": MODEL, "prompt": "hello", "stream": stream, **of_length(5)}
+    answer = await connect("plain").post("/v1/completions", json=body)
     if not stream:
         (choice,) = answer.json()["choices"]
         assert answer.json()["object"] == "text_completion"
@@ -124,13 +131,9 @@ async def test_the_head_of_a_stream_comes_before_its_first_token(
     connect: Connect,
 ) -> None:
     client = connect("full")
-    first = asyncio.create_task(
-        client.post("/v1/chat/completions", json=chat(), headers={"x-lab-output-tokens": "1500"})
-    )
+    first = asyncio.create_task(client.post("/v1/chat/completions", json=chat(**of_length(1500))))
     await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
-    async with client.stream(
-        "POST", "/v1/chat/completions", json=chat(stream=True), headers={"x-lab-output-tokens": "2"}
-    ) as answer:
+    async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **of_length(2))) as answer:
         assert answer.status_code == 200
         assert not first.done()
         assert await gauge(client, "vllm:num_requests_waiting") == 1
@@ -164,23 +167,20 @@ async def test_an_engine_is_unhealthy_until_its_model_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "status", "kind"),
+    ("body", "status", "kind"),
     [
-        (b'{"model": "gpt-4", "messages": [{"role": "user", "content": "x"}]}', {}, 404, "NotFoundError"),
-        (b"{", {}, 400, "BadRequestError"),
+        (b'{"model": "gpt-4", "messages": [{"role": "user", "content": "x"}]}', 404, "NotFoundError"),
+        (b"{", 400, "BadRequestError"),
         (
-            b'{"model": "llama-3.1-8b", "messages": [{"role": "user"}]}',
-            {"x-lab-prompt-tokens": "999999"},
+            b'{"model": "llama-3.1-8b", "messages": [{"role": "user"}], "max_tokens": 999999}',
             400,
             "BadRequestError",
         ),
     ],
 )
-async def test_errors_have_the_shape_of_openai(
-    connect: Connect, body: bytes, headers: dict[str, str], status: int, kind: str
-) -> None:
+async def test_errors_have_the_shape_of_openai(connect: Connect, body: bytes, status: int, kind: str) -> None:
     client = connect("plain")
-    answer = await client.post("/v1/chat/completions", content=body, headers=headers)
+    answer = await client.post("/v1/chat/completions", content=body)
     assert answer.status_code == status
     assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
     assert (answer.json()["error"]["type"], answer.json()["error"]["code"]) == (kind, status)
@@ -188,8 +188,8 @@ async def test_errors_have_the_shape_of_openai(
 
 async def test_a_client_that_leaves_frees_its_sequence_at_once(engines: EngineProcess, connect: Connect) -> None:
     client = connect("left")
-    headers = {"x-lab-output-tokens": "100000", "x-lab-prompt-tokens": "1000", "x-request-id": "left-1"}
-    async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers) as answer:
+    body = chat(stream=True, **of_length(100_000), messages=prompt_of(1000))
+    async with client.stream("POST", "/v1/chat/completions", json=body, headers={"x-request-id": "left-1"}) as answer:
         pieces = answer.aiter_bytes()
         await anext(pieces)
         assert await gauge(client, "vllm:num_requests_running") == 1
@@ -203,11 +203,11 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(engines: EnginePr
 
 async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(engines: EngineProcess, connect: Connect) -> None:
     client = connect("full")
-    headers = {"x-lab-output-tokens": "100000", "x-request-id": "runs-1"}
-    async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers):
+    headers, body = {"x-request-id": "runs-1"}, chat(stream=True, **of_length(100_000))
+    async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers):
         await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
         headers["x-request-id"] = "waits-1"
-        async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers):
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers):
             await until_told(lambda: _is(client, "vllm:num_requests_waiting", 1))
         await until_told(lambda: _is(client, "vllm:num_requests_waiting", 0))
         assert await gauge(client, "vllm:num_requests_running") == 1
@@ -218,8 +218,8 @@ async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(engines: En
 
 async def test_metrics_add_up(connect: Connect) -> None:
     client = connect("measured")
-    headers = {"x-lab-output-tokens": "20", "x-lab-prompt-tokens": "300"}
-    await asyncio.gather(*(client.post("/v1/chat/completions", json=chat(), headers=headers) for _ in range(10)))
+    body = chat(**of_length(20), messages=prompt_of(300))
+    await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(10)))
     text = (await client.get("/metrics")).text
     samples = {
         (sample.name, sample.labels.get("le"), sample.labels.get("finished_reason")): sample.value
@@ -228,7 +228,7 @@ async def test_metrics_add_up(connect: Connect) -> None:
     }
     assert samples["vllm:prompt_tokens_total", None, None] == 3000
     assert samples["vllm:generation_tokens_total", None, None] == 200
-    assert samples["vllm:request_success_total", None, "stop"] == 10
+    assert samples["vllm:request_success_total", None, "length"] == 10
     assert samples["vllm:time_to_first_token_seconds_count", None, None] == 10
     assert samples["vllm:inter_token_latency_seconds_count", None, None] == 190
     assert samples["vllm:e2e_request_latency_seconds_bucket", "+Inf", None] == 10
@@ -237,10 +237,10 @@ async def test_metrics_add_up(connect: Connect) -> None:
 
 async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Connect) -> None:
     client = connect("warm")
-    headers = {"x-lab-prompt-tokens": "2100", "x-lab-prefix-blocks": "1,2,3,4,5", "x-lab-output-tokens": "2"}
+    body = chat(**of_length(2), messages=prompt_of(2100))
     cached = []
     for _ in range(2):
-        answer = await client.post("/v1/chat/completions", json=chat(), headers=headers)
+        answer = await client.post("/v1/chat/completions", json=body)
         cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
     assert cached == [0, 2048]
     assert await gauge(client, "vllm:prefix_cache_hits") == 2048
@@ -250,20 +250,15 @@ async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Connect) -> No
 async def test_time_passes_as_the_model_says(connect: Connect) -> None:
     # One stream on an H100 in real time: 6.5 ms a token. A busy machine takes longer.
     began_s = asyncio.get_running_loop().time()
-    await connect("real-time").post(
-        "/v1/chat/completions",
-        json=chat(),
-        headers={"x-lab-output-tokens": "100", "x-lab-prompt-tokens": "10"},
-    )
+    await connect("real-time").post("/v1/chat/completions", json=chat(**of_length(100)))
     elapsed_s = asyncio.get_running_loop().time() - began_s
     assert elapsed_s > 0.64
 
 
 async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(engines: EngineProcess, connect: Connect) -> None:
     client, tokens = connect("slow-reader"), 120_000
-    headers = {"x-lab-output-tokens": str(tokens)}
-    body = chat(stream=True)
-    async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+    body = chat(stream=True, **of_length(tokens))
+    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         before_mb = _resident_mb(engines.popen.pid)
         # It has all been generated, over 20 MB, before the client reads a byte of it.
         await until_told(lambda: _is(client, "vllm:generation_tokens", tokens))

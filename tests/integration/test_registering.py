@@ -55,8 +55,8 @@ async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path)
             await until(lambda: one.endpoints.pool(MODEL).ready == 1)
 
             client = await RawClient.connect(one.traffic)
-            request = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True})
-            client.say(post(request.encode(), "x-lab-output-tokens: 400"))
+            request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+            client.say(post(json.dumps({**request, "max_tokens": 400, "ignore_eos": True}).encode()))
             assert (await client.head())[0] == 200
             await client.chunk()
             drained = json.loads((await call(address, "DELETE", "/v1/endpoints/new")).body)

@@ -15,25 +15,22 @@ MODEL = "llama-3.1-8b"
 CONTEXT = 131_072
 
 
-def parse(
-    body: dict[str, Any] | bytes, chat: bool = True, rng: Random | None = None, **headers: str
-) -> CompletionRequest:
+def parse(body: dict[str, Any] | bytes, chat: bool = True, rng: Random | None = None) -> CompletionRequest:
     raw = body if isinstance(body, bytes) else json.dumps({"model": MODEL, **body}).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return parse_completion(chat, raw, named, MODEL, CONTEXT, rng or Random(1))
+    return parse_completion(chat, raw, MODEL, CONTEXT, rng or Random(1))
 
 
 def chat(content: Any = "hello") -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}]}
 
 
-def refused(body: dict[str, Any] | bytes, chat: bool = True, **headers: str) -> BadRequest:
+def refused(body: dict[str, Any] | bytes, chat: bool = True) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
-        parse(body, chat, **headers)
+        parse(body, chat)
     return caught.value
 
 
-def test_a_prompt_is_as_long_as_its_text_or_as_the_header_says() -> None:
+def test_a_prompt_is_as_long_as_its_text() -> None:
     assert parse({"prompt": "x" * 4000}, chat=False).prompt_tokens == 1000
     assert parse({"prompt": [1, 2, 3]}, chat=False).prompt_tokens == 3
     assert parse({"prompt": ""}, chat=False).prompt_tokens == 1
@@ -43,34 +40,34 @@ def test_a_prompt_is_as_long_as_its_text_or_as_the_header_says() -> None:
         < parse(chat([{"type": "text", "text": "x" * 4000}, {"type": "image_url", "image_url": {}}])).prompt_tokens
         < 1010
     )
-    assert parse(chat(), x_lab_prompt_tokens="6758").prompt_tokens == 6758
 
 
-def test_an_answer_is_as_long_as_the_header_says_within_the_limit() -> None:
-    told = parse(chat(), x_lab_output_tokens="500")
-    assert (told.output_tokens, told.stopped_by_length) == (500, False)
-    limited = parse({**chat(), "max_tokens": 100}, x_lab_output_tokens="500")
-    assert (limited.output_tokens, limited.stopped_by_length) == (100, True)
-    newer = parse({**chat(), "max_tokens": 100, "max_completion_tokens": 50}, x_lab_output_tokens="500")
+def test_an_answer_with_ignore_eos_is_as_long_as_its_limit() -> None:
+    limited = parse({**chat(), "max_tokens": 500, "ignore_eos": True})
+    assert (limited.output_tokens, limited.stopped_by_length) == (500, True)
+    newer = parse({**chat(), "max_tokens": 500, "max_completion_tokens": 50, "ignore_eos": True})
     assert newer.output_tokens == 50
-    assert parse({"prompt": "hi"}, chat=False, x_lab_output_tokens="500").output_tokens == 16
-    whole = parse(chat(), x_lab_prompt_tokens=str(CONTEXT - 7), x_lab_output_tokens="500")
-    assert (whole.output_tokens, whole.stopped_by_length) == (7, True)
+    assert parse({"prompt": "hi", "ignore_eos": True}, chat=False).output_tokens == 16
+    prompt = {"prompt": [1] * (CONTEXT - 7), "max_tokens": 7, "ignore_eos": True}
+    assert parse(prompt, chat=False).output_tokens == 7
+    assert parse({**chat(), "ignore_eos": True}).output_tokens == CONTEXT - parse(chat()).prompt_tokens
 
 
-def test_untold_answers_are_as_long_as_those_of_a_real_chat_service() -> None:
+def test_an_answer_without_it_ends_at_its_limit_at_the_latest() -> None:
+    answers = [parse({**chat(), "max_tokens": 100}, rng=Random(seed)) for seed in range(50)]
+    assert {answer.stopped_by_length for answer in answers} == {True, False}
+    assert all(answer.output_tokens == 100 for answer in answers if answer.stopped_by_length)
+    assert max(answer.output_tokens for answer in answers) == 100
+
+
+def test_answers_without_ignore_eos_are_as_long_as_those_of_a_real_chat_service() -> None:
     rng = Random(7)
     lengths = [parse(chat(), rng=rng).output_tokens for _ in range(4000)]
     assert 0.85 * 211 < mean(lengths) < 1.15 * 211
     assert 0.75 * 129 < median(lengths) < 1.25 * 129
 
 
-def test_prefixes_come_from_the_header() -> None:
-    assert parse(chat(), x_lab_prefix_blocks="1,2,3").spans == (1, 2, 3)
-    assert parse(chat(), x_lab_prefix_blocks=" ").spans == ()
-
-
-def test_or_from_the_text_so_that_a_conversation_goes_on_where_it_was() -> None:
+def test_the_later_turns_of_a_conversation_have_its_prefix() -> None:
     first = [{"role": "user", "content": "a" * 5000}]
     later = [*first, {"role": "assistant", "content": "b" * 3000}, {"role": "user", "content": "c" * 3000}]
     other = [{"role": "user", "content": "z" + "a" * 5000}]
@@ -121,21 +118,11 @@ def test_what_is_no_chat_request_is_400(body: dict[str, Any] | bytes) -> None:
 
 
 def test_too_long_is_400_in_the_words_of_vllm() -> None:
-    error = refused({**chat(), "max_tokens": 200}, x_lab_prompt_tokens="131000")
+    body = {"prompt": [1] * 131_000, "max_tokens": 200}
+    error = refused(body, chat=False)
     assert error.status == 400
     assert str(error) == (
         "This model's maximum context length is 131072 tokens. However, you requested 131200 tokens (131000 in the "
         "messages, 200 in the completion). Please reduce the length of the messages or completion."
     )
-    assert refused(chat(), x_lab_prompt_tokens="131072").status == 400
-
-
-@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "ten", "1" * 30, "٣"])
-def test_lengths_in_headers_have_to_be_numbers(value: str) -> None:
-    assert refused(chat(), x_lab_prompt_tokens=value).param == "x-lab-prompt-tokens"
-    assert refused(chat(), x_lab_output_tokens=value).param == "x-lab-output-tokens"
-
-
-@pytest.mark.parametrize("value", ["a", "1,,2", "1;2", "9" * 5000])
-def test_prefixes_in_headers_have_to_be_numbers(value: str) -> None:
-    assert refused(chat(), x_lab_prefix_blocks=value).param == "x-lab-prefix-blocks"
+    assert refused(chat("x" * 4 * CONTEXT)).status == 400

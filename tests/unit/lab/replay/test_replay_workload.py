@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
+from lab.engine.completion_request import CompletionRequest, parse_completion
 from lab.geoip import SITES
 from lab.replay.chat_request import addressed, chat_request, prompt_text
 from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
@@ -80,25 +81,39 @@ def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
         "authorization": "Bearer secret",
         "x-request-id": "r-1",
         "x-forwarded-for": "198.18.1.7",
-        "x-lab-prompt-tokens": "700",
-        "x-lab-output-tokens": "40",
-        "x-lab-prefix-blocks": "5,9",
         "x-lab-residency": "eu-de,eu-es",
         "accept": "text/event-stream",
         "content-type": "application/json",
         "content-length": str(len(body)),
     }
     chat = msgspec.json.decode(body)
-    assert (chat["model"], chat["max_tokens"], chat["stream"]) == ('a "model"', 40, True)
+    assert (chat["model"], chat["max_tokens"], chat["ignore_eos"]) == ('a "model"', 40, True)
+    assert chat["stream"]
     assert chat["stream_options"] == {"include_usage": True}
     assert len(chat["messages"][0]["content"]) == 2800
 
 
 def test_what_is_not_known_is_not_said() -> None:
     one = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
-    _, headers, _ = split(addressed(chat_request(one), "h:1"))
-    assert not {"authorization", "x-lab-residency", "x-lab-prefix-blocks"} & set(headers)
-    assert headers["x-lab-output-tokens"] == "1"
+    _, headers, body = split(addressed(chat_request(one), "h:1"))
+    assert not {"authorization", "x-lab-residency"} & set(headers)
+    assert msgspec.json.decode(body)["max_tokens"] == 1
+
+
+def test_the_engine_takes_lengths_and_shared_prefixes_from_the_text() -> None:
+    first = parsed(planned(lengths=TraceRequest(0.0, 1300, 40, (0, 1, 2))))
+    second = parsed(planned(id="r-2", lengths=TraceRequest(0.0, 1100, 7, (0, 1, 3))))
+    unrelated = parsed(planned(id="r-3", lengths=TraceRequest(0.0, 1300, 40)))
+    assert (first.output_tokens, second.output_tokens) == (40, 7)
+    assert 1300 <= first.prompt_tokens <= 1303
+    assert len(first.spans) == 2
+    assert first.spans == second.spans
+    assert not set(first.spans) & set(unrelated.spans)
+
+
+def parsed(planned: PlannedRequest) -> CompletionRequest:
+    _, _, body = split(addressed(chat_request(planned), "h:1"))
+    return parse_completion(True, body, planned.model, 131_072, Random(1))
 
 
 def test_equal_prefix_blocks_are_equal_text_and_different_ones_are_not() -> None:
