@@ -118,7 +118,7 @@ class ControlPlane:
         )
         self._link = LeaderClient(member, sessions, trust=trust)
         self._callers = ForwardedCallers(sessions, clock)
-        self.campaign = LeaderElector(
+        self.elector = LeaderElector(
             store,
             member,
             eligible=lambda: self.policies.current is not None,
@@ -128,18 +128,18 @@ class ControlPlane:
             on_change=lambda _: self._planning_rounds.wake(),
         )
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
-        self.ledger = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
+        self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
         publisher = PlanPublisher(store)
-        self.staging = RolloutRunner(store, self.policies, publisher)
+        self.rollouts = RolloutRunner(store, self.policies, publisher)
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
         self._idempotency_store = IdempotencyStore(store, member.name, clock)
         fleet = FleetSnapshot()
         planning = PlanningLoop(
-            self.campaign, self.policies, fleet, self.ledger, self.staging, publisher, self.metrics, clock
+            self.elector, self.policies, fleet, self.overrides, self.rollouts, publisher, self.metrics, clock
         )
-        self.view = FleetView(self.policies, self.staging, fleet, planning, self._mirrors.plans, clock)
-        self.reporter = StatusReporter(self.view, self.campaign, self.policies, self.ledger, planning, self._mirrors)
+        self.view = FleetView(self.policies, self.rollouts, fleet, planning, self._mirrors.plans, clock)
+        self.reporter = StatusReporter(self.view, self.elector, self.policies, self.overrides, planning, self._mirrors)
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
@@ -167,7 +167,7 @@ class ControlPlane:
         for informer in self._informers:
             informer.start()
         self._registration.start()
-        task = self.campaign.start()
+        task = self.elector.start()
         self._planning_rounds.start(self._scheduler)
         self._polling.start(self._scheduler)
         self._event_rounds.start(self._scheduler)
@@ -182,7 +182,7 @@ class ControlPlane:
         for rounds in (self._planning_rounds, self._polling, self._event_rounds):
             rounds.stop()
         self._scheduler.shutdown(wait=False)
-        await self.campaign.stop()
+        await self.elector.stop()
         await self._registration.stop()
         for informer in self._informers:
             await informer.stop()
@@ -205,29 +205,29 @@ class ControlPlane:
                 webhook_routes.routes(self._webhook),
             ),
             guarded_routers=(
-                status_routes.routes(reporter, self.campaign, self._link),
+                status_routes.routes(reporter, self.elector, self._link),
                 plans_routes.routes(self._history, view),
-                explain_routes.routes(view, self.campaign, actions, self.policies, geoip),
+                explain_routes.routes(view, self.elector, actions, self.policies, geoip),
                 steer_routes.routes(view, geoip),
                 what_if_routes.routes(view, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(view),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events),
-                overrides_routes.routes(self.ledger, view),
+                overrides_routes.routes(self.overrides, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
-                rollouts_routes.routes(actions, self.staging, view),
+                rollouts_routes.routes(actions, self.rollouts, view),
             ),
             access=access,
             idempotency_store=self._idempotency_store,
-            campaign=self.campaign,
+            elector=self.elector,
             link=self._link,
             callers=self._callers,
         )
 
     @property
     def _informers(self) -> tuple[Informer, ...]:
-        return (*self._mirrors.informers, self.ledger.mirror.informer, self._journal.informer)
+        return (*self._mirrors.informers, self.overrides.mirror.informer, self._journal.informer)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:
@@ -235,8 +235,8 @@ class ControlPlane:
         await self._change_detector.detect(self._journal)
 
     def _receipt(self) -> ReportReceipt:
-        leader = self.campaign.leader
-        return ReportReceipt(self.campaign.epoch is not None, leader.value.url if leader is not None else None)
+        leader = self.elector.leader
+        return ReportReceipt(self.elector.epoch is not None, leader.value.url if leader is not None else None)
 
     async def _poll_policy(self) -> bool:
         before = self.policies.current

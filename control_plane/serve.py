@@ -91,7 +91,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    campaign = await control_plane.start()
+    leading = await control_plane.start()
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
     background = [
@@ -102,7 +102,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         background.append(asyncio.create_task(certificate.keep_reloading(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)
     try:
-        done, _ = await asyncio.wait({campaign, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({leading, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await control_plane.stop()
         server.should_exit = True

@@ -31,7 +31,7 @@ def create_app(
     guarded_routers: Sequence[APIRouter],
     access: Access,
     idempotency_store: IdempotencyStore,
-    campaign: LeaderElector,
+    elector: LeaderElector,
     link: LeaderClient,
     callers: ForwardedCallers,
 ) -> FastAPI:
@@ -42,7 +42,7 @@ def create_app(
         guarded_routers: all other routes.
         access: authenticates callers.
         idempotency_store: responses of requests that carried an Idempotency-Key.
-        campaign: which control plane leads.
+        elector: which control plane leads.
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
 
@@ -76,6 +76,6 @@ def create_app(
     # The routes of the application itself are its routers.
     guarded_routes = [route for router in guarded_routers for route in router.routes]
     app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=guarded_routes)
-    app.add_middleware(LeaderForwarding, campaign=campaign, link=link, access=access, callers=callers)
+    app.add_middleware(LeaderForwarding, elector=elector, link=link, access=access, callers=callers)
     app.add_middleware(BodyLimits)
     return app

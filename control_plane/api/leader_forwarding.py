@@ -83,17 +83,17 @@ class LeaderForwarding:
 
     Args:
         app: the application of this control plane.
-        campaign: which control plane receives the reports.
+        elector: which control plane receives the reports.
         link: sends requests to the leader.
         access: authenticates callers.
         callers: verifies the callers of forwarded requests.
     """
 
     def __init__(
-        self, app: ASGIApp, campaign: LeaderElector, link: LeaderClient, access: Access, callers: ForwardedCallers
+        self, app: ASGIApp, elector: LeaderElector, link: LeaderClient, access: Access, callers: ForwardedCallers
     ) -> None:
         self._app = app
-        self._campaign = campaign
+        self._elector = elector
         self._link = link
         self._access = access
         self._callers = callers
@@ -108,8 +108,8 @@ class LeaderForwarding:
         if token is not None:
             await self._answer_forwarded(token, headers, scope, receive, send)
             return
-        rule, authority = _rule(scope), self._campaign.authority
-        if rule is None or authority is self._campaign.member:
+        rule, authority = _rule(scope), self._elector.authority
+        if rule is None or authority is self._elector.member:
             await self._app(scope, receive, send)
             return
         caller = await self._access.identify(headers.get("authorization", ""), _client(scope))
@@ -126,8 +126,8 @@ class LeaderForwarding:
 
     async def _answer_forwarded(self, token: str, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that another control plane forwarded; 503 if this one is not the leader."""
-        if self._campaign.authority is not self._campaign.member:
-            detail = f"the request was forwarded to {self._campaign.member.name}, which does not lead; try again"
+        if self._elector.authority is not self._elector.member:
+            detail = f"the request was forwarded to {self._elector.member.name}, which does not lead; try again"
             await problem_response(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
             return
         body = await read_body(receive)

@@ -70,7 +70,7 @@ WHY = {
     _E.VACANT: "there is no leader, so this control plane campaigns",
     _E.WON: "made the leader key first",
     _E.LOST: "another made the leader key first",
-    _E.UNKNOWN: "the store did not answer the campaign",
+    _E.UNKNOWN: "the store did not answer the election",
     _E.RENEWED: "the lease is renewed",
     _E.UNPROVEN: "the lease could not be renewed in time",
     _E.EXPIRED: "the lease has expired",

@@ -19,7 +19,7 @@ from penstock.planning.registry import planner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import PlanLogic
+from penstock.policy.policy import PlannerKind
 
 SOLVER_LIMIT_S = 0.25
 """Time limit of the solver for one plan, in seconds; a plan is due every half a second."""
@@ -39,8 +39,8 @@ class PlannerRunner:
 
     def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
         self._limit_s = solver_limit_s
-        self._planner: tuple[PlanLogic, Planner] | None = None
-        """The planner of the logic in force."""
+        self._planner: tuple[PlannerKind, Planner] | None = None
+        """The planner of the last tick, and its kind."""
         self._waterfall = WaterfallPlanner()
         """Plans when that planner fails."""
         self._forecaster = Forecaster()
@@ -61,19 +61,19 @@ class PlannerRunner:
         return msgspec.structs.replace(result, shortfalls=tuple(missing))
 
     def _plan(self, tick: TickInput) -> PlanResult:
-        logic = tick.policy.objective.plan_logic
+        kind = tick.policy.objective.planner
         try:
-            return self._of(logic).plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
+            return self._of(kind).plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
         except Exception as error:
             # A fleet whose planner has a defect is still planned for.
-            _log.exception("the planner failed", logic=logic.value)
+            _log.exception("the planner failed", planner=kind.value)
             self._planner = None
             reason = str(error) or type(error).__name__
             return msgspec.structs.replace(self._waterfall.plan(tick), fallbacks={WHOLE_FLEET: reason})
 
-    def _of(self, logic: PlanLogic) -> Planner:
-        if self._planner is None or self._planner[0] is not logic:
-            self._planner = (logic, planner(logic, self._limit_s))
+    def _of(self, kind: PlannerKind) -> Planner:
+        if self._planner is None or self._planner[0] is not kind:
+            self._planner = (kind, planner(kind, self._limit_s))
         return self._planner[1]
 
     def _forecast_per_s(self, tick: TickInput) -> dict[Key, float]:

@@ -150,26 +150,26 @@ class PlanningLoop:
             self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))
             self._inherited = True
 
-    async def _publish(self, staged: ActivePolicies, epoch: int, now: float) -> PublishOutcome:
+    async def _publish(self, policies: ActivePolicies, epoch: int, now: float) -> PublishOutcome:
         elapsed_s = min(MAX_STEP_S, now - self._planned_at)
         began = time.perf_counter()
-        result = await self._plan(self._runner, staged.main, epoch, now, elapsed_s)
+        result = await self._plan(self._runner, policies.main, epoch, now, elapsed_s)
         self._metrics.planned(time.perf_counter() - began, result.fallbacks)
         self._metrics.show_shortfalls(result.shortfalls)
         self.shortfalls = result.shortfalls
         plans = result.plans
-        if staged.candidate is not None:
-            if staged.in_shadow:
-                await self._compare(staged, staged.candidate, epoch, now)
+        if policies.candidate is not None:
+            if policies.in_shadow:
+                await self._compare(policies, policies.candidate, epoch, now)
             else:
                 candidate_plans = (
-                    await self._plan(self._candidate_runner, staged.candidate, epoch, now, elapsed_s)
+                    await self._plan(self._candidate_runner, policies.candidate, epoch, now, elapsed_s)
                 ).plans
                 plans |= {
-                    region: candidate_plans[region] for region in staged.canary_regions if region in candidate_plans
+                    region: candidate_plans[region] for region in policies.canary_regions if region in candidate_plans
                 }
         self._planned_at = now
-        outcome = await self._publisher.publish(plans, staged.main.policy, now)
+        outcome = await self._publisher.publish(plans, policies.main.policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome
 
@@ -199,17 +199,17 @@ class PlanningLoop:
         }
         return msgspec.structs.replace(result, plans=plans)
 
-    async def _compare(self, staged: ActivePolicies, candidate: PolicyVersion, epoch: int, now: float) -> None:
+    async def _compare(self, policies: ActivePolicies, candidate: PolicyVersion, epoch: int, now: float) -> None:
         """Compare the plans of both policies as they are once all shares have moved."""
         known = self._rollouts.shadow
-        if known is not None and known.number == staged.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
+        if known is not None and known.number == policies.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
             return
         self._compared_at = now
         # With new planners: their state would add differences that the policy does not cause.
-        before = await self._plan(PlannerRunner(), staged.main, epoch, now, _whole_step_s(staged.main.policy))
+        before = await self._plan(PlannerRunner(), policies.main, epoch, now, _whole_step_s(policies.main.policy))
         after = await self._plan(PlannerRunner(), candidate, epoch, now, _whole_step_s(candidate.policy))
         demands = demand(self._fleet.snapshot, now)
-        self._rollouts.shadow = shadow(staged.rollout.number, before.plans, after.plans, demands)
+        self._rollouts.shadow = shadow(policies.rollout.number, before.plans, after.plans, demands)
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
         """Whether the overrides are known, and reports are complete enough to replace the plan in force."""

@@ -52,7 +52,7 @@ from penstock.policy.policy import (
     Model,
     ModelVersions,
     Objective,
-    PlanLogic,
+    PlannerKind,
     Policy,
     Quota,
     Recurrence,
@@ -257,7 +257,7 @@ def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone]:
 
 
 def _objective(shape: ObjectiveDocument) -> Objective:
-    return Objective(**_fields(shape) | {"plan_logic": PlanLogic(shape.plan_logic)})
+    return Objective(**_fields(shape) | {"planner": PlannerKind(shape.planner)})
 
 
 def _rollout(shape: RolloutDocument) -> RolloutRules:

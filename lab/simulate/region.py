@@ -275,7 +275,7 @@ class SimulatedAgent:
     def _estimate(self, request: TraceRequest) -> WorkEstimate:
         limit = max(1, request.output_tokens) if self._region.limits_tell else None
         ask = CostInputs(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, max_tokens=limit)
-        work = NO_WORK if self._round_robin else self._chooser.expectations.guess(self._cost, "", "", ask)
+        work = NO_WORK if self._round_robin else self._chooser.expectations.estimate(self._cost, "", "", ask)
         return WorkEstimate("", "", self._cost, ask, work, streaming=True)
 
     def _serve(self) -> None:

@@ -8,26 +8,26 @@ from types import MappingProxyType
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import Planner
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import PlanLogic
+from penstock.policy.policy import PlannerKind
 
 OFFLINE_LIMIT_S = 10.0
 """Time limit (s) of the solver for plans outside the planning loop."""
 
-PLANNERS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
+PLANNERS: Mapping[PlannerKind, Callable[[float], Planner]] = MappingProxyType(
     {
-        PlanLogic.LINEAR_PROGRAM: FlowPlanner,
-        PlanLogic.WATERFALL: lambda time_limit_s: WaterfallPlanner(),
+        PlannerKind.LINEAR_PROGRAM: FlowPlanner,
+        PlannerKind.WATERFALL: lambda time_limit_s: WaterfallPlanner(),
     }
 )
 """Factories, which take the time limit (s) of the solver for one tick. A planner that would return other plans gets a
 new name and entry: an upgrade must not change plans, while a change of policy goes through a rollout."""
 
 
-def planner(logic: PlanLogic, time_limit_s: float) -> Planner:
+def planner(kind: PlannerKind, time_limit_s: float) -> Planner:
     """A new planner without state.
 
     Args:
-        logic: the name in the policy.
+        kind: the name in the policy.
         time_limit_s: how long the solver may take for one tick, in seconds.
     """
-    return PLANNERS[logic](time_limit_s)
+    return PLANNERS[kind](time_limit_s)

@@ -215,10 +215,10 @@ class Failover(PolicyStruct, frozen=True):
     """Time (s) over which a recovered region's share grows from zero to its full value."""
 
 
-class PlanLogic(StrEnum):
+class PlannerKind(StrEnum):
     """The planner, by name; `penstock.planning.registry` contains the implementations.
 
-    A name means one logic for good. Another one gets a name of its own, so that a release changes no plan by itself.
+    A name always means one planner: a changed one gets a new name, so that a release by itself changes no plan.
     """
 
     LINEAR_PROGRAM = "linear_program"
@@ -233,7 +233,7 @@ class Objective(PolicyStruct, frozen=True):
     A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
     """
 
-    plan_logic: PlanLogic = PlanLogic.LINEAR_PROGRAM
+    planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
     """The planner; the other fields are its parameters, and some planners ignore them."""
     latency_ms_per_cost: float = 20_000.0
     """Additional latency (ms) that is worth one unit of the bundle's currency in GPU time and egress."""

@@ -92,7 +92,7 @@ class CostEstimator:
         most = max_tokens if max_tokens > 1 else 1
         return (likely if likely > 1.0 else 1.0) if likely <= most else most
 
-    def guess(self, cost: Cost, tenant: str, model: str, ask: CostInputs) -> Work:
+    def estimate(self, cost: Cost, tenant: str, model: str, ask: CostInputs) -> Work:
         """The estimated cost of a request."""
         if cost.unit is _TOKEN:
             answer_s = 0.0
@@ -101,12 +101,12 @@ class CostEstimator:
             return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
-    def wants(self, tenant: str, model: str, now: float) -> bool:
+    def is_due(self, tenant: str, model: str, now: float) -> bool:
         """Whether to learn from a request of this tenant that ends now (s): at most one each LEARN_EVERY_S."""
         mean = self._answer_tokens.get((tenant, model))
         return mean is None or now >= mean.taken_at + LEARN_EVERY_S
 
-    def saw(self, tenant: str, model: str, ask: CostInputs, usage: Usage, now: float) -> None:
+    def observe(self, tenant: str, model: str, ask: CostInputs, usage: Usage, now: float) -> None:
         """Learn from the usage of a finished request. `now` is monotonic, in seconds."""
         if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)

@@ -84,7 +84,7 @@ class EndpointChooser:
             session: the conversation of the request; empty if it has none.
         """
         ask = CostInputs(0)
-        work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        work = self.expectations.estimate(model.cost, tenant, model.name, ask)
         estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
         estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
         held, _ = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
@@ -93,7 +93,7 @@ class EndpointChooser:
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
         """Update the prefill speed from the first byte of a streamed response."""
         learner = placement.endpoint.learner
-        if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
+        if placement.ahead_s > 0.0 and not placement.queued and learner.is_first_byte_due(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
     def learn_response(self, placement: Placement[Member], now: float, tail: Iterable[bytes]) -> None:
@@ -103,14 +103,14 @@ class EndpointChooser:
             tail: its last bytes, in parts, which may contain its usage.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
-        length_wanted = estimate.cost.unit is _TOKEN and self.expectations.wants(estimate.tenant, estimate.model, now)
-        speed_wanted = not placement.queued and learner.wants(now)
-        if not length_wanted and not speed_wanted:
+        length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
+        speed_due = not placement.queued and learner.is_due(now)
+        if not length_due and not speed_due:
             return
         usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if estimate.cost.unit is _TOKEN else None
-        if usage is not None and length_wanted:
-            self.expectations.saw(estimate.tenant, estimate.model, estimate.ask, usage, now)
-        if not speed_wanted:
+        if usage is not None and length_due:
+            self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
+        if not speed_due:
             return
         begun_at = placement.first_byte_at if estimate.streaming else min(now, placement.prefill_over_at)
         if begun_at is not None:

@@ -156,14 +156,14 @@ class SpeedLearner:
         """The prior as corrected by completions."""
         return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
 
-    def wants(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         """Whether to learn from a response that ends now (s, monotonic); once true, false for LEARN_EVERY_S."""
         if now < self._wants_at:
             return False
         self._wants_at = now + LEARN_EVERY_S
         return True
 
-    def wants_first_byte(self, now: float) -> bool:
+    def is_first_byte_due(self, now: float) -> bool:
         """The same for a response that begins now."""
         if now < self._wants_first_at:
             return False

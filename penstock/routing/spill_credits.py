@@ -82,7 +82,7 @@ def wanted(
     return max(0, min(MAX_WANTED, ceil(max(in_flight, then) - slots * target_utilisation)))
 
 
-class Wallet(msgspec.Struct, frozen=True):
+class HeldCredits(msgspec.Struct, frozen=True):
     """The credits of one origin, by (receiver, model)."""
 
     credits: dict[tuple[str, str], Credit] = {}
@@ -92,8 +92,8 @@ class Wallet(msgspec.Struct, frozen=True):
         credit = self.credits.get((region, model))
         return credit.requests if credit is not None and credit.expires_at > now else 0
 
-    def received(self, region: str, granted: Mapping[str, int], now: float, ttl_s: float) -> Wallet:
-        """The wallet after a response of a receiver. Its grants replace all earlier ones of that receiver.
+    def received(self, region: str, granted: Mapping[str, int], now: float, ttl_s: float) -> HeldCredits:
+        """The held_credits after a response of a receiver. Its grants replace all earlier ones of that receiver.
 
         Args:
             granted: number of credits by model.
@@ -101,15 +101,15 @@ class Wallet(msgspec.Struct, frozen=True):
             ttl_s: lifetime of the credits, in seconds.
         """
         others = {key: credit for key, credit in self.credits.items() if key[0] != region}
-        return Wallet(
+        return HeldCredits(
             others | {(region, model): Credit(count, now + ttl_s) for model, count in granted.items() if count}
         )
 
-    def spent(self, region: str, model: str) -> Wallet:
-        """The wallet with one credit fewer.
+    def spent(self, region: str, model: str) -> HeldCredits:
+        """The held_credits with one credit fewer.
 
         Raises:
             KeyError: no credit was ever granted, so the caller did not check `available` first.
         """
         credit = self.credits[region, model]
-        return Wallet({**self.credits, (region, model): Credit(credit.requests - 1, credit.expires_at)})
+        return HeldCredits({**self.credits, (region, model): Credit(credit.requests - 1, credit.expires_at)})

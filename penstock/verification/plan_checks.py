@@ -64,11 +64,11 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
         for size in range(max_lost + 1):
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
-                for logic in PLANNERS:
-                    by = planner(logic, OFFLINE_LIMIT_S)
+                for kind in PLANNERS:
+                    by = planner(kind, OFFLINE_LIMIT_S)
                     result = by.plan(_tick(policy, snapshot, before))
                     made += 1
-                    breaches += _outside(policy, result, named, lost, logic.value.replace("_", " "))
+                    breaches += _outside(policy, result, named, lost, kind.value.replace("_", " "))
     return Plans(made, max_lost, tuple(breaches))
 
 
@@ -77,13 +77,13 @@ def _outside(
     planned: PlanResult,
     named: Mapping[str, tuple[frozenset[str], Situation]],
     lost: tuple[str, ...],
-    logic: str,
+    kind: str,
 ) -> Iterator[Breach]:
     for origin, plan in planned.plans.items():
         for entry in plan.classes:
             regions, example = named[entry.residency]
             for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
-                yield breach(policy, "plan", example, region, f"in the {logic}'s plan for {origin}", lost)
+                yield breach(policy, "plan", example, region, f"in the {kind}'s plan for {origin}", lost)
     for key, tables in compute_tables((flows.problem for flows in planned.answers), planned.plans).items():
         regions, example = named[key.residency]
         for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):

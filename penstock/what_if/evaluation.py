@@ -165,7 +165,7 @@ def _planned(
         generation=1,
         elapsed_s=1.0,
     )
-    plans = planner(policy.objective.plan_logic, OFFLINE_LIMIT_S).plan(tick).plans
+    plans = planner(policy.objective.planner, OFFLINE_LIMIT_S).plan(tick).plans
     return {
         Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
         for origin, plan in plans.items()

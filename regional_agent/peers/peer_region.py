@@ -10,7 +10,7 @@ import structlog
 from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.policy.policy import Failover
 from penstock.routing.region_selection import RegionView
-from penstock.routing.spill_credits import Wallet
+from penstock.routing.spill_credits import HeldCredits
 from penstock.wire.probe import ProbeResponse
 from penstock.wire.session import Session
 from regional_agent.upstream.address import Address
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 class PeerAgent:
     """One agent of the region, by its address."""
 
-    __slots__ = ("answer", "rejection_logged", "rtt_s", "session", "wallet")
+    __slots__ = ("answer", "held_credits", "rejection_logged", "rtt_s", "session")
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
@@ -38,7 +38,7 @@ class PeerAgent:
         """Authenticates messages to the agent; None until its certificate was fetched."""
         self.rtt_s: float | None = None
         """Smoothed round trip; None before its first valid answer."""
-        self.wallet = Wallet()
+        self.held_credits = HeldCredits()
         """The spill credits that the agent has granted."""
 
 
@@ -84,7 +84,7 @@ class PeerRegion:
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
         granted = {model: readiness.credits for model, readiness in answer.models.items()}
-        agent.wallet = agent.wallet.received(self.name, granted, now, answer.credit_ttl_s)
+        agent.held_credits = agent.held_credits.received(self.name, granted, now, answer.credit_ttl_s)
         self._views.clear()
 
     def session(self, address: Address) -> Session | None:
@@ -147,8 +147,8 @@ class PeerRegion:
     def spend(self, model: str, now: float) -> None:
         """Use a credit of an agent that granted one."""
         for agent in self.agents.values():
-            if agent.wallet.available(self.name, model, now) > 0:
-                agent.wallet = agent.wallet.spent(self.name, model)
+            if agent.held_credits.available(self.name, model, now) > 0:
+                agent.held_credits = agent.held_credits.spent(self.name, model)
                 self._views.pop(model, None)
                 return
 
@@ -160,10 +160,10 @@ class PeerRegion:
                 continue
             if readiness.ready:
                 waits.append(readiness.expected_wait_s)
-            available = agent.wallet.available(self.name, model, now)
+            available = agent.held_credits.available(self.name, model, now)
             if available > 0:
                 credits += available
-                until = min(until, agent.wallet.credits[self.name, model].expires_at)
+                until = min(until, agent.held_credits.credits[self.name, model].expires_at)
         if self.health.state is RegionState.RECOVERING:
             until = min(until, now + RAMP_STEP_S)
         view = RegionView(

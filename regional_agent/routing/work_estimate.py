@@ -44,7 +44,7 @@ def work_estimate_of(
     """Estimate the work of a request, and compute its cache keys, from the part that has arrived."""
     model, inputs = fields.model, _cost_inputs(request, fields, cost.unit)
     estimate = WorkEstimate(
-        tenant, model, cost, inputs, expectations.guess(cost, tenant, model, inputs), fields.stream is True
+        tenant, model, cost, inputs, expectations.estimate(cost, tenant, model, inputs), fields.stream is True
     )
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         estimate.prefix = prefix_keys(_scope(estimate), _prompt(request.body))

@@ -70,7 +70,7 @@ def _estimate(path: bytes, body: bytes, fields: RequestFields) -> None:
         expectations = CostEstimator()
         estimate = work_estimate_of(_request(path, body), fields, "tenant", cost, expectations)
         _is_possible(estimate.work.prefill_s, estimate.work.decode_s)
-        expectations.saw("tenant", fields.model, estimate.ask, Usage(1_000_000, 1_000_000), 1.0)
+        expectations.observe("tenant", fields.model, estimate.ask, Usage(1_000_000, 1_000_000), 1.0)
         after = work_estimate_of(_request(path, body), fields, "tenant", cost, expectations)
         _is_possible(after.work.prefill_s, after.work.decode_s)
 

@@ -135,7 +135,7 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
         (encode(msgspec.structs.replace(impostor, policy_digest="e" * 64)), "not a stored Policy"),
         (
             encode(msgspec.structs.replace(impostor, policy_digest=named)),
-            "bad Policy: Invalid enum value 'crystal_ball' - at `$.objective.plan_logic`; if a newer release wrote it,",
+            "bad Policy: Invalid enum value 'crystal_ball' - at `$.objective.planner`; if a newer release wrote it,",
         ),
         (b"\xff garbage", "not a stored RegionPlan"),
         (blob.replace(b'"version":1', b'"version":2'), "upgrade it"),

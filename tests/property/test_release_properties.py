@@ -32,9 +32,9 @@ from tests.support.wait import until
 STEPS: tuple[tuple[Any, str], ...] = (
     (EndpointChooser, "learn_first_byte"),
     (EndpointChooser, "learn_response"),
-    (CostEstimator, "saw"),
-    (CostEstimator, "wants"),
-    (SpeedLearner, "wants"),
+    (CostEstimator, "observe"),
+    (CostEstimator, "is_due"),
+    (SpeedLearner, "is_due"),
     (Endpoint, "completed"),
     (Endpoint, "ended"),
     (RequestTally, "ended"),

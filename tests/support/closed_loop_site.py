@@ -15,7 +15,7 @@ from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
-from penstock.routing.spill_credits import Grants, Wallet, grant, wanted
+from penstock.routing.spill_credits import Grants, HeldCredits, grant, wanted
 
 if TYPE_CHECKING:
     from tests.support.closed_loop import Loop
@@ -48,14 +48,14 @@ class Request:
 class Peer:
     """What one agent knows of another region."""
 
-    __slots__ = ("answer", "health", "may_spend", "wallet")
+    __slots__ = ("answer", "health", "held_credits", "may_spend")
 
     def __init__(self) -> None:
         self.health = RegionHealth()
         self.answer: tuple[bool, float] | None = None
-        self.wallet = Wallet()
+        self.held_credits = HeldCredits()
         self.may_spend = 0
-        """Of the newest answer's credits; counted apart from the wallet, to check it."""
+        """Of the newest answer's credits; counted apart from the held_credits, to check it."""
 
 
 class Site:
@@ -125,7 +125,7 @@ class Site:
                 continue
             if where.spends_credit:
                 peer = self.peers[where.region]
-                peer.wallet = peer.wallet.spent(where.region, "m")
+                peer.held_credits = peer.held_credits.spent(where.region, "m")
                 peer.may_spend -= 1
                 assert peer.may_spend >= 0, f"{self.region} pushed {where.region} over what it granted"
             request.on_credit = where.spends_credit
@@ -194,7 +194,7 @@ class Site:
             ready,
             peer.health.weight(now, self.loop.world.policy.failover),
             wait_s,
-            peer.wallet.available(region, "m", now),
+            peer.held_credits.available(region, "m", now),
         )
 
     def probe(self) -> None:
@@ -233,7 +233,8 @@ class Site:
             return
         loop, peer = self.loop, self.peers[region]
         peer.answer = answer
-        peer.wallet = peer.wallet.received(region, {"m": given}, loop.now, loop.world.policy.spillover.credit_ttl_s)
+        ttl_s = loop.world.policy.spillover.credit_ttl_s
+        peer.held_credits = peer.held_credits.received(region, {"m": given}, loop.now, ttl_s)
         peer.may_spend = given
         peer.health = observe(peer.health, True, loop.now, loop.world.policy.failover)
 

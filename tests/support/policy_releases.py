@@ -21,9 +21,9 @@ def with_a_logic_to_come(policy: Policy) -> tuple[bytes, str]:
 
 def with_a_field_to_come(policy: Policy) -> tuple[bytes, str]:
     """By a newer release, with a parameter that this one does not know."""
-    return _written(encode(policy).replace(b'"plan_logic"', b'"patience_s":3,"plan_logic"'))
+    return _written(encode(policy).replace(b'"planner"', b'"patience_s":3,"planner"'))
 
 
 def before_logics_had_names(policy: Policy) -> tuple[bytes, str]:
-    """By the release that had no `plan_logic`, and planned by linear program."""
-    return _written(encode(policy).replace(b'"plan_logic":"linear_program",', b""))
+    """By the release that had no `planner`, and planned by linear program."""
+    return _written(encode(policy).replace(b'"planner":"linear_program",', b""))

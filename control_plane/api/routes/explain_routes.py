@@ -56,7 +56,7 @@ class ExplainRequest(ClientPlace):
 
 
 def routes(
-    view: FleetView, campaign: LeaderElector, actions: RolloutActions, policies: PolicySource, geoip: GeoIpLookup
+    view: FleetView, elector: LeaderElector, actions: RolloutActions, policies: PolicySource, geoip: GeoIpLookup
 ) -> APIRouter:
     """Return the router of explanations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
@@ -76,8 +76,8 @@ def routes(
         views = reported_views(policy, view.snapshot, asked.origin, asked.model, now)
         explanation = explain(policy, plan, asked, views, rng)
         provenance = _provenance(policies, plan, explanation.policy_digest)
-        leading = campaign.epoch is not None
-        return json_response(ExplainResponse(explanation, campaign.member.name, leading, now, provenance))
+        leading = elector.epoch is not None
+        return json_response(ExplainResponse(explanation, elector.member.name, leading, now, provenance))
 
     return router
 

@@ -99,10 +99,10 @@ class OverrideRequest(DrainRequest):
     value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
 
 
-def routes(ledger: OverrideStore, view: FleetView) -> APIRouter:
+def routes(store: OverrideStore, view: FleetView) -> APIRouter:
     """Return the router of overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
-    overrides = _Overrides(ledger, view)
+    overrides = _Overrides(store, view)
 
     @router.get("/overrides", responses=returns(OverridePage, "A page of overrides."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
@@ -154,8 +154,8 @@ def routes(ledger: OverrideStore, view: FleetView) -> APIRouter:
 class _Overrides:
     """Operations on overrides on behalf of callers."""
 
-    def __init__(self, ledger: OverrideStore, view: FleetView) -> None:
-        self._ledger = ledger
+    def __init__(self, store: OverrideStore, view: FleetView) -> None:
+        self._store = store
         self._view = view
 
     async def list(self) -> list[OverrideStatus]:
@@ -184,7 +184,7 @@ class _Overrides:
                 require_region(policy, name, field)
         override = _override(caller, request, self._view.now())
         try:
-            override = await self._ledger.begin(caller, override, policy, capacity or {}, force=request.force)
+            override = await self._store.begin(caller, override, policy, capacity or {}, force=request.force)
         except OverrideRefused as refused:
             raise _problem(refused) from None
         headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
@@ -197,7 +197,7 @@ class _Overrides:
             must_match(if_match, digest(override))
 
         try:
-            return self._status(await self._ledger.lift(caller, id, reason, check))
+            return self._status(await self._store.lift(caller, id, reason, check))
         except KeyError:
             if any(window.id == id for window in windows(self._policy(), self._view.now())):
                 raise Problem(409, "this is a maintenance window of the policy: change the policy") from None
@@ -207,8 +207,8 @@ class _Overrides:
         must_reach(caller, {name})
         policy, now = self._policy(), self._view.now()
         lifted = [
-            await self._ledger.lift(caller, override.id, reason, lambda _: None)
-            for override in (await self._ledger.read()).overrides
+            await self._store.lift(caller, override.id, reason, lambda _: None)
+            for override in (await self._store.read()).overrides
             if override.region == name and override.kind in WITHDRAWS and now < override.ends_at
         ]
         if not lifted:
@@ -227,9 +227,9 @@ class _Overrides:
 
     async def _read(self) -> OverrideSet:
         try:
-            return await self._ledger.read()
+            return await self._store.read()
         except StoreError:
-            return self._ledger.seen
+            return self._store.seen
 
 
 def _response(status: OverrideStatus) -> Response:

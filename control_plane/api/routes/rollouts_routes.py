@@ -36,7 +36,7 @@ class ActionRequest(BaseModel):
     reason: Reason
 
 
-def routes(actions: RolloutActions, staging: RolloutRunner, view: FleetView) -> APIRouter:
+def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) -> APIRouter:
     """Return the router of rollouts."""
     router = APIRouter(prefix="/v1/rollouts", tags=["rollouts"])
 
@@ -68,7 +68,7 @@ def routes(actions: RolloutActions, staging: RolloutRunner, view: FleetView) -> 
         stored = await actions.records.newest()
         if stored.rollout is None:
             raise Problem(404, "no policy has been rolled out yet")
-        rollout, shadow = stored.rollout, staging.shadow
+        rollout, shadow = stored.rollout, rollouts.shadow
         compared = shadow if shadow is not None and shadow.number == rollout.number and not rollout.is_over else None
         status = RolloutStatus(
             summary(rollout, compared.moved_share if compared is not None else None),

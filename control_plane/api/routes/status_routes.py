@@ -24,7 +24,7 @@ LEADER_TIMEOUT_S = 1.5
 """Time limit (s) of the request to the leader. Short: the status matters most when the leader does not answer."""
 
 
-def routes(reporter: StatusReporter, campaign: LeaderElector, link: LeaderClient) -> APIRouter:
+def routes(reporter: StatusReporter, elector: LeaderElector, link: LeaderClient) -> APIRouter:
     """Return the router of the status."""
     router = APIRouter(prefix="/v1", tags=["status"])
 
@@ -36,8 +36,8 @@ def routes(reporter: StatusReporter, campaign: LeaderElector, link: LeaderClient
         why.
         """
         own = reporter.status()
-        authority = campaign.authority
-        if authority is campaign.member:
+        authority = elector.authority
+        if authority is elector.member:
             return json_response(own)
         if authority is None:
             return json_response(msgspec.structs.replace(own, fleet_problem="no control plane leads"))

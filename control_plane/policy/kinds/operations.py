@@ -26,7 +26,7 @@ class ObjectiveDocument(PolicyDocument):
     """The planner and its weights, in milliseconds of latency. At most one a bundle."""
 
     kind: Literal["Objective"]
-    plan_logic: Literal["linear_program", "waterfall"] = "linear_program"
+    planner: Literal["linear_program", "waterfall"] = "linear_program"
     """How plans are computed. `linear_program`: the cheapest shares for all demand at once; the other fields are its
     parameters. `waterfall`: home up to its target, then the next nearest region; it uses forecast_horizon_s alone."""
     latency_ms_per_cost: float = Field(20_000.0, ge=0, le=1e9)

@@ -29,7 +29,7 @@ def test_what_an_earlier_release_wrote_keeps_its_name_and_means_what_it_meant() 
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        (with_a_logic_to_come, r"enum value 'crystal_ball' - at `\$\.objective\.plan_logic`; .*upgrade this one"),
+        (with_a_logic_to_come, r"enum value 'crystal_ball' - at `\$\.objective\.planner`; .*upgrade this one"),
         (with_a_field_to_come, r"unknown field `patience_s` - at `\$\.objective`; .*upgrade this one"),
     ],
 )

@@ -29,28 +29,28 @@ async def shared() -> AsyncIterator[MemoryStore]:
 
 @asynccontextmanager
 async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> AsyncIterator[LeaderElector]:
-    """One control plane's campaign, over a way to the store of its own: `campaign._store`."""
-    campaign = LeaderElector(
+    """One control plane's elector, over a way to the store of its own: `elector._store`."""
+    elector = LeaderElector(
         FaultyStore(shared),
         Member(name, f"http://{name}"),
         eligible=lambda: eligible,
         rng=Random(name),
     )
-    campaign.start()
+    elector.start()
     try:
-        yield campaign
+        yield elector
     finally:
-        await campaign.stop()
+        await elector.stop()
 
 
-def way(campaign: LeaderElector) -> FaultyStore:
-    store = campaign._store
+def way(elector: LeaderElector) -> FaultyStore:
+    store = elector._store
     assert isinstance(store, FaultyStore)
     return store
 
 
-def leading(*campaigns: LeaderElector) -> list[LeaderElector]:
-    return [one for one in campaigns if one.epoch is not None]
+def leading(*electors: LeaderElector) -> list[LeaderElector]:
+    return [one for one in electors if one.epoch is not None]
 
 
 async def test_one_of_three_leads_and_all_know_who(shared: MemoryStore) -> None:
@@ -143,7 +143,7 @@ async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: Memo
 async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: MemoryStore) -> None:
     async with standing(shared, "a") as doubtful:
         way(doubtful).commits_in_doubt = True
-        await until(lambda: doubtful.leadership.why == "the store did not answer the campaign")
+        await until(lambda: doubtful.leadership.why == "the store did not answer the election")
         assert doubtful.epoch is None
         async with standing(shared, "b") as other:
             await until(lambda: other.epoch is not None)
@@ -152,18 +152,18 @@ async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: M
 async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemoryStore) -> None:
     beliefs: list[Leadership] = []
     store = FaultyStore(shared)
-    campaign = LeaderElector(
+    elector = LeaderElector(
         store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), on_change=beliefs.append
     )
-    campaign.start()
-    await until(lambda: campaign.epoch is not None)
+    elector.start()
+    await until(lambda: elector.epoch is not None)
     store.away = True
-    await until(lambda: campaign.epoch is None)
+    await until(lambda: elector.epoch is None)
     beliefs.clear()
     await asyncio.sleep(2.0)
     assert len([one for one in beliefs if one.why == "there is no leader, so this control plane campaigns"]) < 25
     store.away = False
-    await until(lambda: campaign.epoch is not None)
-    await campaign.stop()
+    await until(lambda: elector.epoch is not None)
+    await elector.stop()
     assert await shared.get(keys.LEADER) is None
-    assert campaign.leadership.why == "resigned"
+    assert elector.leadership.why == "resigned"

@@ -17,7 +17,7 @@ from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
+from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
 from penstock.policy.residency import residency_class
 from tests.support.planner_calls import tick_input
 
@@ -131,7 +131,7 @@ async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failur
         objective=Objective(latency_ms_per_cost=1e8, forecast_horizon_s=0.0),
     )
     by_waterfall = msgspec.structs.replace(
-        by_price, objective=msgspec.structs.replace(by_price.objective, plan_logic=PlanLogic.WATERFALL)
+        by_price, objective=msgspec.structs.replace(by_price.objective, planner=PlannerKind.WATERFALL)
     )
     waterfall = await decided(runner, 50.0, policy=by_waterfall)
     assert (share_at_home(waterfall), waterfall.fallbacks) == (1.0, {})

@@ -51,7 +51,7 @@ class Office:
         self.store = FaultyStore(shared)
         self.fleet = FleetSnapshot()
         self.metrics = ControlPlaneMetrics()
-        self.campaign = LeaderElector(
+        self.elector = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
         self.policies = OfferedPolicy(POLICY)
@@ -59,13 +59,13 @@ class Office:
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
         publisher = PlanPublisher(self.store)
-        self.staging = RolloutRunner(self.store, self.policies, publisher)
+        self.rollouts = RolloutRunner(self.store, self.policies, publisher)
         self.planning = PlanningLoop(
-            self.campaign,
+            self.elector,
             self.policies,
             self.fleet,
             self.overrides,
-            self.staging,
+            self.rollouts,
             publisher,
             self.metrics,
             lambda: self.now,
@@ -76,7 +76,7 @@ class Office:
         """Make this one the leader, by a new leader key."""
         await self.shared.commit([], [Delete(keys.LEADER)])
         epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
-        self.campaign.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
+        self.elector.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
         return epoch
 
     def hear(self, *reports: AgentReport) -> None:
@@ -239,7 +239,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     before = (await office.shared.list(keys.PLANS)).items
     await office.tick(*whole_fleet(rate=500.0))
     assert (await office.shared.list(keys.PLANS)).items == before
-    assert office.campaign.leadership.role is Position.FOLLOWER
+    assert office.elector.leadership.role is Position.FOLLOWER
     assert office.metric("plan_publishes_total", outcome="fenced") == 1
     await office.tick()
     assert office.metric("leader") == 0
@@ -290,7 +290,7 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
     await office.elect()
     for _ in range(3):
         await office.tick(*whole_fleet())
-    office.campaign.leadership = Leadership()
+    office.elector.leadership = Leadership()
     for _ in range(10):
         await office.tick(report("us-east"))
     assert office.fleet.snapshot.state("eu-de") is RegionState.FAILED
@@ -344,8 +344,8 @@ async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_th
     candidate = msgspec.structs.replace(stable, regions=regions)
     office.policies.offer(candidate)
     await office.tick(*whole_fleet())
-    assert office.staging.active is not None
-    assert office.staging.active.candidate is not None
+    assert office.rollouts.active is not None
+    assert office.rollouts.active.candidate is not None
     next_one = Office(office.shared)
     next_one.now = office.now
     next_one.policies.offer(candidate)
@@ -353,7 +353,7 @@ async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_th
         await informer.wait_synced()
         epoch = await next_one.elect()
         await next_one.tick(report("eu-de", offered(10.0, *EU)), report("eu-es"))
-        assert next_one.staging.policy == stable, "whose reports are taken in goes by it"
+        assert next_one.rollouts.policy == stable, "whose reports are taken in goes by it"
         assert (await next_one.plan("us-east")).epoch < epoch  # type: ignore[union-attr]
         await next_one.tick(*whole_fleet())
         assert (await next_one.plan("us-east")).epoch == epoch  # type: ignore[union-attr]

@@ -81,11 +81,11 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         return source.current.digest()
 
     def candidate() -> str:
-        return one.staging.active.rollout.candidate if one.staging.active is not None else ""
+        return one.rollouts.active.rollout.candidate if one.rollouts.active is not None else ""
 
     await one.start()
     try:
-        await until(lambda: one.campaign.epoch is not None and one.ledger.known)
+        await until(lambda: one.elector.epoch is not None and one.overrides.known)
         await accept("0.7")
         await until(store.held.is_set)
         newest = await accept("0.6")

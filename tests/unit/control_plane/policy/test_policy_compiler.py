@@ -33,7 +33,7 @@ from penstock.policy.policy import (
     Model,
     ModelVersions,
     Objective,
-    PlanLogic,
+    PlannerKind,
     Policy,
     Quota,
     Region,
@@ -251,7 +251,7 @@ def test_every_value_arrives() -> None:
     assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
     assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
     assert (policy.objective.survive_one_loss, policy.objective.change_penalty_ms) == (False, 5)
-    assert policy.objective.plan_logic is PlanLogic.WATERFALL
+    assert policy.objective.planner is PlannerKind.WATERFALL
     assert policy.anonymous_tenant is None
     assert policy.guard_rails.max_withdrawn_share == 0.5
     (window,) = policy.maintenance

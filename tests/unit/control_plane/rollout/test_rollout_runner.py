@@ -72,7 +72,7 @@ class World:
     def take_over(self) -> None:
         """Another control plane, that knows nothing but what the store has; `elect` it."""
         self.fleet = FleetSnapshot()
-        self.campaign = LeaderElector(
+        self.elector = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
         publisher = PlanPublisher(self.store)
@@ -82,7 +82,7 @@ class World:
         )
         self.ledger = ledger
         self.planning = PlanningLoop(
-            self.campaign,
+            self.elector,
             self.source,
             self.fleet,
             ledger,
@@ -97,7 +97,7 @@ class World:
         await until(lambda: self.ledger.known)
         await self.store.commit([], [Delete(keys.LEADER)])
         made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
-        self.campaign.leadership = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
+        self.elector.leadership = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
 
     async def pass_s(self, seconds: float) -> None:
         """Let time pass: reports and ticks."""
@@ -155,7 +155,7 @@ async def world() -> AsyncIterator[World]:
     await one.elect()
     await one.pass_s(1.0)
     yield one
-    await one.ledger.mirror.informer.stop()
+    await one.overrides.mirror.informer.stop()
     await one.store.close()
 
 
@@ -309,7 +309,7 @@ async def test_a_former_leader_writes_no_rollout(world: World) -> None:
     await world.store.commit([], [Put(keys.LEADER, encode(Member("b", "http://b")))])
     before = await world.store.list(keys.ROOT)
     await world.pass_s(2.0)
-    assert world.campaign.epoch is None
+    assert world.elector.epoch is None
     after = await world.store.list(keys.ROOT)
     assert [item for item in after.items if item not in before.items] == []
 

@@ -19,7 +19,7 @@ from penstock.planning.planner import PlanResult
 from penstock.planning.registry import PLANNERS, planner
 from penstock.planning.share_moves import Key
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
+from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
 from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
 from penstock.what_if.evaluation import evaluate_demand
@@ -38,10 +38,10 @@ POLICY = Policy(
     models={"m": Model("m", expected_service_s=1.0)},
     tenants={},
     residency=(),
-    objective=Objective(plan_logic=PlanLogic.WATERFALL, latency_ms_per_cost=1e8),
+    objective=Objective(planner=PlannerKind.WATERFALL, latency_ms_per_cost=1e8),
 )
 BY_PRICE = msgspec.structs.replace(
-    POLICY, objective=msgspec.structs.replace(POLICY.objective, plan_logic=PlanLogic.LINEAR_PROGRAM)
+    POLICY, objective=msgspec.structs.replace(POLICY.objective, planner=PlannerKind.LINEAR_PROGRAM)
 )
 
 
@@ -75,15 +75,15 @@ def decided(
 
 
 def test_every_name_has_one_meaning_and_can_be_written() -> None:
-    assert set(PLANNERS) == set(PlanLogic)
-    written = get_args(ObjectiveDocument.model_fields["plan_logic"].annotation)
-    assert written == tuple(one.value for one in PlanLogic)
-    assert type(planner(PlanLogic.WATERFALL, 1.0)) is WaterfallPlanner
+    assert set(PLANNERS) == set(PlannerKind)
+    written = get_args(ObjectiveDocument.model_fields["planner"].annotation)
+    assert written == tuple(one.value for one in PlannerKind)
+    assert type(planner(PlannerKind.WATERFALL, 1.0)) is WaterfallPlanner
 
 
-@pytest.mark.parametrize("logic", PlanLogic)
-def test_each_plans_for_every_region_with_failover_tables(logic: PlanLogic) -> None:
-    by = planner(logic, 30.0)
+@pytest.mark.parametrize("kind", PlannerKind)
+def test_each_plans_for_every_region_with_failover_tables(kind: PlannerKind) -> None:
+    by = planner(kind, 30.0)
     one = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
     assert one.plans.keys() == POLICY.regions.keys()
     assert {(plan.epoch, plan.generation) for plan in one.plans.values()} == {(3, 9)}
@@ -122,23 +122,23 @@ def test_what_if_plans_by_the_logic_that_policy_names() -> None:
     tenants = compile_bundle(read_folder(PLANET)).tenants
     asked = [DemandGroup("de", "open", "DE", "m", 10.0)]
     served = {
-        policy.objective.plan_logic: evaluate_demand(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
+        policy.objective.planner: evaluate_demand(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
         .demand_outcomes[0]
         .servers
         for policy in (POLICY, BY_PRICE)
     }
-    assert served == {PlanLogic.WATERFALL: {"de": 1.0}, PlanLogic.LINEAR_PROGRAM: {"us": 1.0}}
+    assert served == {PlannerKind.WATERFALL: {"de": 1.0}, PlannerKind.LINEAR_PROGRAM: {"us": 1.0}}
 
 
 def test_another_logic_is_a_change_of_policy() -> None:
     assert POLICY.digest() != BY_PRICE.digest()
-    assert [str(one) for one in diff(POLICY, BY_PRICE)] == ['Objective plan_logic: "waterfall" -> "linear_program"']
+    assert [str(one) for one in diff(POLICY, BY_PRICE)] == ['Objective planner: "waterfall" -> "linear_program"']
 
 
 def test_a_bundle_that_names_an_unknown_planner_is_refused() -> None:
     files = dict(read_folder(PLANET))
-    files["objective.yaml"] = "apiVersion: penstock/v1\nkind: Objective\nplan_logic: crystal_ball\n"
+    files["objective.yaml"] = "apiVersion: penstock/v1\nkind: Objective\nplanner: crystal_ball\n"
     with pytest.raises(PolicyRefused) as error:
         compile_bundle(files)
     (only,) = error.value.errors
-    assert str(only) == "objective.yaml:3: plan_logic: is not known; write 'linear_program' or 'waterfall'"
+    assert str(only) == "objective.yaml:3: planner: is not known; write 'linear_program' or 'waterfall'"

@@ -28,23 +28,23 @@ def chat(prompt_bytes: int, most: int | None = None, **fields: object) -> CostIn
 
 
 def test_a_chat_costs_its_prompt_and_a_likely_answer() -> None:
-    work = CostEstimator().guess(CHAT, "t", "m", chat(4000))
+    work = CostEstimator().estimate(CHAT, "t", "m", chat(4000))
     assert work.prefill_s == pytest.approx(1.0)
     assert work.decode_s == pytest.approx(0.01 * ANSWER_TOKENS)
 
 
 def test_the_clients_limit_bounds_the_answer_and_n_multiplies_it() -> None:
-    guess = CostEstimator().guess
-    assert guess(CHAT, "t", "m", chat(4, most=10)).decode_s == pytest.approx(0.1)
-    assert guess(CHAT, "t", "m", chat(4, most=10, count=3)).decode_s == pytest.approx(0.3)
-    assert guess(CHAT, "t", "m", chat(4, answers=False)).decode_s == 0.0
+    estimate = CostEstimator().estimate
+    assert estimate(CHAT, "t", "m", chat(4, most=10)).decode_s == pytest.approx(0.1)
+    assert estimate(CHAT, "t", "m", chat(4, most=10, count=3)).decode_s == pytest.approx(0.3)
+    assert estimate(CHAT, "t", "m", chat(4, answers=False)).decode_s == 0.0
 
 
 def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
     expectations = CostEstimator()
     for _ in range(10):
-        expectations.saw("terse", "m", chat(3000), Usage(1000, 20), 0.0)
-        expectations.saw("wordy", "m", chat(3000), Usage(1000, 800), 0.0)
+        expectations.observe("terse", "m", chat(3000), Usage(1000, 20), 0.0)
+        expectations.observe("wordy", "m", chat(3000), Usage(1000, 800), 0.0)
     assert expectations.prompt_tokens("m", 6000 + OVERHEAD_BYTES) == pytest.approx(2000)
     assert expectations.answer_tokens("terse", "m", None) == pytest.approx(20)
     assert expectations.answer_tokens("wordy", "m", None) == pytest.approx(800)
@@ -56,8 +56,8 @@ def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not(
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit, answer in ((32, 30), (1000, 900)):
-            expectations.saw("exact", "m", chat(3000, limit), Usage(1000, answer), 0.0)
-            expectations.saw("always", "m", chat(3000, 4096), Usage(1000, answer), 0.0)
+            expectations.observe("exact", "m", chat(3000, limit), Usage(1000, answer), 0.0)
+            expectations.observe("always", "m", chat(3000, 4096), Usage(1000, answer), 0.0)
     assert expectations.answer_tokens("exact", "m", 1000) == pytest.approx(900)
     assert expectations.answer_tokens("exact", "m", 900) == pytest.approx(810), "the same part of a like limit"
     assert expectations.answer_tokens("exact", "m", 32) == pytest.approx(30)
@@ -69,11 +69,11 @@ def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not(
 def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
     expectations = CostEstimator()
     for _ in range(10):
-        expectations.saw("t", "m", chat(3000), Usage(1000, 100), 0.0)
+        expectations.observe("t", "m", chat(3000), Usage(1000, 100), 0.0)
     for _ in range(LIKE_ENOUGH - 1):
-        expectations.saw("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
+        expectations.observe("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
     assert expectations.answer_tokens("t", "m", 2000) < 1000
-    expectations.saw("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
+    expectations.observe("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
     assert expectations.answer_tokens("t", "m", 2000) == pytest.approx(1900)
 
 
@@ -81,7 +81,7 @@ def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit in (40, 420):
-            expectations.saw("exact", "m", chat(3000, limit), Usage(1000, limit), 0.0)
+            expectations.observe("exact", "m", chat(3000, limit), Usage(1000, limit), 0.0)
     assert expectations.answer_tokens("exact", "m", 800) == pytest.approx(800)
     assert expectations.answer_tokens("exact", "m", 250) == pytest.approx(250)
     assert expectations.answer_tokens("exact", "m", 4000) == pytest.approx(230)
@@ -93,7 +93,7 @@ def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_fa
 ) -> None:
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
-        expectations.saw("t", "m", chat(3000, other), Usage(1000, other), 0.0)
+        expectations.observe("t", "m", chat(3000, other), Usage(1000, other), 0.0)
     assert 1 <= expectations.answer_tokens("t", "m", limit) <= limit
     if _magnitude(limit) == _magnitude(other):
         assert max(limit, other) <= max(2, 1.5 * min(limit, other))
@@ -102,21 +102,21 @@ def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_fa
 def test_what_is_followed_is_bounded() -> None:
     expectations = CostEstimator()
     for n in range(MAX_FOLLOWED + 50):
-        expectations.saw(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
+        expectations.observe(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
     assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MAX_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
 
 def test_images_cost_pixels_times_steps() -> None:
     cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.1)
-    work = CostEstimator().guess(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
+    work = CostEstimator().estimate(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
     assert (work.prefill_s, work.decode_s) == (0.0, pytest.approx(8.0))
 
 
 def test_speech_costs_its_length_and_plain_requests_cost_one_each() -> None:
-    speech = CostEstimator().guess(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", CostInputs(999, text_bytes=150))
+    speech = CostEstimator().estimate(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", CostInputs(999, text_bytes=150))
     assert speech.decode_s == pytest.approx(2.0)
-    assert CostEstimator().guess(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", CostInputs(10**6)).decode_s == 3.0
+    assert CostEstimator().estimate(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", CostInputs(10**6)).decode_s == 3.0
 
 
 def test_what_was_worked_leaves_out_what_the_cache_spared() -> None:
@@ -125,8 +125,8 @@ def test_what_was_worked_leaves_out_what_the_cache_spared() -> None:
 
 def test_answers_are_wanted_by_tenant_and_not_more_of_them_than_a_mean_needs() -> None:
     expectations = CostEstimator()
-    assert expectations.wants("busy", "m", 5.0)
-    expectations.saw("busy", "m", chat(3000), Usage(1000, 20), 5.0)
-    assert not expectations.wants("busy", "m", 5.01)
-    assert expectations.wants("quiet", "m", 5.01), "whoever asks seldom is heard"
-    assert expectations.wants("busy", "m", 5.0 + LEARN_EVERY_S)
+    assert expectations.is_due("busy", "m", 5.0)
+    expectations.observe("busy", "m", chat(3000), Usage(1000, 20), 5.0)
+    assert not expectations.is_due("busy", "m", 5.01)
+    assert expectations.is_due("quiet", "m", 5.01), "whoever asks seldom is heard"
+    assert expectations.is_due("busy", "m", 5.0 + LEARN_EVERY_S)

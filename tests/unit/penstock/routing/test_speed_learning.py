@@ -150,7 +150,7 @@ def test_reservations_are_whole_microseconds_at_the_endpoints_speed() -> None:
     assert microseconds(Work(0.1, 2.0), None, 1, spared_s=5.0) == (0, 2_000_000)
 
 
-@pytest.mark.parametrize("asks", [SpeedLearner.wants, SpeedLearner.wants_first_byte])
+@pytest.mark.parametrize("asks", [SpeedLearner.is_due, SpeedLearner.is_first_byte_due])
 def test_a_learner_wants_no_more_answers_than_it_needs(asks: Callable[[SpeedLearner, float], bool]) -> None:
     learner = SpeedLearner("h100")
     wanted = [now for now in range(1000) if asks(learner, now / 1000)]

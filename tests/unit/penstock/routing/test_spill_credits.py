@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.routing.spill_credits import MAX_WANTED, Credit, Grants, Wallet, fair_part, grant, wanted
+from penstock.routing.spill_credits import MAX_WANTED, Credit, Grants, HeldCredits, fair_part, grant, wanted
 
 
 def test_grants_what_is_wanted_up_to_the_headroom() -> None:
@@ -42,19 +42,19 @@ def test_no_headroom_grants_nothing_rather_than_less() -> None:
 
 
 def test_wallet_spends_until_empty_or_expired() -> None:
-    wallet = Wallet().received("r", {"m": 2}, 0.0, 1.0)
-    assert wallet.available("r", "m", 0.9) == 2
-    assert wallet.available("r", "other", 0.9) == 0
-    assert wallet.spent("r", "m").spent("r", "m").available("r", "m", 0.9) == 0
-    assert wallet.available("r", "m", 1.0) == 0
+    held_credits = HeldCredits().received("r", {"m": 2}, 0.0, 1.0)
+    assert held_credits.available("r", "m", 0.9) == 2
+    assert held_credits.available("r", "other", 0.9) == 0
+    assert held_credits.spent("r", "m").spent("r", "m").available("r", "m", 0.9) == 0
+    assert held_credits.available("r", "m", 1.0) == 0
     with pytest.raises(KeyError):
-        wallet.spent("other", "m")
+        held_credits.spent("other", "m")
 
 
 def test_a_newer_word_of_the_receiver_replaces_the_older() -> None:
-    wallet = Wallet().received("r", {"m": 5, "gone": 5}, 0.0, 1.0).received("other", {"m": 7}, 0.0, 1.0)
-    wallet = wallet.received("r", {"m": 1}, 0.1, 1.0)
-    assert [wallet.available(*key, 0.2) for key in (("r", "m"), ("r", "gone"), ("other", "m"))] == [1, 0, 7]
+    held_credits = HeldCredits().received("r", {"m": 5, "gone": 5}, 0.0, 1.0).received("other", {"m": 7}, 0.0, 1.0)
+    held_credits = held_credits.received("r", {"m": 1}, 0.1, 1.0)
+    assert [held_credits.available(*key, 0.2) for key in (("r", "m"), ("r", "gone"), ("other", "m"))] == [1, 0, 7]
 
 
 @pytest.mark.parametrize(("headroom", "agents", "parts"), [(10, 3, [4, 3, 3]), (2, 3, [1, 1, 0]), (-4, 2, [0, 0])])

@@ -87,5 +87,5 @@ def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
     assert bounded.ask.max_tokens is not None
     assert 1 <= bounded.ask.max_tokens <= MAX_TOKENS
     learned = CostEstimator()
-    learned.saw("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
-    assert learned.guess(TOKENS, "t", "m", bounded.ask).decode_s > 0.0
+    learned.observe("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
+    assert learned.estimate(TOKENS, "t", "m", bounded.ask).decode_s > 0.0

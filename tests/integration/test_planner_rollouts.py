@@ -43,10 +43,10 @@ RULES: Mapping[str, object] = {
 }
 
 
-def files(plan_logic: str, **rules: object) -> dict[str, bytes]:
+def files(planner: str, **rules: object) -> dict[str, bytes]:
     """The planet with a price on GPU time above all distances, which only the linear program heeds, and long steps."""
     objective = "apiVersion: penstock/v1\nkind: Objective\nlatency_ms_per_cost: 100000000\n"
-    objective += f"plan_logic: {plan_logic}\n"
+    objective += f"planner: {planner}\n"
     spillover = (PLANET / "spillover.yaml").read_bytes() + b"step_per_s: 1\n"
     return bundle_files(
         PLANET, objective=objective.encode(), spillover=spillover, rollout=rollout_rules(**{**RULES, **rules})
@@ -98,7 +98,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
 
             told = await found(compared)
             assert [(one["kind"], one["field"], one["before"], one["after"]) for one in told["changes"]] == [
-                ("Objective", "plan_logic", "waterfall", "linear_program")
+                ("Objective", "planner", "waterfall", "linear_program")
             ]
             assert told["rollout"]["moved_share"] == pytest.approx(0.8)
             coming = {(one["origin"], one["after"]) for one in told["moves"] if one["server"] == CHEAPEST}
