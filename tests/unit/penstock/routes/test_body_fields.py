@@ -1,0 +1,177 @@
+"""Pointers and the values that they denote in a body, against the standard library's parser as reference."""
+
+import json
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.routes.body_fields import MAX_FIELDS, BodyFields, flag_value, number_value, text_value
+from penstock.routes.json_pointer import MAX_ARRAY_INDEX, array_index, parse_pointer
+
+KEYS = ("a", "model", "", "/", "~", "0", "é")
+POINTERS = ["/a", "/a/a", "/a/0", "/model", "/a/model", "/", "/~1", "/~0/a", "/0/0", "/é"]
+
+scalars = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3).filter(str.isprintable)
+keys = st.sampled_from(KEYS)
+"""Objects are generated as text, since a dict cannot repeat a key."""
+values = st.recursive(
+    scalars.map(json.dumps),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]")
+        | st.lists(st.tuples(keys.map(json.dumps), inner), max_size=4).map(
+            lambda pairs: "{" + ",".join(f"{key}: {value}" for key, value in pairs) + "}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "tokens"),
+    [
+        ("", ()),
+        ("/", ("",)),
+        ("/a~1b/m~0n", ("a/b", "m~n")),
+        ("/~01", ("~1",)),
+        ("/c%d/ /0", ("c%d", " ", "0")),
+    ],
+)
+def test_parses_pointers_as_rfc_6901_does(pointer: str, tokens: tuple[str, ...]) -> None:
+    assert parse_pointer(pointer) == tokens
+
+
+@pytest.mark.parametrize("pointer", ["model", "/a~", "/a~2", "/a/-", "/" + "x" * 300, "/a" * 9, "/\ud800"])
+def test_rejects_pointers_that_cannot_match(pointer: str) -> None:
+    with pytest.raises(ValueError, match="pointer"):
+        parse_pointer(pointer)
+
+
+def test_array_indices_are_canonical_and_bounded() -> None:
+    assert [array_index(token) for token in ("0", "7", str(MAX_ARRAY_INDEX))] == [0, 7, MAX_ARRAY_INDEX]
+    assert {array_index(token) for token in ("", "01", "-1", "+1", "x", "٣", str(MAX_ARRAY_INDEX + 1))} == {None}
+
+
+def test_the_whole_body_is_no_field() -> None:
+    with pytest.raises(ValueError, match="whole body"):
+        BodyFields([""])
+
+
+@given(values)
+def test_reads_what_the_reference_parser_reads(text: str) -> None:
+    found = BodyFields(POINTERS).read(text.encode())
+    assert isinstance(found, dict)
+    expected = {pointer: value for pointer in POINTERS for value in _reference(json.loads(text), pointer)}
+    assert {pointer: json.loads(bytes(raw)) for pointer, raw in found.items()} == expected
+
+
+@given(values, st.sampled_from(POINTERS))
+def test_refuses_exactly_the_bodies_that_repeat_a_key_of_the_pointer(text: str, pointer: str) -> None:
+    tokens = parse_pointer(pointer)
+    result = BodyFields((), once=[pointer]).read(text.encode())
+    if _repeats(json.loads(text, object_pairs_hook=_Pairs), tokens):
+        assert isinstance(result, str)
+        assert "repeated" in result
+    else:
+        assert isinstance(result, dict)
+
+
+@given(st.binary() | values.map(str.encode).flatmap(lambda body: st.integers(0, len(body)).map(lambda end: body[:end])))
+def test_any_bytes_give_fields_or_a_problem(body: bytes) -> None:
+    result = BodyFields(POINTERS, once=["/model"]).read(body)
+    if isinstance(result, str):
+        assert result.startswith("the request body is ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "Model": "b"}',
+        b'{"parameters": {}, "model": "a", "MODEL": "a"}',
+        b'{"model": "a", "\\u006dodel": "a"}',
+    ],
+)
+def test_refuses_a_model_that_engines_could_read_differently(body: bytes) -> None:
+    result = BodyFields((), once=["/model"]).read(body)
+    assert isinstance(result, str)
+    assert "repeated" in result
+
+
+def test_a_repeated_key_beside_the_pointer_is_accepted() -> None:
+    found = BodyFields((), once=["/model"]).read(b'{"x": 1, "model": "a", "x": {"model": 1, "model": 2}}')
+    assert isinstance(found, dict)
+    assert text_value(found["/model"]) == "a"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 65536,
+        b'{"a":' * 10000,
+        b'{"model":"' + b"x" * 65000 + b'"}',
+        b"{" + b",".join(b'"%d":1' % key for key in range(8000)) + b"}",
+        b'{"a":{' + b",".join(b'"%d":[]' % key for key in range(6000)) + b"}}",
+        b'{"a":[' + b",".join([b"{}"] * 21000) + b"]}",
+        b'{"a":[' + b"[" * 900 + b"]" * 900 + b"]}",
+    ],
+)
+def test_hostile_bodies_of_64_kib_cost_milliseconds(body: bytes) -> None:
+    fields = BodyFields(POINTERS, once=["/model"])
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        fields.read(body)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.02, "the limit is ten times what a busy machine needs"
+
+
+def test_too_many_fields_are_refused() -> None:
+    body = b"{" + b",".join(b'"%d":1' % key for key in range(MAX_FIELDS + 1)) + b"}"
+    assert "more than" in BodyFields(["/a"]).read(body)
+
+
+def test_values_of_another_type_are_none() -> None:
+    found = BodyFields(["/a", "/b", "/c", "/d"]).read(b'{"a": "x", "b": true, "c": 1.5e1, "d": [1]}')
+    assert isinstance(found, dict)
+    assert [text_value(found[key]) for key in found] == ["x", None, None, None]
+    assert [flag_value(found[key]) for key in found] == [None, True, None, None]
+    assert [number_value(found[key]) for key in found] == [None, None, 15.0, None]
+    assert text_value(found.get("/e")) is flag_value(None) is number_value(None) is None
+
+
+def test_numbers_of_any_length_are_bounded() -> None:
+    found = BodyFields(["/a", "/b"]).read(b'{"a": ' + b"9" * 50_000 + b', "b": 1e999}')
+    assert isinstance(found, dict)
+    assert number_value(found["/a"]) is None
+    assert number_value(found["/b"]) is None
+
+
+class _Pairs(list):  # type: ignore[type-arg]
+    """The fields of an object, in the order of the text."""
+
+
+def _reference(value: object, pointer: str) -> list[object]:
+    """The value at a pointer in a list, or an empty list."""
+    for token in parse_pointer(pointer):
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return []
+    return [value]
+
+
+def _repeats(value: object, tokens: tuple[str, ...]) -> bool:
+    if not tokens:
+        return False
+    if isinstance(value, _Pairs):
+        counts = Counter(key.casefold() for key, _ in value)
+        last = dict(value).get(tokens[0])
+        return counts[tokens[0].casefold()] > 1 or _repeats(last, tokens[1:])
+    index = array_index(tokens[0])
+    if isinstance(value, list) and index is not None and index < len(value):
+        return _repeats(value[index], tokens[1:])
+    return False
