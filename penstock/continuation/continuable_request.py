@@ -1,0 +1,173 @@
+"""Which requests can be continued by another engine, and the request that continues an answer.
+
+A chat is continued from a last message of the assistant that the engine extends, a text completion from its prompt with
+the generated text appended. Fields as documented by OpenAI (https://platform.openai.com/docs/api-reference/chat/create),
+vLLM (vllm/entrypoints/openai/protocol.py) and SGLang (python/sglang/srt/entrypoints/openai/protocol.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+CHAT_PATH: Final = b"/v1/chat/completions"
+COMPLETIONS_PATH: Final = b"/v1/completions"
+
+DEFAULT_COMPLETION_TOKENS: Final = 16
+"""`max_tokens` of a text completion that names none."""
+
+_NULL: Final = frozenset({b"null"})
+_NOT_SET: Final = frozenset({b"null", b"false"})
+_EMPTY: Final = frozenset({b"null", b"[]"})
+_AT_MOST_ONE: Final = frozenset({b"null", b"1"})
+
+HARMLESS_VALUES: Final[dict[str, frozenset[bytes]]] = {
+    "n": _AT_MOST_ONE,
+    "best_of": _AT_MOST_ONE,
+    "use_beam_search": _NOT_SET,
+    "tools": _EMPTY,
+    "tool_choice": frozenset({b"null", b'"none"', b'"auto"'}),
+    "functions": _EMPTY,
+    "function_call": frozenset({b"null", b'"none"', b'"auto"'}),
+    "logprobs": _NOT_SET,
+    "top_logprobs": frozenset({b"null", b"0"}),
+    "prompt_logprobs": _NULL,
+    "echo": _NOT_SET,
+    "suffix": frozenset({b"null", b'""'}),
+    "structured_outputs": _NULL,
+    "guided_json": _NULL,
+    "guided_regex": _NULL,
+    "guided_choice": _NULL,
+    "guided_grammar": _NULL,
+    "structural_tag": _NULL,
+    "json_schema": _NULL,
+    "regex": _NULL,
+    "ebnf": _NULL,
+    "audio": _NULL,
+    "modalities": frozenset({b"null", b'["text"]'}),
+    "continue_final_message": _NOT_SET,
+    "add_generation_prompt": frozenset({b"null", b"true"}),
+    "prompt_embeds": _NULL,
+    "return_token_ids": _NOT_SET,
+    "return_hidden_states": _NOT_SET,
+    "kv_transfer_params": _NULL,
+}
+"""Fields that prevent a continuation, with the values (JSON) with which they do not.
+
+A grammar or a schema constrains an answer from its first token, a continuation starts in the middle. Sampling fields
+such as `seed` do not prevent it: the continuation is sampled anew.
+"""
+
+_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+
+
+class ContinuableRequest(msgspec.Struct, frozen=True):
+    """What a continuation depends on, of a request that permits one."""
+
+    chat: bool
+    """Whether the request is a chat, else a text completion."""
+    max_tokens: int | None
+    """Limit on generated tokens; None for that of the engine."""
+    wants_usage: bool
+    """Whether the stream ends with the usage."""
+
+
+class _TextPart(msgspec.Struct):
+    type: Literal["text"]
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_TextPart] | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = False
+
+
+class _ResponseFormat(msgspec.Struct):
+    type: Literal["text"]
+
+
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_messages_decoder = msgspec.json.Decoder(list[_Message])
+_prompt_decoder = msgspec.json.Decoder(str)
+_format_decoder = msgspec.json.Decoder(_ResponseFormat | None)
+_options_decoder = msgspec.json.Decoder(_StreamOptions | None)
+_limit_decoder = msgspec.json.Decoder(int | None)
+
+
+def continuable_request(path: bytes, body: bytes | bytearray) -> ContinuableRequest | str:
+    """Read a request; returns why its answer cannot be continued if so.
+
+    Args:
+        path: of the request.
+        body: the complete JSON body.
+    """
+    if path not in (CHAT_PATH, COMPLETIONS_PATH):
+        return "only chat and text completions can be continued"
+    try:
+        return _read(path == CHAT_PATH, _fields_decoder.decode(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"a field prevents a continuation: {error}"
+
+
+def _read(chat: bool, fields: dict[str, msgspec.Raw]) -> ContinuableRequest | str:
+    for name, value in fields.items():
+        harmless = HARMLESS_VALUES.get(name)
+        if harmless is not None and bytes(value) not in harmless:
+            return f"the request sets {name}"
+    if "stream" not in fields or bytes(fields["stream"]) != b"true":
+        return "the response is not streamed"
+    _decode(_format_decoder, fields, "response_format")
+    if chat:
+        messages = _messages_decoder.decode(fields.get("messages", b"[]"))
+        if not messages or messages[-1].role == "assistant":
+            return "the last message is the assistant's"
+    else:
+        _prompt_decoder.decode(fields.get("prompt", b"null"))
+    options = _decode(_options_decoder, fields, "stream_options")
+    limits = [_decode(_limit_decoder, fields, name) for name in _LIMITS]
+    max_tokens = min((limit for limit in limits if limit is not None), default=None)
+    if max_tokens is None and not chat:
+        max_tokens = DEFAULT_COMPLETION_TOKENS
+    return ContinuableRequest(chat, max_tokens, options is not None and bool(options.include_usage))
+
+
+def continuation_body(request: ContinuableRequest, body: bytes | bytearray, text: str, generated_tokens: int) -> bytes:
+    """The body of the request that continues an answer; `body` itself if there is no text yet.
+
+    Args:
+        request: what `continuable_request` returned.
+        body: the body that it read.
+        text: the answer so far, not cut within a character.
+        generated_tokens: tokens of `text`, by which the limits of the request are reduced.
+    """
+    if not text:
+        return bytes(body)
+    fields = _fields_decoder.decode(body)
+    if request.chat:
+        messages = bytes(fields["messages"]).rstrip()[:-1].rstrip()
+        message = msgspec.json.encode({"role": "assistant", "content": text})
+        fields["messages"] = msgspec.Raw(b"%b,%b]" % (messages, message))
+        fields["add_generation_prompt"] = msgspec.Raw(b"false")
+        fields["continue_final_message"] = msgspec.Raw(b"true")
+    else:
+        fields["prompt"] = _raw(_prompt_decoder.decode(fields["prompt"]) + text)
+        if not any(_decode(_limit_decoder, fields, name) for name in _LIMITS):
+            fields["max_tokens"] = _raw(DEFAULT_COMPLETION_TOKENS)
+    for name, least in (*((limit, 1) for limit in _LIMITS), ("min_tokens", 0)):
+        limit = _decode(_limit_decoder, fields, name)
+        if limit is not None:
+            fields[name] = _raw(max(least, limit - generated_tokens))
+    return msgspec.json.encode(fields)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], fields: dict[str, msgspec.Raw], name: str) -> Any:
+    value = fields.get(name)
+    return None if value is None else decoder.decode(value)
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))

@@ -1,0 +1,221 @@
+"""One event stream for a client, made of the streams of the engines that contributed to one answer.
+
+The client receives complete events only, so that a further stream can follow at any time. The end of the answer, from
+the event with `finish_reason` to `[DONE]`, is passed on as a whole: a failure in between is continued from before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.continuation.answer_transcript import AnswerTranscript
+from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
+from penstock.continuation.stream_events import (
+    DONE_DATA,
+    DONE_EVENT,
+    Chunk,
+    EventSplitter,
+    decode_chunk,
+    encode_event,
+    engine_failure,
+    event_data,
+)
+
+MAX_HELD_EVENTS: Final = 16
+"""Events after a finish reason that are held until `[DONE]`; engines send one, with the usage."""
+
+
+class ContinuedStream:
+    """Passes on the events of one answer, and rewrites those of a continuation to extend the first stream."""
+
+    __slots__ = (
+        "_held",
+        "_is_continuation",
+        "_repeatable_space",
+        "_request",
+        "_splitter",
+        "_transcript",
+        "done",
+        "failure",
+        "problem",
+    )
+
+    def __init__(self, request: ContinuableRequest) -> None:
+        """Start with the first stream of the answer to `request`."""
+        self._request = request
+        self._splitter = EventSplitter()
+        # Chat templates may remove white space at the end of a message.
+        self._transcript = AnswerTranscript(strips_space=request.chat)
+        self._is_continuation = False
+        self._repeatable_space = ""
+        """White space at the end of the text, which the continuation may generate again."""
+        self._held: list[bytes] = []
+        """The end of the answer, while it is incomplete."""
+        self.problem = ""
+        """Why the answer cannot be continued; empty if it can be."""
+        self.failure = ""
+        """How the engine failed, by the stream itself; empty while it has not."""
+        self.done = False
+        """Whether the client has received the end of the answer."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The events for the client that `chunk` completes. After a failure, the rest of the stream is dropped."""
+        if self.problem and not self._is_continuation:
+            return chunk
+        events = []
+        for event in self._splitter.feed(chunk):
+            if self.failure:
+                break
+            events.append(self._pass_on(event))
+        if self._splitter.overflows:
+            self.give_up("an event is too long")
+            events.append(self._release())
+        elif self.problem and not self._is_continuation:
+            events.append(self._release())
+        return b"".join(events)
+
+    def end(self) -> bytes:
+        """The stream has ended: returns the rest of it. An answer without a finish reason is a failure."""
+        if not (self.problem or self.failure or self.done or self._held):
+            self.failure = "the stream ended without a finish reason"
+        return b"" if self.failure else self._release()
+
+    def give_up(self, problem: str) -> None:
+        """From now on the answer cannot be continued: `problem` is the reason."""
+        self.problem = self.problem or problem
+
+    def next_body(self, body: bytes | bytearray) -> bytes | None:
+        """The body of the request that continues the answer; None if the limit on tokens has been reached.
+
+        Args:
+            body: of the client's request.
+        """
+        transcript, request = self._transcript, self._request
+        if request.max_tokens is not None and transcript.generated_tokens >= request.max_tokens:
+            return None
+        return continuation_body(request, body, transcript.text, transcript.generated_tokens)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether `next_body` asks an engine to extend a text, which not all engines can do."""
+        return bool(self._transcript.text)
+
+    def next_stream(self) -> None:
+        """The current stream failed; `feed` receives another one from here on."""
+        self._splitter.take_rest()
+        self._held.clear()
+        self.failure = ""
+        self._is_continuation = True
+        self._transcript.next_stream()
+        self._repeatable_space = self._transcript.space
+
+    def finish_at_limit(self) -> bytes:
+        """The end of an answer that has as many tokens as the request permits. Usage that is unknown is left out."""
+        transcript, chat = self._transcript, self._request.chat
+        self.done = True
+        chunk = {"object": "chat.completion.chunk" if chat else "text_completion", **transcript.identity}
+        choice: dict[str, Any] = {"index": 0, **({"delta": {}} if chat else {"text": ""}), "finish_reason": "length"}
+        end = encode_event(chunk | {"choices": [choice]})
+        if self._request.wants_usage and transcript.prompt_tokens is not None:
+            usage = _usage(transcript.prompt_tokens, transcript.generated_tokens)
+            end += encode_event(chunk | {"choices": [], "usage": usage})
+        return end + DONE_EVENT
+
+    def _release(self) -> bytes:
+        """Everything that is held, an incomplete event included."""
+        return self._release_held() + self._splitter.take_rest()
+
+    def _pass_on(self, event: bytes) -> bytes:
+        """The event as the client receives it; empty while it is held, and if it is dropped."""
+        try:
+            data = event_data(event)
+            if data is None:
+                return event
+            if data == DONE_DATA:
+                self.done = True
+                return self._release_held() + event
+            chunk = decode_chunk(data)
+        except ValueError as error:
+            self.give_up(f"the stream contains more than chunks of a completion: {error}")
+            return self._release_held() + event
+        return self._pass_chunk(event, data, chunk)
+
+    def _pass_chunk(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
+        transcript = self._transcript
+        if not self.problem:
+            self.problem = transcript.problem_with(chunk)
+        if chunk.error is not None:
+            if not self.problem:
+                self.failure = engine_failure(chunk.error)
+            return b"" if self.failure else self._release_held() + event
+        choices = chunk.choices or ()
+        content = (choices[0].content or "") if choices else ""
+        if self._is_continuation:
+            content = self._without_repetition(content)
+            event = self._rewrite(data, chunk, content)
+        transcript.identify(chunk)
+        if self.problem:
+            return self._release_held() + event
+        if self._held or any(choice.finish_reason is not None for choice in choices):
+            if len(self._held) >= MAX_HELD_EVENTS:
+                self.give_up("too many events follow the finish reason")
+            self._held.append(event)
+            return b""
+        transcript.add(chunk, content)
+        return event
+
+    def _release_held(self) -> bytes:
+        held, self._held = self._held, []
+        return b"".join(held)
+
+    def _without_repetition(self, content: str) -> str:
+        """The text without the white space that the client has already received."""
+        expected = self._repeatable_space
+        if not expected or not content:
+            return content
+        same = 0
+        while same < min(len(expected), len(content)) and expected[same] == content[same]:
+            same += 1
+        self._repeatable_space = expected[same:] if same == len(content) else ""
+        return content[same:]
+
+    def _rewrite(self, data: bytes, chunk: Chunk, content: str) -> bytes:
+        """The event of a continuation as a part of the first stream; empty if nothing remains of it."""
+        transcript = self._transcript
+        fields: dict[str, Any] = msgspec.json.decode(data)
+        if transcript.identity:
+            fields.pop("system_fingerprint", None)
+            fields |= transcript.identity
+        finishes = False
+        for choice in fields.get("choices") or ():
+            finishes |= choice.get("finish_reason") is not None
+            holder = choice.get("delta") or choice
+            field = "text" if holder is choice else "content"
+            if transcript.role_sent:
+                holder.pop("role", None)
+            if field in holder and holder[field] is not None:
+                holder[field] = content
+        if fields.get("usage") is not None:
+            self._add_usage(fields["usage"])
+        adds = content or not chunk.choices or finishes or not transcript.role_sent or self.problem
+        return encode_event(fields) if adds else b""
+
+    def _add_usage(self, usage: dict[str, Any]) -> None:
+        """Add the usage of the earlier streams to that of this one, and make the prompt the client's."""
+        base_tokens, prompt_tokens = self._transcript.base_tokens, self._transcript.prompt_tokens
+        if prompt_tokens is None:
+            prompt_tokens = max(0, (usage.get("prompt_tokens") or 0) - base_tokens)
+        usage |= _usage(prompt_tokens, base_tokens + (usage.get("completion_tokens") or 0))
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
+            details["cached_tokens"] = min(details["cached_tokens"], prompt_tokens)
+
+
+def _usage(prompt_tokens: int, generated_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": generated_tokens,
+        "total_tokens": prompt_tokens + generated_tokens,
+    }

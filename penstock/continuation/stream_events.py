@@ -1,0 +1,164 @@
+"""The server-sent events of a completion stream: their boundaries, and the chunks that they contain.
+
+Format of the events: https://html.spec.whatwg.org/multipage/server-sent-events.html; of the chunks:
+https://platform.openai.com/docs/api-reference/chat/streaming.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+MAX_EVENT_BYTES: Final = 256 * 1024
+"""Longest event that is held until it is complete."""
+
+DONE_DATA: Final = b"[DONE]"
+DONE_EVENT: Final = b"data: [DONE]\n\n"
+
+_BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
+_MAX_BOUNDARY_BYTES: Final = 4
+_CLIENT_ERRORS: Final = range(400, 500)
+_REPORTED_FAILURES: Final = frozenset({"engine_failed", "stream_stalled"})
+"""Codes with which the agent of a serving region reports that its engine failed."""
+
+
+class EventSplitter:
+    """Splits a stream into complete events, whatever the boundaries of its chunks."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """The start of an event that is incomplete."""
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the incomplete event is too long to be held."""
+        return len(self.rest) > MAX_EVENT_BYTES
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that `chunk` completes, each with the empty line that ends it."""
+        searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
+        data = self.rest + chunk
+        events, start = [], 0
+        while (boundary := _BOUNDARY.search(data, max(start, searched))) is not None:
+            events.append(data[start : boundary.end()])
+            start = boundary.end()
+        self.rest = data[start:]
+        return events
+
+    def take_rest(self) -> bytes:
+        """Return the incomplete event, and forget it."""
+        rest, self.rest = self.rest, b""
+        return rest
+
+
+class Delta(msgspec.Struct):
+    """The part of a chat message that an event adds."""
+
+    role: str | None = None
+    content: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    audio: Any = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it adds nothing but text."""
+        return not (
+            self.tool_calls
+            or self.function_call
+            or self.reasoning_content
+            or self.reasoning
+            or self.refusal
+            or self.audio
+        )
+
+
+class Choice(msgspec.Struct):
+    """One of the answers of a chunk: a delta of a chat, or text of a completion."""
+
+    index: int = 0
+    delta: Delta | None = None
+    text: str | None = None
+    logprobs: Any = None
+    finish_reason: str | None = None
+
+    @property
+    def content(self) -> str | None:
+        """The text that it adds; None if it has no such field."""
+        return self.text if self.delta is None else self.delta.content
+
+
+class ChunkUsage(msgspec.Struct):
+    """The usage up to a chunk, with `stream_options.continuous_usage_stats` of vLLM and SGLang, or of the stream."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+
+
+class Chunk(msgspec.Struct):
+    """The fields of a chunk that a continuation needs."""
+
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: list[Choice] | None = None
+    usage: ChunkUsage | None = None
+    error: Any = None
+
+
+_chunk_decoder = msgspec.json.Decoder(Chunk)
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of an event of one line; None for a comment.
+
+    Raises:
+        ValueError: the event has other fields, or several lines of data.
+    """
+    lines = [line for line in event.splitlines() if line and not line.startswith(b":")]
+    if not lines:
+        return None
+    if len(lines) > 1 or not lines[0].startswith(b"data:"):
+        raise ValueError("an event is not one line of data")
+    return lines[0][len(b"data:") :].strip()
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Decode the data of an event.
+
+    Raises:
+        ValueError: the data is not a chunk.
+    """
+    try:
+        return _chunk_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def encode_event(data: object) -> bytes:
+    """The event with `data` as JSON."""
+    return b"data: %b\n\n" % msgspec.json.encode(data)
+
+
+def engine_failure(error: Any) -> str:
+    """The message of an error in a stream if it reports a failure of the engine; empty if it is due to the request.
+
+    vLLM and SGLang send a number as the code, like the HTTP status; agents send a reason code.
+    """
+    if not isinstance(error, dict):
+        return str(error)[:200]
+    code = error.get("code")
+    message = str(error.get("message") or "the engine reported an error")[:200]
+    if isinstance(code, str) and not code.isdigit():
+        return message if code in _REPORTED_FAILURES else ""
+    if code is not None and str(code).isdigit():
+        return "" if int(code) in _CLIENT_ERRORS else message
+    return message

@@ -1,0 +1,221 @@
+"""A stream that is cut anywhere and continued reads like the stream that was not cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.continuation.continuable_request import CHAT_PATH, COMPLETIONS_PATH, continuable_request
+from penstock.continuation.continued_stream import ContinuedStream
+
+PROMPT = "How do I get from Berlin to Paris?"
+PROMPT_TOKENS = 11
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine whose answer depends on the prompt and on nothing else."""
+
+    tokens: tuple[str, ...]
+    """White space is a token of its own, or the start of one."""
+    chat: bool = True
+    finishes_alone: bool = False
+    """The finish reason has an event of its own, as SGLang sends it; vLLM sends it with the last token."""
+    continuous_usage: bool = False
+    fingerprint: str | None = None
+    line_end: str = "\n"
+    number: int = 0
+
+    def stream(self, body: dict[str, Any]) -> bytes:
+        text = self._written(body)
+        start = next(n for n in range(len(self.tokens) + 1) if "".join(self.tokens[:n]).rstrip() == text.rstrip())
+        if not self.chat:
+            start = next(n for n in range(len(self.tokens) + 1) if "".join(self.tokens[:n]) == text)
+        limit = body.get("max_tokens") or 1000
+        tokens = self.tokens[start : start + limit]
+        reason = "length" if start + limit < len(self.tokens) else "stop"
+        if start + limit == len(self.tokens):
+            reason = "length"
+        return "".join(self._events(body, tokens, PROMPT_TOKENS + start, reason)).encode()
+
+    def _written(self, body: dict[str, Any]) -> str:
+        if not self.chat:
+            return str(body["prompt"]).removeprefix(PROMPT)
+        if not body.get("continue_final_message"):
+            return ""
+        assert body["add_generation_prompt"] is False
+        assert [message["role"] for message in body["messages"]] == ["user", "assistant"]
+        return str(body["messages"][-1]["content"])
+
+    def _events(self, body: dict[str, Any], tokens: tuple[str, ...], prompt: int, reason: str) -> Iterator[str]:
+        if self.chat:
+            yield self._event([self._choice("", None, role="assistant")], self._usage(prompt, 0))
+        last = len(tokens) - 1
+        for index, token in enumerate(tokens):
+            finish = reason if index == last and not self.finishes_alone else None
+            yield self._event([self._choice(token, finish)], self._usage(prompt, index + 1))
+        if self.finishes_alone or not tokens:
+            yield self._event([self._choice(None, reason)], self._usage(prompt, len(tokens)))
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield self._event([], usage(prompt, len(tokens)))
+        yield f"data: [DONE]{self.line_end * 2}"
+
+    def _usage(self, prompt: int, generated: int) -> dict[str, int] | None:
+        return usage(prompt, generated) if self.continuous_usage else None
+
+    def _choice(self, token: str | None, finish: str | None, **delta: str) -> dict[str, Any]:
+        added = {} if token is None else {"content": token} if self.chat else {"text": token}
+        if self.chat:
+            return {"index": 0, "delta": {**delta, **added}, "logprobs": None, "finish_reason": finish}
+        return {"index": 0, "text": "", **added, "logprobs": None, "finish_reason": finish}
+
+    def _event(self, choices: list[dict[str, Any]], used: dict[str, int] | None) -> str:
+        event: dict[str, Any] = {"id": f"answer-{self.number}", "created": 1000 + self.number, "model": "m"}
+        if self.fingerprint is not None:
+            event["system_fingerprint"] = f"{self.fingerprint}-{self.number}"
+        if used is not None:
+            event["usage"] = used
+        return f"data: {json.dumps(event | {'choices': choices})}{self.line_end * 2}"
+
+
+def usage(prompt: int, generated: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
+@dataclass(frozen=True)
+class View:
+    """An answer as a strict client reads it."""
+
+    text: str
+    finish_reason: str
+    usage: dict[str, int] | None
+    identity: tuple[Any, ...]
+
+
+def read(stream: bytes, *, chat: bool) -> View:
+    *events, rest = stream.decode().replace("\r\n", "\n").split("\n\n")
+    assert rest == ""
+    assert [event for event in events if event == "data: [DONE]"] == [events[-1]] == ["data: [DONE]"]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+    identities = {(c["id"], c["created"], c["model"], c.get("system_fingerprint")) for c in chunks}
+    assert len(identities) == 1
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
+    assert len(reasons) == 1
+    assert choices[-1]["finish_reason"] is not None
+    text = "".join(choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices)
+    if chat:
+        assert [number for number, choice in enumerate(choices) if "role" in choice["delta"]] == [0]
+    stated = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    counted = [used["completion_tokens"] for used in stated]
+    assert counted == sorted(counted)
+    return View(text, reasons[0], stated[-1] if stated else None, identities.pop())
+
+
+WORDS = st.sampled_from((" Take", " the", " train", ",", '"', "\\", "ü", "🚆", "\n", "\n\n", " ", "data:", "[DONE]"))
+ENGINES = st.builds(
+    Engine,
+    tokens=st.lists(WORDS, min_size=1, max_size=12).map(tuple),
+    chat=st.booleans(),
+    finishes_alone=st.booleans(),
+    continuous_usage=st.booleans(),
+    fingerprint=st.sampled_from((None, "fp")),
+    line_end=st.sampled_from(("\n", "\r\n")),
+)
+
+
+def request_body(engine: Engine, max_tokens: int | None, *, wants_usage: bool) -> bytes:
+    body: dict[str, Any] = {"model": "m", "stream": True, "temperature": 0}
+    if engine.chat:
+        body["messages"] = [{"role": "user", "content": PROMPT}]
+    else:
+        body["prompt"] = PROMPT
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    if wants_usage:
+        body["stream_options"] = {"include_usage": True}
+    return json.dumps(body).encode()
+
+
+def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
+    """Feed a stream in chunks of these sizes (bytes), the last of which repeats."""
+    relayed, at, number = b"", 0, 0
+    while at < len(stream):
+        size = sizes[min(number, len(sizes) - 1)]
+        relayed += continued.feed(stream[at : at + size])
+        at, number = at + size, number + 1
+    return relayed
+
+
+@given(
+    engine=ENGINES,
+    max_tokens=st.none() | st.integers(1, 14),
+    wants_usage=st.booleans(),
+    cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5),
+    reports=st.booleans(),
+)
+@example(Engine((" Take", "\n", " the")), 2, True, [0.7], [200], False)
+def test_a_stream_that_is_cut_reads_like_one_that_is_not(
+    engine: Engine, max_tokens: int | None, wants_usage: bool, cuts: list[float], sizes: list[int], reports: bool
+) -> None:
+    body = request_body(engine, max_tokens, wants_usage=wants_usage)
+    request = continuable_request(CHAT_PATH if engine.chat else COMPLETIONS_PATH, body)
+    assert not isinstance(request, str)
+    whole = engine.stream(json.loads(body) | ({"max_tokens": request.max_tokens} if request.max_tokens else {}))
+    expected = read(whole, chat=engine.chat)
+
+    continued, relayed, next_body = ContinuedStream(request), b"", body
+    for number, cut in enumerate(cuts):
+        stream = replace(engine, number=number).stream(json.loads(next_body))
+        if number == 0 and request.max_tokens is not None:
+            stream = whole
+        part = stream[: round(cut * (len(stream) - 1))]
+        if reports:
+            part = part[: part.rfind(b"\n\n") + 2] if b"\n\n" in part else b""
+            part += b'data: {"error": {"message": "died", "code": 500}}\n\ndata: [DONE]\n\n'
+        relayed += feed(continued, part, sizes)
+        if continued.done:
+            break
+        assert bool(continued.failure) == reports
+        assert continued.problem == ""
+        following = continued.next_body(body)
+        continued.next_stream()
+        if following is None:
+            relayed += continued.finish_at_limit()
+            break
+        next_body = following
+    else:
+        relayed += feed(continued, replace(engine, number=len(cuts)).stream(json.loads(next_body)), sizes)
+        assert continued.end() == b""
+    assert continued.done
+    view = read(relayed, chat=engine.chat)
+    assert (view.text, view.finish_reason) == (expected.text, expected.finish_reason)
+    if view.usage is not None or not engine.finishes_alone:
+        assert view.usage == expected.usage
+
+
+@given(engine=ENGINES, wants_usage=st.booleans(), sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5))
+def test_a_stream_that_is_not_cut_is_not_changed(engine: Engine, wants_usage: bool, sizes: list[int]) -> None:
+    body = request_body(engine, None, wants_usage=wants_usage)
+    request = continuable_request(CHAT_PATH if engine.chat else COMPLETIONS_PATH, body)
+    assert not isinstance(request, str)
+    stream = engine.stream(json.loads(body))
+    continued = ContinuedStream(request)
+    assert feed(continued, stream, sizes) + continued.end() == stream
+
+
+@given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5))
+@example(b'data: {"choices": [{"delta": {"tool_calls": [{}]}}]}\n\ndata: {"error": 1}', [7])
+def test_bytes_of_any_kind_are_passed_on(stream: bytes, sizes: list[int]) -> None:
+    request = continuable_request(CHAT_PATH, request_body(Engine(("a",)), None, wants_usage=False))
+    assert not isinstance(request, str)
+    continued = ContinuedStream(request)
+    relayed = feed(continued, stream, sizes)
+    rest = continued.end()
+    assert relayed + rest == stream or continued.failure

@@ -1,0 +1,135 @@
+"""What ends the possibility to continue a stream, and which errors of a stream are failures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.continuation.answer_transcript import MAX_TEXT_BYTES
+from penstock.continuation.continuable_request import ContinuableRequest
+from penstock.continuation.continued_stream import MAX_HELD_EVENTS, ContinuedStream
+from penstock.continuation.stream_events import MAX_EVENT_BYTES
+
+DONE = b"data: [DONE]\n\n"
+
+
+def stream(max_tokens: int | None = None) -> ContinuedStream:
+    return ContinuedStream(ContinuableRequest(True, max_tokens, True))
+
+
+def event(delta: dict[str, Any], finish_reason: str | None = None, number: int = 1, **choice: Any) -> bytes:
+    chunk = {"id": f"answer-{number}", "created": number, "model": "m"}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason} | choice]
+    return b"data: %b\n\n" % json.dumps(chunk | {"choices": choices}).encode()
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        event({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+        event({"reasoning_content": "First,"}),
+        event({"content": "a"}, index=1),
+        event({"content": "a"}, logprobs={"content": []}),
+        b"event: ping\ndata: {}\n\n",
+        b"data: 1\n\n",
+        b"data: {\n\n",
+        b"data: a\ndata: b\n\n",
+    ],
+)
+def test_an_answer_that_is_more_than_text_is_passed_on_and_not_continued(breaks: bytes) -> None:
+    answer = stream()
+    first = event({"role": "assistant", "content": "a"})
+    assert answer.feed(first + breaks[:7]) == first
+    assert answer.feed(breaks[7:] + b"data: hal") == breaks + b"data: hal"
+    assert answer.problem
+    error = b'f\n\ndata: {"error": {"code": 500}}\n\n'
+    assert answer.feed(error) == error
+    assert (answer.failure, answer.end()) == ("", b"")
+
+
+def test_a_comment_is_passed_on() -> None:
+    answer = stream()
+    assert answer.feed(b": ping\n\n" + event({"content": "a"})) == b": ping\n\n" + event({"content": "a"})
+    assert answer.problem == ""
+
+
+def test_a_long_answer_is_not_continued() -> None:
+    answer, part = stream(), event({"content": "a" * 1000})
+    for _ in range(MAX_TEXT_BYTES // 1000 + 2):
+        assert answer.feed(part) == part
+    assert "longer" in answer.problem
+
+
+def test_a_long_event_is_not_held() -> None:
+    answer, part = stream(), b"data: " + b"a" * MAX_EVENT_BYTES
+    assert answer.feed(part) == part
+    assert "too long" in answer.problem
+
+
+def test_an_endless_end_is_not_held() -> None:
+    answer, finish = stream(), event({}, "stop")
+    assert answer.feed(finish * MAX_HELD_EVENTS) == b""
+    assert answer.feed(finish) == finish * (MAX_HELD_EVENTS + 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        ({"message": "EngineCore died", "type": "InternalServerError", "code": 500}, "EngineCore died"),
+        ({"message": "broke off", "type": "server_error", "code": "engine_failed"}, "broke off"),
+        ({"message": "broke off", "code": "stream_stalled"}, "broke off"),
+        ("died", "died"),
+        ({"message": "too long", "type": "BadRequestError", "code": 400}, ""),
+        ({"message": "revoked", "code": "residency_denied"}, ""),
+        ({"message": "late", "code": "deadline_passed"}, ""),
+    ],
+)
+def test_an_error_of_the_engine_is_a_failure_and_one_of_the_request_is_not(error: Any, failure: str) -> None:
+    answer, first = stream(), event({"content": "a"})
+    last = b"data: %b\n\n" % json.dumps({"error": error}).encode()
+    assert answer.feed(first + last + DONE) == (first if failure else first + last + DONE)
+    assert answer.failure == failure
+
+
+def test_an_end_without_a_finish_reason_is_a_failure() -> None:
+    answer = stream()
+    answer.feed(event({"content": "a"}))
+    assert answer.end() == b""
+    assert answer.failure
+
+
+def test_an_end_without_done_is_passed_on() -> None:
+    answer, finish = stream(), event({}, "stop")
+    assert (answer.feed(finish), answer.end(), answer.failure) == (b"", finish, "")
+
+
+def test_a_continuation_that_calls_a_tool_keeps_the_identity() -> None:
+    answer = stream()
+    answer.feed(event({"role": "assistant", "content": "a"}))
+    answer.next_stream()
+    call = event({"role": "assistant", "tool_calls": [{"index": 0}]}, number=2)
+    parts = answer.feed(call[:30]) + answer.feed(call[30:] + DONE[:9]) + answer.feed(DONE[9:])
+    data, done = parts.split(b"\n\n", 1)
+    assert json.loads(data.removeprefix(b"data: "))["id"] == "answer-1"
+    assert (done, answer.done) == (DONE, True)
+
+
+def test_repeated_white_space_is_left_out() -> None:
+    answer = stream()
+    answer.feed(event({"role": "assistant", "content": "a:"}) + event({"content": " \n"}))
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
+    assert json.loads(answer.next_body(body) or b"")["messages"][-1]["content"] == "a:"
+    answer.next_stream()
+    assert answer.feed(event({"content": " "}, number=2)) == b""
+    assert b'"content":"\\tb"' in answer.feed(event({"content": "\n\tb"}, number=2))
+
+
+def test_an_answer_at_its_limit_is_finished() -> None:
+    answer = stream(max_tokens=2)
+    answer.feed(event({"role": "assistant"}) + event({"content": "a"}) + event({"content": "b"}))
+    assert answer.next_body(b"{}") is None
+    finish, done = answer.finish_at_limit().split(b"\n\n", 1)
+    assert json.loads(finish.removeprefix(b"data: "))["choices"][0]["finish_reason"] == "length"
+    assert done == DONE
