@@ -107,7 +107,7 @@ async def serve(settings: AgentSettings) -> None:
             },
         )
         traffic = TrafficService(admission, proxy, runtime.config, readiness)
-        peer = PeerService(admission, proxy, runtime.responder)
+        peer = PeerService(admission, proxy, runtime.config, runtime.responder)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, None),
             _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic),

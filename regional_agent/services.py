@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.admission.queueing import MIN_RETRY_S
+from penstock.routes.route_table import Miss, RouteMatch, RouteMiss
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
@@ -21,7 +23,6 @@ from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
 from regional_agent.routing.model_name import is_json, named_model
 from regional_agent.routing.request_context import RequestContext
@@ -53,7 +54,7 @@ class _Service:
         Args:
             request: None if the bytes received were not a valid request.
         """
-        if request is not None and _is_proxied(request):
+        if request is not None and self.refuse_route(request) in (None, _NO_POLICY):
             self._proxy.record_rejected(request, refusal)
         else:
             self._proxy.metrics.refused(refusal.reason)
@@ -74,6 +75,10 @@ class _Service:
         """Whether a request may be handled before its body is complete. By default it may not."""
         return False
 
+    def refuse_route(self, request: Request) -> Refusal | None:
+        """Set the route of a request; returns a refusal if the request has none. By default no request has one."""
+        return _unknown_path(request)
+
     def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
         connection.respond(*self.refuse(refusal, request))
 
@@ -85,7 +90,33 @@ class _Service:
         self._refuse(connection, request, _unknown_path(request))
 
 
-class TrafficService(_Service):
+class _RoutedService(_Service):
+    """A service that proxies the requests of routes."""
+
+    def __init__(self, proxy: Proxy, config: ActiveConfig) -> None:
+        super().__init__(proxy)
+        self._config = config
+
+    def refuse_route(self, request: Request) -> Refusal | None:
+        """Set the route of a request under the policy in force; returns a refusal if the request has none.
+
+        A request keeps the route that it has, unless the policy in force does not offer a route of that name.
+        """
+        policy = self._config.policy
+        if policy is None:
+            return _NO_POLICY
+        table = policy.route_table
+        if request.route is not None and table.has(request.route):
+            return None
+        found = table.find(request.upgrade or request.method, request.path)
+        if isinstance(found, RouteMatch):
+            request.route, request.path_parameters = found.route, found.parameters
+            return None
+        request.route = None
+        return _missed(request, found)
+
+
+class TrafficService(_RoutedService):
     """The service for clients: the paths of OpenAI's API, and health checks for load balancers."""
 
     def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, readiness: Readiness) -> None:
@@ -97,31 +128,34 @@ class TrafficService(_Service):
             config: the policy in force, for the list of models.
             readiness: answers health checks.
         """
-        super().__init__(proxy)
+        super().__init__(proxy, config)
         self._admission = admission
-        self._config = config
         self._readiness = readiness
 
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Proxy an inference request; answer a list of models or a health check directly."""
-        path = request.path
-        if _is_proxied(request):
+        refusal = self.refuse_route(request)
+        if refusal is None:
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
                 return self._proxy.handle(connection, request, context)
-            self._refuse(connection, request, context)
+            refusal = context
+        path = request.path
+        if request.route is not None:
+            self._refuse(connection, request, refusal)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
         else:
-            self._refuse_unknown_path(connection, request)
+            self._refuse(connection, request, refusal)
         return None
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Reject an unknown tenant, or one at its quota, before a large body is read."""
-        if not _is_proxied(request):
-            return _unknown_path(request)
+        refusal = self.refuse_route(request)
+        if refusal is not None:
+            return refusal
         return self._admission.admit_head(request, self._proxy.clock())
 
     def release_head(self, admitted: AdmittedHead) -> None:
@@ -130,7 +164,7 @@ class TrafficService(_Service):
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Reject a request whose key was revoked, or which residency keeps out of this region."""
-        return self._admission.refuse_sender(request, peer_ip) if _is_proxied(request) else None
+        return self.refuse_route(request) or self._admission.refuse_sender(request, peer_ip)
 
     def can_start_early(self, request: Request) -> bool:
         """A body that is not JSON is streamed to the engine once the model is known."""
@@ -163,18 +197,19 @@ class TrafficService(_Service):
         connection.respond(200, [JSON], msgspec.json.encode({"object": "list", "data": models}))
 
 
-class PeerService(_Service):
+class PeerService(_RoutedService):
     """The service for agents of other regions: probes and forwarded requests."""
 
-    def __init__(self, admission: Admission, proxy: Proxy, responder: ProbeResponder) -> None:
+    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder) -> None:
         """Create the service that other regions' agents reach.
 
         Args:
             admission: verifies the route context of forwarded requests.
             proxy: sends admitted requests to endpoints of this region.
+            config: the policy in force, for its routes.
             responder: answers probes.
         """
-        super().__init__(proxy)
+        super().__init__(proxy, config)
         self._admission = admission
         self._responder = responder
 
@@ -186,11 +221,14 @@ class PeerService(_Service):
             connection.respond(status, [TEXT], body)
         elif request.path == IDENTITY_PATH and request.method in READS:
             connection.respond(200, [TEXT], self._responder.certificate.encode())
-        elif request.header(ROUTE_HEADER) is not None and _is_proxied(request):
-            context = self._admission.context_from_peer(request, self._proxy.clock())
-            if isinstance(context, RequestContext):
-                return self._proxy.handle(connection, request, context)
-            self._refuse(connection, request, context)
+        elif request.header(ROUTE_HEADER) is not None:
+            refusal = self.refuse_route(request)
+            if refusal is None:
+                context = self._admission.context_from_peer(request, self._proxy.clock())
+                if isinstance(context, RequestContext):
+                    return self._proxy.handle(connection, request, context)
+                refusal = context
+            self._refuse(connection, request, refusal)
         else:
             self._refuse_unknown_path(connection, request)
         return None
@@ -203,8 +241,11 @@ class PeerService(_Service):
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Reject a request without a valid signed route context before its body is read."""
-        if request.header(ROUTE_HEADER) is None or not _is_proxied(request):
+        if request.header(ROUTE_HEADER) is None:
             return _unknown_path(request)
+        refusal = self.refuse_route(request)
+        if refusal is not None:
+            return refusal
         context = self._admission.route_context_of(request)
         return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
 
@@ -291,11 +332,21 @@ def answer_health(readiness: Readiness, request: Request, connection: RequestSeq
         connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
 
 
-def _is_proxied(request: Request) -> bool:
-    """Whether the request is to be proxied to an engine: a POST to an inference path, or a WebSocket."""
-    if request.upgrade:
-        return request.path in TUNNEL_PATHS
-    return request.path in INFERENCE_PATHS and request.method == b"POST"
+_NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
+
+
+def _missed(request: Request, found: RouteMiss) -> Refusal:
+    """The refusal of a request without a route."""
+    target = f"{request.method.decode()} {request.path.decode('latin-1')}"
+    match found.miss:
+        case Miss.METHOD_NOT_ALLOWED:
+            detail = f"{request.path.decode('latin-1')} has no method {request.method.decode()}"
+            return Refusal(Reason.METHOD_NOT_ALLOWED, detail, allow=found.allow)
+        case Miss.UPGRADE_REQUIRED:
+            return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
+        case Miss.NOT_OFFERED:
+            return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}")
+    return _unknown_path(request)
 
 
 def _unknown_path(request: Request) -> Refusal:

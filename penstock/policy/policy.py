@@ -12,6 +12,9 @@ import msgspec
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
+from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.route import Route, Timeouts
+from penstock.routes.route_table import RouteTable
 
 BYTES_PER_GB = 1e9
 MS_PER_S = 1000.0
@@ -86,6 +89,8 @@ class Model(PolicyStruct, frozen=True):
     instead."""
     service_objective: ServiceObjective | None = None
     """Objective of the time to first byte; None for no objective."""
+    timeouts: Timeouts = Timeouts()
+    """Time limits of its requests; a limit that is set precedes the one of the route."""
 
 
 class Version(PolicyStruct, frozen=True):
@@ -328,6 +333,8 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     maintenance: tuple[MaintenanceWindow, ...] = ()
     time_zones: dict[str, TimeZone] = {}
     """By name: the time zones in which maintenance windows recur."""
+    routes: tuple[Route, ...] = OPENAI_ROUTES
+    """The kinds of request that the fleet accepts."""
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts are sorted, so all processes compute the same digest."""
@@ -342,6 +349,11 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     def _digest(self) -> str:
         # Cached: it takes milliseconds with thousands of tenants and is read many times a second.
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+    @cached_property
+    def route_table(self) -> RouteTable:
+        """Finds the route of a request. Raises TemplateError if the path of a route is malformed."""
+        return RouteTable(self.routes)
 
     @cached_property
     def kept_bounds(self) -> dict[tuple[str, str], Any]:

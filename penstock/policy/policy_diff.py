@@ -27,6 +27,7 @@ _KIND_OF = {
     "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",
     "time_zones": "TimeZone",
+    "routes": "Route",
 }
 """Fields of a policy whose kind of document is not the field's own name."""
 

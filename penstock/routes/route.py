@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 
-class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all parts of a route. Unknown fields are rejected, because one could restrict the known ones."""
 
 

@@ -15,6 +15,9 @@ class Reason(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     BAD_REQUEST = "bad_request"
     NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    UPGRADE_REQUIRED = "upgrade_required"
+    NOT_OFFERED = "not_offered"
     BODY_TOO_LARGE = "body_too_large"
     HEAD_TOO_LARGE = "head_too_large"
     REQUEST_TIMEOUT = "request_timeout"
@@ -101,3 +104,5 @@ class Refusal(msgspec.Struct, frozen=True):
     """When a retry makes sense (s from now); None where it never does."""
     try_regions: tuple[str, ...] = ()
     """Entry regions that may take this request instead, the best first."""
+    allow: tuple[str, ...] = ()
+    """The methods of the path, if the request has another one."""

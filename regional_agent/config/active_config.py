@@ -24,6 +24,7 @@ from adapters.store.stored_policies import read_policy
 from penstock.planning.acceptance import refuse_plan, refuse_policy
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
+from penstock.routes.path_template import TemplateError
 from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
@@ -94,7 +95,12 @@ class ActiveConfig:
         """Load the stored configuration and start to follow the store."""
         stored = self._file.load()
         if stored is not None and stored.plan.region == self._region:
-            self._put_in_force(stored)
+            try:
+                _ = stored.policy.route_table
+            except TemplateError as error:
+                log.error("the stored policy is not used", reason=f"the path of a route {error}")
+            else:
+                self._put_in_force(stored)
         self._informer.start()
         self._task = keep_running("active configuration", self._follow_updates)
 

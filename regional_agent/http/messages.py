@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from regional_agent.http.header_rules import SPECIAL_HEADERS, Header, HeaderFilter, without_connection_options
+
+if TYPE_CHECKING:
+    from penstock.routes.route import Route
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
+
+_NO_PARAMETERS: Final[Mapping[str, str]] = {}
 
 
 class BodyCheck(Protocol):
@@ -53,10 +58,12 @@ class Request:
         "method",
         "pace",
         "path",
+        "path_parameters",
         "plain",
         "queued",
         "received_bytes",
         "repeats",
+        "route",
         "started",
         "target",
         "upgrade",
@@ -102,6 +109,10 @@ class Request:
             self.plain = like.plain
             self.upgrade = like.upgrade
             self.upstream_lines = like.upstream_lines
+        self.route: Route | None = None
+        """The route under the policy in force; None before it is looked up."""
+        self.path_parameters: Mapping[str, str] = _NO_PARAMETERS
+        """Values of the parameters in the path template of the route."""
         self.body: bytes | bytearray = b""
         """The received part of the body that is kept in case the request must be sent again."""
         self.received_bytes = 0

@@ -33,6 +33,9 @@ STATUS: dict[Reason, int] = {
     Reason.ENGINE_FAILED: 502,
     Reason.BAD_REQUEST: 400,
     Reason.NOT_FOUND: 404,
+    Reason.METHOD_NOT_ALLOWED: 405,
+    Reason.UPGRADE_REQUIRED: 426,
+    Reason.NOT_OFFERED: 501,
     Reason.BODY_TOO_LARGE: 413,
     Reason.HEAD_TOO_LARGE: 431,
     Reason.REQUEST_TIMEOUT: 408,
@@ -49,7 +52,10 @@ MEANING: dict[Reason, str] = {
     Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
     Reason.BAD_ROUTE_CONTEXT: "Between agents: the route context is not signed by this fleet for this region.",
     Reason.ROUTE_CONTEXT_EXPIRED: "Between agents: the route context is too old. Check the agents' clocks.",
-    Reason.NOT_FOUND: "No resource exists at this method and path.",
+    Reason.NOT_FOUND: "No resource exists at this path.",
+    Reason.METHOD_NOT_ALLOWED: "The path has no such method; `allow` lists the methods that it has.",
+    Reason.UPGRADE_REQUIRED: "The path is served over WebSocket only.",
+    Reason.NOT_OFFERED: "The API has this path, and this fleet does not offer it.",
     Reason.MODEL_NOT_FOUND: "The model does not exist.",
     Reason.REQUEST_TIMEOUT: "The request's head or body did not arrive in time.",
     Reason.BODY_TOO_LARGE: "The request body exceeds the size limit.",
@@ -77,9 +83,11 @@ _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
     421: "misdirected_request_error",
+    426: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     451: "residency_error",
@@ -97,6 +105,10 @@ def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], b
     lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
+    if refusal.allow:
+        lines.append(b"allow: %b\r\n" % ", ".join(refusal.allow).encode())
+    if status == 426:
+        lines.append(b"upgrade: websocket\r\n")
     if refusal.retry_after_s is not None:
         lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
     if refusal.try_regions:

@@ -8,31 +8,6 @@ import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
 
-INFERENCE_PATHS = frozenset(
-    {
-        b"/v1/audio/speech",
-        b"/v1/audio/transcriptions",
-        b"/v1/audio/translations",
-        b"/v1/chat/completions",
-        b"/v1/completions",
-        b"/v1/embeddings",
-        b"/v1/images/edits",
-        b"/v1/images/generations",
-        b"/v1/images/variations",
-        b"/v1/responses",
-    }
-)
-"""Paths whose POST requests are proxied to engines."""
-
-UPLOAD_PATHS = frozenset(
-    {b"/v1/audio/transcriptions", b"/v1/audio/translations", b"/v1/images/edits", b"/v1/images/variations"}
-)
-"""The inference paths whose bodies are multipart forms or media files."""
-
-TUNNEL_PATHS = frozenset({b"/v1/realtime"})
-"""Paths whose WebSocket connections are proxied to engines."""
-
-
 if TYPE_CHECKING:
     Raw = Any
     """msgspec's stubs declare `Raw` as a subclass of bytes, which it is not; compiled code would check for bytes."""

@@ -14,10 +14,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from penstock.routes.route import BodyKind
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import MODEL_STRING, FormCheck, JsonCheck
-from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, RequestFields, classify
+from regional_agent.routing.classify import MAX_MODEL, RequestFields, classify
 from regional_agent.routing.multipart_form import FormScanner, form_boundary
 
 MODEL_HEADER: Final = b"x-model"
@@ -27,6 +28,9 @@ MAX_TOKENS: Final = 50_000
 
 MAX_QUERY_FIELDS: Final = 64
 
+_UPLOAD: Final = BodyKind.UPLOAD
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
 _STRING: Final = rb'"((?:[^"\\]|\\.)*+)'
 _TOKEN: Final = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
 """A bracket, or a string, with its value if that is a string too. An unterminated string extends to the end of the
@@ -34,12 +38,18 @@ body: otherwise each quote in it would be tried as the start of a string."""
 _RAW_TYPES: Final = (b"audio/", b"video/", b"image/", b"application/octet-stream")
 
 
+def is_upload(request: Request) -> bool:
+    """Whether the body is a multipart form or a media file, or JSON by its Content-Type."""
+    route = request.route
+    return route is not None and route.body is _UPLOAD
+
+
 def is_json(request: Request) -> bool:
     """Whether the body is treated as JSON: always, except for an upload whose Content-Type is another one.
 
     Engines that accept JSON parse it whatever its Content-Type is.
     """
-    if request.path not in UPLOAD_PATHS:
+    if not is_upload(request):
         return True
     kind = (request.header(b"content-type") or b"").lower()
     return not kind.startswith((b"multipart/", *_RAW_TYPES))
@@ -49,7 +59,7 @@ def request_fields(request: Request) -> RequestFields | Refusal:
     """The routing fields of a request, from the part that has arrived, or its refusal."""
     if not request.plain and any(coding.lower() != b"identity" for coding in request.every(b"content-encoding")):
         return Refusal(Reason.BAD_REQUEST, "the body is compressed; send it without Content-Encoding")
-    if request.whole and not request.upgrade and request.path not in UPLOAD_PATHS:
+    if request.whole and not request.upgrade and not is_upload(request):
         return classify(request.body)
     ambiguous = _ambiguous_type(request)
     if ambiguous:
@@ -97,7 +107,7 @@ def _ambiguous_type(request: Request) -> str:
     kinds = request.every(b"content-type")
     if len(kinds) > 1:
         return "the header Content-Type is repeated"
-    if request.path in UPLOAD_PATHS and kinds and kinds[0].lower().startswith(b"application/x-www-form-urlencoded"):
+    if is_upload(request) and kinds and kinds[0].lower().startswith(b"application/x-www-form-urlencoded"):
         return "send the form as multipart/form-data"
     return ""
 

@@ -18,8 +18,6 @@ SESSION_HEADER: Final = b"x-session-id"
 
 MAX_SESSION_BYTES: Final = 256
 
-EMBEDDINGS: Final = b"/v1/embeddings"
-
 MAX_AT_ONCE: Final = 128
 """Upper bound for `n`, the number of results; larger values count as this one, here and below."""
 
@@ -75,7 +73,8 @@ def _cost_inputs(request: Request, fields: RequestFields, unit: CostUnit) -> Cos
         limit = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
         if limit is not None:
             limit = max(1, min(limit, MAX_TOKENS))
-        return CostInputs(size_bytes, request.path != EMBEDDINGS, limit, count)
+        route = request.route
+        return CostInputs(size_bytes, route is None or route.cost.generates, limit, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         steps = _whole(fields.steps, MAX_STEPS) or _whole(fields.num_inference_steps, MAX_STEPS)
         return CostInputs(size_bytes, count=count, pixels=_pixels(fields.size), steps=steps)

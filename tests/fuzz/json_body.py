@@ -12,11 +12,12 @@ from math import isfinite
 from typing import Any
 
 from penstock.policy.policy import Cost, CostUnit
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Refusal
 from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import INFERENCE_PATHS, MAX_MODEL, RequestFields, classify
+from regional_agent.routing.classify import MAX_MODEL, RequestFields, classify
 from regional_agent.routing.model_name import named_model, replace_model
 from regional_agent.routing.work_estimate import work_estimate_of
 
@@ -26,7 +27,8 @@ WORDS = (
     *(b'"prompt":"', b"\\u006d", b"\\ud800", b"\\", b'"', b"{", b"}", b"[", b"]", b"9" * 40, b"1e999", b"NaN", b"\xff"),
 )
 
-_PATHS = sorted(INFERENCE_PATHS)
+_ROUTES = {route.path.encode(): route for route in OPENAI_ROUTES if "POST" in route.methods}
+_PATHS = sorted(_ROUTES)
 _COSTS = [Cost(unit, 1.0, 1.0) for unit in CostUnit]
 
 
@@ -93,6 +95,7 @@ def _replace(path: bytes, body: bytes, plain: dict[str, Any] | None) -> None:
 def _request(path: bytes, body: bytes, *, whole: bool = True) -> Request:
     request = Request()
     request.method, request.target, request.path = b"POST", path, path
+    request.route = _ROUTES[path]
     request.headers = [(b"host", b"a"), (b"content-type", b"application/json")]
     request.index()
     request.body, request.whole, request.received_bytes = body, whole, len(body)

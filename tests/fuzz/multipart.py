@@ -10,6 +10,7 @@ from __future__ import annotations
 import email
 import email.policy
 
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.model_name import request_fields
@@ -27,6 +28,7 @@ WORDS = (
 )
 
 PATH = b"/v1/audio/transcriptions"
+_ROUTE = next(route for route in OPENAI_ROUTES if route.path == PATH.decode())
 
 
 def check(data: bytes) -> None:
@@ -55,6 +57,7 @@ def check(data: bytes) -> None:
 def _request(content_type: bytes, body: bytes) -> Request:
     request = Request()
     request.method, request.target, request.path = b"POST", PATH, PATH
+    request.route = _ROUTE
     request.headers = [(b"host", b"a"), (b"content-type", content_type)]
     request.index()
     request.body, request.whole, request.received_bytes, request.length = body, True, len(body), len(body)

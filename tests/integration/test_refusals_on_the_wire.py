@@ -35,7 +35,7 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
         (post(b'{"a": ' + b"[" * 30_000), 400, "bad_request"),
         (post(b'{"model": "no-such"}'), 404, "model_not_found"),
         (post(BODY, path="/v1/nothing"), 404, "not_found"),
-        (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
+        (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 405, "method_not_allowed"),
         (post(BODY, "Authorization: Bearer nobody"), 401, "invalid_api_key"),
         (post(BODY, "Authorization: Basic Zm9v"), 401, "invalid_api_key"),
         (post(b"x" * (MAX_BODY_BYTES + 1)), 413, "body_too_large"),

@@ -221,7 +221,7 @@ async def agent(
     one.proxy.start()
     readiness = Readiness(one.config, endpoints)
     service = TrafficService(one.router.admission, one.proxy, one.config, readiness)
-    peer_service = PeerService(one.router.admission, one.proxy, cast(Any, None))
+    peer_service = PeerService(one.router.admission, one.proxy, one.config, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = one.locator.header
     one.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)

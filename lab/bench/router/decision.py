@@ -30,6 +30,7 @@ from lab.quantile import quantile
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.residency import residency_class
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
@@ -260,6 +261,7 @@ def _parsed(raw: bytes) -> Request:
     first, *lines = head.split(b"\r\n")
     request = Request()
     request.method, request.target, _ = first.split(b" ")
+    request.route = OPENAI_ROUTES[0]
     request.headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
     request.path, request.body, request.whole = request.target, body, True
     request.length = request.received_bytes = len(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from tests.support.paths import ROOT
 
 GUIDE = ROOT / "docs" / "proxying.md"
@@ -13,4 +13,4 @@ GUIDE = ROOT / "docs" / "proxying.md"
 def test_every_path_is_documented_and_none_that_is_not_served() -> None:
     section = GUIDE.read_text().partition("## Paths\n")[2].partition("\n## ")[0]
     documented = set(re.findall(r"/v1/[a-z/]+", section))
-    assert documented == {path.decode() for path in INFERENCE_PATHS | TUNNEL_PATHS} | {"/v1/models"}
+    assert documented == {route.path for route in OPENAI_ROUTES} | {"/v1/models"}

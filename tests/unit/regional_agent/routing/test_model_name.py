@@ -5,17 +5,20 @@ import json
 
 import pytest
 
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import JsonCheck
 from regional_agent.routing.model_name import named_model, request_fields
 
+OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 UPLOAD = b"/v1/images/edits"
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = UPLOAD, whole: bool = False) -> Request:
     made = Request()
     made.path = target.partition(b"?")[0]
+    made.route = OPENAI[made.path]
     made.body, made.target, made.whole = body, target, whole
     made.headers = list(headers)
     return made

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from regional_agent.http.messages import Request
 from regional_agent.routing.model_name import replace_model
+
+CHAT = OPENAI_ROUTES[0]
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
     one = Request()
     one.method, one.path = b"POST", b"/v1/chat/completions"
+    one.route = CHAT
     one.headers = list(headers)
     one.body, one.length, one.whole = body, len(body), True
     return one

@@ -19,6 +19,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from starlette.datastructures import Headers
 from werkzeug.formparser import parse_form_data
 
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import FormCheck
@@ -30,6 +31,7 @@ UPLOAD = b"/v1/images/edits"
 
 def request(body: bytes, *content_types: bytes, whole: bool = True, model_header: bytes | None = None) -> Request:
     form = Request()
+    form.route = next(route for route in OPENAI_ROUTES if route.path == UPLOAD.decode())
     form.path = form.target = UPLOAD
     form.headers = [(b"content-type", content_type) for content_type in content_types]
     if model_header is not None:

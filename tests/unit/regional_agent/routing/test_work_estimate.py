@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.policy.policy import Cost, CostUnit
+from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.affinity import BLOCK_BYTES
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.placement import WorkEstimate
@@ -16,12 +17,13 @@ from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields, classify
 from regional_agent.routing.work_estimate import MAX_AT_ONCE, work_estimate_of
 
+OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
 
 def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = b"", **body: Any) -> WorkEstimate:
     request = Request()
-    request.path, request.whole = path, True
+    request.route, request.whole = OPENAI[path], True
     request.headers = [(b"x-session-id", header)] if header else []
     request.body = msgspec.json.encode({"model": "m", **body})
     asked = classify(request.body)

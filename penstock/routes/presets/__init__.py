@@ -1,0 +1,1 @@
+"""Presets: the routes of known APIs, which a policy includes by name."""

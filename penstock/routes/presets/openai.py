@@ -1,0 +1,85 @@
+"""OpenAI's API, as vLLM, SGLang and other engines serve it (https://platform.openai.com/docs/api-reference)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind, UsageFields
+
+_SESSION: Final = ("/prompt_cache_key", "/user")
+_MAX_TOKENS: Final = ("/max_completion_tokens", "/max_tokens")
+_STEPS: Final = ("/steps", "/num_inference_steps")
+
+_IN_BODY: Final = (ModelLocation(ModelSource.JSON, "/model"),)
+_BESIDE_BODY: Final = (ModelLocation(ModelSource.HEADER, "x-model"), ModelLocation(ModelSource.QUERY, "model"))
+_IN_UPLOAD: Final = (ModelLocation(ModelSource.FORM, "model"), *_IN_BODY, *_BESIDE_BODY)
+_IMAGE: Final = CostFields(count=("/n",), size=("/size",), steps=_STEPS)
+
+OPENAI_ROUTES: Final = (
+    Route(
+        "openai-chat-completions",
+        "/v1/chat/completions",
+        model=_IN_BODY,
+        stream=StreamKind.SSE,
+        stream_field="/stream",
+        cost=CostFields(prompt=("/messages",), max_tokens=_MAX_TOKENS, count=("/n",)),
+        session=_SESSION,
+    ),
+    Route(
+        "openai-completions",
+        "/v1/completions",
+        model=_IN_BODY,
+        stream=StreamKind.SSE,
+        stream_field="/stream",
+        cost=CostFields(prompt=("/prompt",), max_tokens=_MAX_TOKENS, count=("/n",)),
+        session=_SESSION,
+    ),
+    Route(
+        "openai-responses",
+        "/v1/responses",
+        model=_IN_BODY,
+        stream=StreamKind.SSE,
+        stream_field="/stream",
+        cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens", *_MAX_TOKENS)),
+        usage=UsageFields(prompt_tokens="input_tokens", answer_tokens="output_tokens"),
+        session=_SESSION,
+    ),
+    Route(
+        "openai-embeddings",
+        "/v1/embeddings",
+        model=_IN_BODY,
+        cost=CostFields(generates=False, prompt=("/input",)),
+        session=_SESSION,
+    ),
+    Route(
+        "openai-images-generations",
+        "/v1/images/generations",
+        model=_IN_BODY,
+        stream=StreamKind.SSE,
+        stream_field="/stream",
+        cost=_IMAGE,
+        session=_SESSION,
+    ),
+    Route("openai-images-edits", "/v1/images/edits", model=_IN_UPLOAD, body=BodyKind.UPLOAD, cost=_IMAGE),
+    Route("openai-images-variations", "/v1/images/variations", model=_IN_UPLOAD, body=BodyKind.UPLOAD, cost=_IMAGE),
+    Route(
+        "openai-audio-speech",
+        "/v1/audio/speech",
+        model=_IN_BODY,
+        stream=StreamKind.CHUNKED,
+        stream_field="/stream",
+        cost=CostFields(speech=("/input",)),
+        session=_SESSION,
+    ),
+    Route("openai-audio-transcriptions", "/v1/audio/transcriptions", model=_IN_UPLOAD, body=BodyKind.UPLOAD),
+    Route("openai-audio-translations", "/v1/audio/translations", model=_IN_UPLOAD, body=BodyKind.UPLOAD),
+    Route(
+        "openai-realtime",
+        "/v1/realtime",
+        frozenset({"GET"}),
+        model=_BESIDE_BODY,
+        body=BodyKind.NONE,
+        stream=StreamKind.WEBSOCKET,
+    ),
+)
+"""The routes of the preset `openai`, which a bundle without a RoutePresets document has."""

@@ -1,0 +1,147 @@
+"""Finds the route of a request by its method and path.
+
+Paths without parameters are found by one dictionary lookup. Among templates, one with a literal segment precedes one
+with a parameter in that place. A route for GET also receives HEAD. A request to upgrade to a WebSocket is looked up as
+the method `websocket`, so that one path can have both kinds of route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from typing import Final
+
+from penstock.routes.path_template import NO_PARAMETERS, PathTemplate
+from penstock.routes.route import ModelSource, Route, StreamKind
+
+WEBSOCKET: Final = b"websocket"
+"""The method under which an upgrade to a WebSocket is looked up."""
+
+
+class Miss(Enum):
+    """Why a request has no route."""
+
+    UNKNOWN_PATH = auto()
+    METHOD_NOT_ALLOWED = auto()
+    UPGRADE_REQUIRED = auto()
+    """The path is served over WebSocket only."""
+    NOT_OFFERED = auto()
+    """The path belongs to an API, and the fleet does not offer this part of it."""
+
+
+class RouteMatch:
+    """The route of a request, and the values of its path parameters."""
+
+    __slots__ = ("parameters", "route")
+
+    def __init__(self, route: Route, parameters: Mapping[str, str]) -> None:
+        self.route = route
+        self.parameters = parameters
+
+
+class RouteMiss:
+    """Why a request has no route."""
+
+    __slots__ = ("allow", "miss", "route")
+
+    def __init__(self, miss: Miss, route: Route | None = None, allow: tuple[str, ...] = ()) -> None:
+        self.miss = miss
+        self.route = route
+        """A route of the same path, if there is one."""
+        self.allow = allow
+        """The methods that the path has."""
+
+
+_UNKNOWN: Final = RouteMiss(Miss.UNKNOWN_PATH)
+
+
+class RouteTable:
+    """The routes of one policy."""
+
+    __slots__ = ("_by_name", "_exact", "_templates")
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """Index routes. If two match a request, the one with a literal segment first wins, else the earlier one.
+
+        Raises:
+            TemplateError: a path template is malformed.
+        """
+        self._by_name: dict[str, Route] = {}
+        self._exact: dict[bytes, dict[bytes, RouteMatch]] = {}
+        self._templates: dict[int, list[_Entry]] = {}
+        """By the number of segments, in the order of matching."""
+        for route in routes:
+            template = PathTemplate(route.path)
+            self._by_name.setdefault(route.name, route)
+            if template.is_exact:
+                by_method = self._exact.setdefault(route.path.encode(), {})
+                for method in methods_of(route):
+                    by_method.setdefault(method, RouteMatch(route, NO_PARAMETERS))
+            else:
+                self._templates.setdefault(len(template.shape), []).append(_Entry(route, template))
+        for entries in self._templates.values():
+            entries.sort(key=lambda entry: entry.template.shape)
+
+    def find(self, method: bytes, path: bytes) -> RouteMatch | RouteMiss:
+        """The route of a request.
+
+        Args:
+            method: of the request, or WEBSOCKET for an upgrade to one.
+            path: as received, without the query.
+        """
+        by_method = self._exact.get(path)
+        if by_method is not None:
+            match = by_method.get(method)
+            if match is not None and match.route.offered:
+                return match
+        return self._find_template(method, path, by_method or {})
+
+    def has(self, route: Route) -> bool:
+        """Whether a route of this name exists and is offered."""
+        found = self._by_name.get(route.name)
+        return found is not None and found.offered
+
+    def _find_template(self, method: bytes, path: bytes, exact: Mapping[bytes, RouteMatch]) -> RouteMatch | RouteMiss:
+        """The match among templates, or why there is none; `exact` has the routes of this very path."""
+        others = dict(exact)
+        if method not in others:
+            for entry in self._templates.get(path.count(b"/"), ()):
+                parameters = entry.template.match(path, entry.with_slash)
+                if parameters is None:
+                    continue
+                for each in entry.methods:
+                    others.setdefault(each, RouteMatch(entry.route, parameters))
+                if method in entry.methods:
+                    break
+        match = others.get(method)
+        if match is not None:
+            return match if match.route.offered else RouteMiss(Miss.NOT_OFFERED, match.route)
+        if not others:
+            return _UNKNOWN
+        route = next(iter(others.values())).route
+        allow = tuple(sorted(each.decode() for each in others if each != WEBSOCKET))
+        if not allow:
+            return RouteMiss(Miss.UPGRADE_REQUIRED, route) if method == b"GET" else _UNKNOWN
+        return RouteMiss(Miss.METHOD_NOT_ALLOWED, route, allow)
+
+
+class _Entry:
+    """A route whose path has parameters."""
+
+    __slots__ = ("methods", "route", "template", "with_slash")
+
+    def __init__(self, route: Route, template: PathTemplate) -> None:
+        self.route = route
+        self.template = template
+        self.methods = frozenset(methods_of(route))
+        self.with_slash = frozenset(place.name for place in route.model if place.source is ModelSource.PATH)
+
+
+def methods_of(route: Route) -> list[bytes]:
+    """The methods under which a route is found."""
+    if route.stream is StreamKind.WEBSOCKET:
+        return [WEBSOCKET]
+    methods = {method.encode() for method in route.methods}
+    if b"GET" in methods:
+        methods.add(b"HEAD")
+    return sorted(methods)
