@@ -23,7 +23,7 @@ from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, Contr
 from tests.support.reports import offered, packed, report
 from tests.support.wait import PATIENCE_S
 
-EXAMPLES = 15
+EXAMPLES = 8
 """Requests for each operation and kind of data."""
 
 ENDLESS = "/v1/events"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.upstream_connection import UpstreamConnection
 from tests.support.agents import agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
@@ -93,17 +91,13 @@ async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connectio
     server = await asyncio.start_server(answers_early, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
 
-    def connections() -> list[UpstreamConnection]:
-        every = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
-        return [found for found in every if found.address == address]
-
     async with agent(tmp_path, [address], limits=ROOMY) as one:
         client = await RawClient.connect(one.traffic)
         client.say(said)
-        await until(lambda: any(not found.writable for found in connections()))
+        await until(lambda: any(not upstream.writable for upstream in one.upstreams()))
+        (connection,) = one.upstreams()
         full.set()
         assert (await client.answer()).status == 413
-        (connection,) = connections()
         await until(lambda: connection._transport is None)
     server.close()
     for writer in held:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import struct
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from regional_agent.http.tls_contexts import ClientTls, ServerTls
-from regional_agent.upstream.upstream_connection import UpstreamConnection
 from tests.support.agents import Agent, agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, full, streams_forever
@@ -180,8 +178,7 @@ async def test_the_kernel_looks_for_hosts_that_vanish(tmp_path: Path) -> None:
         (connection,) = one.listener.connections
         assert connection._transport is not None
         assert probed(connection._transport) == (1, 30_000)
-        upstreams = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
-        (upstream,) = (found for found in upstreams if found.address == gpu.address and found._transport is not None)
+        (upstream,) = one.upstreams()
         assert upstream._transport is not None
         assert probed(upstream._transport) == (1, 60_000)
         client.close()

@@ -45,6 +45,7 @@ from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
@@ -120,6 +121,12 @@ class Agent:
     def held(self) -> int:
         """Reservations that are out."""
         return sum(endpoint.local_load.requests for endpoint in self.endpoints.every())
+
+    def upstreams(self) -> list[UpstreamConnection]:
+        """The connections to the targets of the requests in progress."""
+        active: Any = self.proxy.active
+        found = (exchange._target.upstream for exchange in active)
+        return [connection for connection in found if connection is not None]
 
     def waiting(self) -> int:
         """Requests that wait for room."""
