@@ -112,7 +112,7 @@ ALERTS = (
         impact="It serves what the ready ones can, and the plan takes the rest to other regions; the reserve shrinks.",
         runbook="""
             1. `penstock endpoints --region` that region: which are not ready, and in which state are they?
-            2. `down`: see the engines' logs. `ejected`: requests failed there, panel "Ejections by reason". `unloaded`:
+            2. `down`: see the engines' logs. `ejected` or `suspect`: panel "Ejections by reason". `unloaded`:
                does the engine have the model on its disk? `draining`: somebody means it; nothing to do.
             3. Do the others cope? Panel "Capacity shortfall" shows the slots missing after the next loss.
         """,
@@ -230,6 +230,20 @@ ALERTS = (
         " as it allows",
         impact="Some clients wait or are refused; in five days so many are as the objective allows in a month.",
         runbook=_OBJECTIVE_RUNBOOK,
+    ),
+    Alert(
+        name="PenstockEndpointSuspect",
+        expr="avg_over_time(max by (site, endpoint) (penstock_agent_endpoint_suspect)[10m:15s]) > 0.3",
+        for_s=120,
+        severity="ticket",
+        summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} accepts requests and makes no progress",
+        impact="Each trial request there waits for seconds before another endpoint serves it. The slots are missing.",
+        runbook="""
+            1. `suspect_because` on the agent's status page: `readings show no request`: the server responds and its
+               engine core has stopped. `nothing has arrived`: look at the GPU (Xid errors, NCCL timeouts) and the log.
+            2. Take the endpoint out of the endpoints file, or drain it, and restart the engine.
+            3. The engine works and its prefills are longer than estimated: correct the cost of its model in policy.
+        """,
     ),
     Alert(
         name="PenstockSharedLoadDown",

@@ -43,14 +43,19 @@ ENDPOINTS = Row(
         lines(
             Prose(
                 "Ejections by reason",
-                "Endpoints a second that were taken out because requests failed there, by the last failure.",
+                "Endpoints a second that were taken out because requests failed there, by the last failure, or because "
+                "requests made no progress there (suspect), by the evidence.",
                 "One reason at one site: look at that engine's log. Everywhere at once: a model version or a network.",
             ),
             [
                 Query(
                     'sum by (site, reason) (rate(penstock_agent_endpoint_ejections_total{site=~"$region"}[1m])) > 0',
                     "{{site}} {{reason}}",
-                )
+                ),
+                Query(
+                    'sum by (site, reason) (rate(penstock_agent_endpoint_suspicions_total{site=~"$region"}[1m])) > 0',
+                    "{{site}} suspect: {{reason}}",
+                ),
             ],
             "short",
             span=8,
@@ -58,7 +63,7 @@ ENDPOINTS = Row(
         rows_of(
             Prose(
                 "Ejected now",
-                "Endpoints that are kept out, or on trial, because requests failed there.",
+                "Endpoints that are kept out, or on trial, because requests failed or made no progress there.",
                 "They come back by themselves once a trial goes well. One that never does: take it out and repair it.",
             ),
             'max by (site, endpoint) (penstock_agent_endpoint_ejected{site=~"$region"}) > 0',

@@ -108,6 +108,7 @@ class AgentRuntime:
             zone=settings.zone,
             outlier_detection=_outlier_detection(settings, rng),
             on_ejected=metrics.ejected,
+            on_suspect=metrics.became_suspect,
         )
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
@@ -328,5 +329,6 @@ def _outlier_detection(settings: AgentSettings, rng: Random) -> OutlierDetection
         server_errors_count=settings.server_errors_eject,
         base_s=settings.ejection_s,
         max_ejected_share=settings.max_ejected_share,
+        suspect_after_s=settings.suspect_after_s,
     )
     return OutlierDetection(rules, settings.warm_up_s, rng=rng)

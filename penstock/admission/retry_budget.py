@@ -38,13 +38,17 @@ class RetryBudget:
 
     def withdraw(self, now: float) -> bool:
         """Whether one more retry is allowed; it is counted if so."""
-        if now - self._began_at >= WINDOW_S / 2:
-            self._roll(now)
-        allowed = MIN_PER_S * WINDOW_S + SHARE * (self._requests + self._requests_before)
-        if self._retries + self._retries_before + 1 > allowed:
+        if not self.allows_one(now):
             return False
         self._retries += 1
         return True
+
+    def allows_one(self, now: float) -> bool:
+        """Whether one more retry is allowed."""
+        if now - self._began_at >= WINDOW_S / 2:
+            self._roll(now)
+        allowed = MIN_PER_S * WINDOW_S + SHARE * (self._requests + self._requests_before)
+        return self._retries + self._retries_before + 1 <= allowed
 
     def more_in_s(self, now: float) -> float:
         """Time (s) until the window moves on, and more retries are allowed."""

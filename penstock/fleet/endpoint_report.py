@@ -25,6 +25,8 @@ class EndpointCondition(StrEnum):
     """The endpoint has not been probed yet, or not since a connection attempt failed."""
     DOWN = "down"
     """Health probes fail."""
+    SUSPECT = "suspect"
+    """The requests of the endpoint make no progress, so it receives no new ones for a while."""
     EJECTED = "ejected"
     """Outlier ejection: requests failed, so the endpoint receives none for a while, or a single trial request."""
     UNLOADED = "unloaded"

@@ -6,6 +6,9 @@ Envoy's outlier detection (docs/root/intro/arch_overview/upstream/outlier.rst: c
 percentage, base time times ejections in a row, capped, decaying, a cap on the ejected share, panic) with linkerd's
 probation by a single request (linkerd2-proxy, outbound/src/http/breaker/consecutive_failures.rs). Unlike Envoy's
 default, a good health probe does not return an ejected endpoint, since probes run other code than requests.
+
+An endpoint whose requests make no progress (`penstock.health.progress`) is suspect. It is treated as an ejected one,
+within the same cap, and returns in the same way.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class EjectionState(StrEnum):
 
     NONE = "none"
     """Not ejected."""
+    SUSPECT = "suspect"
+    """Its requests make no progress. It receives no new ones until time has passed, or one of its requests goes on."""
     EJECTED = "ejected"
     TRIAL = "trial"
     """The ejection time is over; one request may be sent."""
@@ -67,6 +72,10 @@ class EjectionEvent(StrEnum):
     EXPIRED = "expired"
     REQUEST_SENT = "request_sent"
     """A request was sent to the endpoint."""
+    NO_PROGRESS = "no_progress"
+    """Its requests make no progress."""
+    PROGRESS = "progress"
+    """A request that was sent before the endpoint became suspect goes on."""
 
 
 _S, _E = EjectionState, EjectionEvent
@@ -77,6 +86,14 @@ TRANSITIONS: dict[tuple[EjectionState, EjectionEvent], EjectionState] = {
     (_S.NONE, _E.OUTLIER): _S.EJECTED,
     (_S.NONE, _E.INCONCLUSIVE): _S.NONE,
     (_S.NONE, _E.REQUEST_SENT): _S.NONE,
+    (_S.NONE, _E.NO_PROGRESS): _S.SUSPECT,
+    # Requests reach a suspect endpoint, too, only in panic mode.
+    (_S.SUSPECT, _E.SUCCESS): _S.NONE,
+    (_S.SUSPECT, _E.FAILURE): _S.SUSPECT,
+    (_S.SUSPECT, _E.INCONCLUSIVE): _S.SUSPECT,
+    (_S.SUSPECT, _E.EXPIRED): _S.TRIAL,
+    (_S.SUSPECT, _E.REQUEST_SENT): _S.SUSPECT,
+    (_S.SUSPECT, _E.PROGRESS): _S.TRIAL,
     # Requests reach an ejected endpoint only in panic mode; one that succeeds counts as a trial.
     (_S.EJECTED, _E.SUCCESS): _S.NONE,
     (_S.EJECTED, _E.FAILURE): _S.EJECTED,
@@ -94,6 +111,7 @@ TRANSITIONS: dict[tuple[EjectionState, EjectionEvent], EjectionState] = {
     (_S.TRIAL_RUNNING, _E.OUTLIER): _S.EJECTED,
     (_S.TRIAL_RUNNING, _E.INCONCLUSIVE): _S.TRIAL,
     (_S.TRIAL_RUNNING, _E.REQUEST_SENT): _S.TRIAL_RUNNING,
+    (_S.TRIAL_RUNNING, _E.NO_PROGRESS): _S.SUSPECT,
 }
 
 MEMORY_OUTCOMES = 20
@@ -122,10 +140,18 @@ class EjectionRules(msgspec.Struct, frozen=True):
     """Share of a pool's endpoints [0-1] that this agent may eject at once."""
     panic_share: float = 0.3
     """If a smaller share of a pool is left [0-1], ejections are ignored, as in Envoy's panic mode."""
+    suspect_after_s: float = 10.0
+    """Time (s) without progress that makes an endpoint suspect; 0 never does."""
 
 
 _NONE = EjectionState.NONE
 """In Python 3.11, to read a member off its class is a function call."""
+
+_TIMED = frozenset({EjectionState.EJECTED, EjectionState.SUSPECT})
+"""The states that end with time."""
+
+_JUDGED = frozenset({EjectionState.NONE, EjectionState.TRIAL_RUNNING})
+"""The states in which an endpoint can become suspect: new requests are on it."""
 
 
 class Ejection(msgspec.Struct, frozen=True):
@@ -154,6 +180,11 @@ class Ejection(msgspec.Struct, frozen=True):
     def is_ejected(self) -> bool:
         """Whether it counts as ejected, which lasts until a trial has succeeded."""
         return self.state is not _NONE
+
+    @property
+    def can_become_suspect(self) -> bool:
+        """Whether missing progress changes its state."""
+        return self.state in _JUDGED
 
     @property
     def is_clean(self) -> bool:
@@ -216,11 +247,25 @@ def request_ended(
     counted = _counted(ejection, failed=outcome is not AttemptOutcome.SERVED)
     if outcome is AttemptOutcome.SERVED:
         return _returned(counted, now) if ejection.is_ejected else counted
-    if ejection.state is EjectionState.EJECTED or not (
-        ejection.is_ejected or (may_eject and _is_outlier(counted, rules))
-    ):
+    if ejection.state in _TIMED or not (ejection.is_ejected or (may_eject and _is_outlier(counted, rules))):
         return _moved(counted, EjectionEvent.FAILURE)
-    return _ejected(ejection, now, rules, rng)
+    return _taken_out(ejection, EjectionEvent.OUTLIER, now, rules, rng)
+
+
+def made_no_progress(ejection: Ejection, now: float, rules: EjectionRules, rng: Random) -> Ejection:
+    """The state of an endpoint that becomes suspect at `now` (s), if it `can_become_suspect`.
+
+    Raises:
+        KeyError: it cannot.
+    """
+    return _taken_out(ejection, EjectionEvent.NO_PROGRESS, now, rules, rng)
+
+
+def made_progress(ejection: Ejection, progressed_at: float) -> Ejection:
+    """The state after a byte of a response arrived at `progressed_at` (s), which gives a suspect endpoint its trial."""
+    if ejection.state is EjectionState.SUSPECT and progressed_at > ejection.since:
+        return _moved(ejection, EjectionEvent.PROGRESS)
+    return ejection
 
 
 def request_sent(ejection: Ejection) -> Ejection:
@@ -230,7 +275,7 @@ def request_sent(ejection: Ejection) -> Ejection:
 
 def at_time(ejection: Ejection, now: float) -> Ejection:
     """The state at `now` (s): an ejection whose time is over becomes a trial."""
-    if ejection.state is EjectionState.EJECTED and now >= ejection.until:
+    if ejection.state in _TIMED and now >= ejection.until:
         return _moved(ejection, EjectionEvent.EXPIRED)
     return ejection
 
@@ -259,11 +304,11 @@ def _is_outlier(ejection: Ejection, rules: EjectionRules) -> bool:
     return ejection.outcomes >= MEMORY_OUTCOMES and ejection.failing >= rules.failing_share
 
 
-def _ejected(ejection: Ejection, now: float, rules: EjectionRules, rng: Random) -> Ejection:
+def _taken_out(ejection: Ejection, event: EjectionEvent, now: float, rules: EjectionRules, rng: Random) -> Ejection:
     forgiven = int((now - ejection.since) / rules.forgive_s) if ejection.ejections and not ejection.is_ejected else 0
     ejections = min(max(0, ejection.ejections - forgiven) + 1, ceil(rules.max_s / rules.base_s))
     for_s = min(rules.max_s, rules.base_s * ejections) * rng.uniform(0.8, 1.0)
-    state = TRANSITIONS[ejection.state, EjectionEvent.OUTLIER]
+    state = TRANSITIONS[ejection.state, event]
     return Ejection(state, ejections=ejections, since=now, until=now + for_s)
 
 

@@ -124,6 +124,16 @@ class Placement(Reservation[Member]):
         """Whether the prefill of a response that is not streamed should have ended by `now` (s)."""
         return now >= self.prefill_over_at and not self.estimate.streaming
 
+    def expected_first_byte_s(self) -> float:
+        """Expected time (s) to the first byte, which a response that is not streamed sends at its end."""
+        expected_s = self.prefill_over_at - self.since
+        if not self.estimate.streaming:
+            expected_s += self.decode_us / MICROSECONDS
+        if self.queued:
+            view = self.endpoint.view
+            expected_s += view.service_s * self.streams / view.slots
+        return expected_s
+
     def mean_streams(self) -> float:
         """Mean of the requests on the endpoint at its start and now, this one included in both."""
         now = self.endpoint.view.in_flight

@@ -164,6 +164,10 @@ class AgentSettings(BaseSettings):
     """Duration (s) of the first ejection of an endpoint; consecutive ejections are longer, at most 120 s."""
     max_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Maximum share (0-1) of the endpoints of one model that may be ejected at the same time; 0 disables ejection."""
+    suspect_after_s: Annotated[float, Field(ge=0.0, le=600.0)] = 10.0
+    """Time (s) without a byte from any request of an endpoint, while one is overdue and other endpoints progress, after
+    which the endpoint is suspect: it receives no new requests, and waiting ones are sent elsewhere. At least 5 where
+    responses are streamed; 0 disables this."""
     server_errors_eject: bool = True
     """Whether 5xx responses other than 502, 503 and 504 count as failures. Set to false if clients can provoke them."""
     geoip_file: Path | None = None

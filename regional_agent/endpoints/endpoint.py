@@ -18,9 +18,12 @@ from penstock.health.outlier_ejection import (
     EjectionRules,
     EjectionState,
     at_time,
+    made_no_progress,
+    made_progress,
     request_ended,
     request_sent,
 )
+from penstock.health.progress import ProgressSample, ProgressTracker, Stall
 from penstock.health.warm_up import warm_since, warm_up_weight
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.pool_accounting import EndpointAccount
@@ -49,6 +52,7 @@ class OutlierDetection(NamedTuple):
 
 
 _NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
+_SUSPECT = EjectionState.SUSPECT
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
@@ -68,9 +72,12 @@ class Endpoint(EndpointAccount):
         "load_header_read_at",
         "loaded",
         "probe_now",
+        "progress",
         "readings",
+        "sample",
         "signals_problem",
         "spec",
+        "stall",
         "wake",
     )
 
@@ -90,6 +97,12 @@ class Endpoint(EndpointAccount):
         """Health by active probes."""
         self.ejection = Ejection()
         """Health by the outcomes of requests."""
+        self.progress = ProgressTracker()
+        """The progress of this agent's requests."""
+        self.sample = ProgressSample()
+        """The progress as of the last tick."""
+        self.stall: Stall | None = None
+        """Why the endpoint last became suspect; None if it never did."""
         self.kind = spec.engine
         """The kind of engine: configured, or detected."""
         self.loaded: frozenset[str] | None = None
@@ -182,7 +195,10 @@ class Endpoint(EndpointAccount):
 
     def update_signals(self, values: Mapping[Signal, float]) -> None:
         """Apply the load that the engine reports."""
-        self.readings = updated_readings(self.readings, values, self._detection.clock())
+        now = self._detection.clock()
+        self.readings = updated_readings(self.readings, values, now)
+        if Signal.RUNNING in values:
+            self.progress.read_load(values[Signal.RUNNING] + values.get(Signal.QUEUED, 0.0), now)
 
     def mark_full(self) -> None:
         """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
@@ -206,6 +222,20 @@ class Endpoint(EndpointAccount):
         ejection = request_ended(before, outcome, started_at, now, detection.rules, detection.rng, may_eject=may_eject)
         self._set_ejection(ejection)
         return ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
+
+    def make_suspect(self, stall: Stall) -> bool:
+        """Make the endpoint suspect, unless its pools lose too many endpoints; returns whether it is suspect now."""
+        if not all(pool.has_room_to_eject() for pool in self.pools):
+            return False
+        detection = self._detection
+        self.stall = stall
+        self._set_ejection(made_no_progress(self.ejection, detection.clock(), detection.rules, detection.rng))
+        return True
+
+    def stall_at(self, sent_at: float) -> Stall | None:
+        """Why a request that was sent at `sent_at` (s) makes no progress; None unless the endpoint is suspect."""
+        ejection = self.ejection
+        return self.stall if ejection.state is _SUSPECT and sent_at < ejection.since else None
 
     def now(self) -> float:
         """The current time (s) of the outlier detection clock."""
@@ -235,8 +265,9 @@ class Endpoint(EndpointAccount):
             "health": self.health.state.value,
             "ejection": ejection.state.value,
             "ejected_for_s": round(max(0.0, ejection.until - now), 1)
-            if ejection.state is EjectionState.EJECTED
+            if ejection.state in (EjectionState.EJECTED, EjectionState.SUSPECT)
             else None,
+            "suspect_because": self.stall.detail if self.stall and ejection.state is EjectionState.SUSPECT else None,
             "weight": view.weight,
             "pressure": round(view.pressure, 3),
             "signals": {
@@ -248,9 +279,10 @@ class Endpoint(EndpointAccount):
         }
 
     def tick(self) -> None:
-        """Update time-dependent state: ejection, warm-up weight and pressure. The caller updates the pools."""
+        """Update what depends on time: progress, ejection, warm-up weight, pressure. The caller updates the pools."""
         now = self._detection.clock()
-        self.ejection = at_time(self.ejection, now)
+        self.sample = self.progress.take_sample()
+        self.ejection = made_progress(at_time(self.ejection, now), self.sample.progressed_at)
         self.view.weight = self._weight(now)
         if self.readings:
             self.view.pressure = pressure(self.readings, self.spec.slots, now)

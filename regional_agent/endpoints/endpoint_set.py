@@ -19,6 +19,7 @@ from penstock.health import orca
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
+from penstock.health.progress import StallReason
 from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
@@ -27,6 +28,7 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
+from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSources
 from regional_agent.http.header_rules import Header
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -57,6 +59,7 @@ class EndpointSet:
         zone: str = "",
         outlier_detection: OutlierDetection | None = None,
         on_ejected: Callable[[AttemptOutcome], None] = lambda outcome: None,
+        on_suspect: Callable[[StallReason], None] = lambda reason: None,
         resolve: Resolve | None = None,
     ) -> None:
         """Read the file.
@@ -68,6 +71,7 @@ class EndpointSet:
             zone: the agent's zone; empty if zones are not used.
             outlier_detection: the outlier detection and warm-up settings.
             on_ejected: called at every ejection, with the outcome that caused it.
+            on_suspect: called when an endpoint becomes suspect, with the evidence.
             resolve: see `DnsResolver`.
 
         Raises:
@@ -80,6 +84,9 @@ class EndpointSet:
         self._zone = zone
         self._outlier_detection = outlier_detection or OutlierDetection(rng=rng)
         self._on_ejected = on_ejected
+        self._progress = ProgressMonitor(
+            lambda model: self.pool(model).endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
+        )
         self._by_name: dict[str, Endpoint] = {}
         self._draining: list[Endpoint] = []
         self._pools: dict[str, EndpointPool] = {}
@@ -262,6 +269,7 @@ class EndpointSet:
             self._draining = [endpoint for endpoint in self._draining if endpoint.local_load.requests > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
+            self._progress.check(self._by_name.values(), self._outlier_detection.clock())
             for pool in self._pools.values():
                 pool.update_readiness()
             for pool in self._pools.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.admission.queueing import QueuedRequest
+from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
@@ -24,6 +25,7 @@ from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
+from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
@@ -79,6 +81,9 @@ for _state, _successors in TRANSITIONS.items():
 class InvalidTransition(Exception):
     """A transition that TRANSITIONS does not contain: a defect."""
 
+
+MAX_CHECK_INTERVAL_S: Final = 3.0
+"""A stream is checked at least this often (s): its progress shows that its endpoint is not stalled."""
 
 REJECTION_READ_S: Final = 1.0
 """How long (s) the body of a rejection is read, so that its connection can be reused; then the connection is closed."""
@@ -267,15 +272,31 @@ class Exchange:
         return now
 
     def _check_awaiting(self, now: float) -> None:
-        """Give up a target that is overdue. It may have started, so the request is refused and not retried."""
+        """Leave a suspect target, or give up one that is overdue, which may have started the request."""
         attempt = self._current
-        attempt.check_prefill(now)
+        if self._request.whole:
+            attempt.waits(now)
         if attempt.peer_failed():
             self._lose(TimedOut("the serving region has failed"))
+        elif (stall := attempt.stall()) is not None and self._may_resend(stall, now):
+            self._target.drop()
+            attempt.moved_away(self._context)
+            self._retry(RetryReason.ENDPOINT_SUSPECT)
         elif overdue := self._target.overdue(now):
             attempt.stalled()
             self._target.drop()
             self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}"))
+
+    def _may_resend(self, stall: Stall, now: float) -> bool:
+        """Whether the request may leave its suspect target. Otherwise it stays, since the target may recover."""
+        request, context = self._request, self._context
+        return (
+            stall.may_resend(repeatable=not request.upgrade)
+            and not request.body_dropped
+            and context.broken + 1 < MAX_BROKEN
+            and context.attempts < MAX_ATTEMPTS
+            and self._services.retry_budget.allows_one(now)
+        )
 
     def _check_streaming(self, now: float) -> float:
         """End a response that stopped arriving, unless the client does not read or its upload is incomplete."""
@@ -283,11 +304,13 @@ class Exchange:
         response.count_relayed()
         waits_for_client = self._client_stalled or not (self._request.whole or target.write_stalled)
         if response.has_news or waits_for_client:
+            if response.has_news:
+                self._current.progressed(now)
             response.has_news, target.waits_since = False, now
         elif now - target.waits_since > stall_timeout_s:
             self._current.stalled()
             self._cut(Reason.STREAM_STALLED, f"no data for {stall_timeout_s:g} s")
-        return min(self._context.deadline_at, now + stall_timeout_s / CHECKS_PER_STALL)
+        return min(self._context.deadline_at, now + min(stall_timeout_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S))
 
     def _check_tunnel(self, now: float) -> None:
         """End a tunnel that is idle or too old. Its data is not sent on: a side that reads nothing would prevent it."""
@@ -456,6 +479,7 @@ class Exchange:
         if request.kept_bytes:
             self._client.listener.bodies.drop(request)
         self._first_byte_at = self._target.waits_since = now = self._services.clock()
+        attempt.progressed(now)
         if self._context.estimate.streaming:
             attempt.on_first_byte(now)
         lines = self._services.response_headers.lines(self._context, attempt.endpoint_name)

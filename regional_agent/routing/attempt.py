@@ -12,6 +12,7 @@ import structlog
 
 from penstock.health import orca
 from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.placement import Placement, WorkEstimate
@@ -123,10 +124,33 @@ class LocalAttempt(Placement[Endpoint]):
             except Exception:
                 log.exception("learning from a first byte failed", endpoint=self.endpoint.name)
 
-    def check_prefill(self, now: float) -> None:
-        """Release the prefill of a response that is not streamed once it should be over. Called now and then."""
+    def progressed(self, now: float) -> None:
+        """A byte of the response has arrived recently. `now` in s."""
+        self.endpoint.progress.progressed_at = now
+
+    def waits(self, now: float) -> None:
+        """No byte of the response has arrived at `now` (s). Called a few times a second.
+
+        Releases the prefill of a response that is not streamed once it should be over.
+        """
         if self.prefill_is_due(now):
             self._services.shared_load.prefilled(self)
+        endpoint = self.endpoint
+        if not endpoint.ejection.is_ejected or self.since >= endpoint.ejection.since:
+            endpoint.progress.waits(self.since, self.expected_first_byte_s(), now)
+
+    def stall(self) -> Stall | None:
+        """Why the request should be sent to another endpoint, if there is one: its own has become suspect."""
+        stall = self.endpoint.stall_at(self.since)
+        if stall is None or self._services.endpoints.pool(self.estimate.model).ready == 0:
+            return None
+        return stall
+
+    def moved_away(self, context: RequestContext) -> None:
+        """The request is cancelled here because the endpoint is suspect. The request may itself be the cause."""
+        context.failed_because = Reason.ENGINE_TIMEOUT
+        context.broken += 1
+        context.tried_endpoints |= {self.endpoint.name}
 
     def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
         """Release the reservation, and learn from the outcome. Called exactly once.
@@ -169,6 +193,7 @@ class LocalAttempt(Placement[Endpoint]):
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """The target rejected the request without starting it. `now` in s."""
+        self.progressed(now)
         context.failed_because = Reason.SATURATED
         context.tried_endpoints |= {self.endpoint.name}
         context.busy_endpoints |= {self.endpoint.name}
@@ -212,8 +237,18 @@ class ForwardedAttempt:
     def on_first_byte(self, now: float) -> None:
         """Nothing is reserved here."""
 
-    def check_prefill(self, now: float) -> None:
+    def progressed(self, now: float) -> None:
+        """The serving region judges its endpoint."""
+
+    def waits(self, now: float) -> None:
         """Nothing is reserved here."""
+
+    def stall(self) -> Stall | None:
+        """The serving region sends the request to another endpoint of its own."""
+        return None
+
+    def moved_away(self, context: RequestContext) -> None:
+        """Nothing is suspect here."""
 
     def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
         """Nothing is reserved here."""

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
+from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -109,6 +110,8 @@ class RetryReason(StrEnum):
     """The engine rejected the request as overloaded before it started."""
     PEER_REFUSED = "peer_refused"
     """The agent of the serving region rejected the request with a typed reason."""
+    ENDPOINT_SUSPECT = "endpoint_suspect"
+    """The endpoint made no progress and became suspect; it had sent no byte of a response."""
 
 
 class AgentMetrics:
@@ -182,6 +185,14 @@ class AgentMetrics:
             "1 while outlier ejection removes or limits the endpoint, else 0.",
             ("endpoint",),
         )
+        self._endpoint_suspect = self._gauge(
+            "endpoint_suspect",
+            "1 while the endpoint receives no new requests because its requests make no progress, else 0.",
+            ("endpoint",),
+        )
+        self._suspicions = self._counter(
+            "endpoint_suspicions", "Endpoints that became suspect, by the evidence.", ("reason",)
+        )
         self._ejections = self._counter(
             "endpoint_ejections", "Outlier ejections of endpoints, by the failure that caused each.", ("reason",)
         )
@@ -236,6 +247,8 @@ class AgentMetrics:
             self.registry.register(collector)
         for outcome in FAILURES:
             self._ejections.labels(outcome.value)
+        for evidence in StallReason:
+            self._suspicions.labels(evidence.value)
         for reason in Reason:
             self._refusals.labels(reason.value)
         for retry_reason in RetryReason:
@@ -325,10 +338,11 @@ class AgentMetrics:
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
         self._endpoint_ready.labels(endpoint).set(ready)
 
-    def set_endpoint_ejection(self, endpoint: str, weight: float, ejected: bool) -> None:
-        """Set the warm-up weight (0-1) of an endpoint, and whether outlier ejection removed it."""
+    def set_endpoint_ejection(self, endpoint: str, weight: float, *, ejected: bool, suspect: bool) -> None:
+        """Set the warm-up weight (0-1) of an endpoint, whether outlier ejection removed it, and whether as suspect."""
         self._endpoint_weight.labels(endpoint).set(weight)
         self._endpoint_ejected.labels(endpoint).set(ejected)
+        self._endpoint_suspect.labels(endpoint).set(suspect)
 
     def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
         """Set the last signals of an engine and their age in seconds; inf if the engine never reported."""
@@ -343,6 +357,7 @@ class AgentMetrics:
             self._endpoint_ready,
             self._endpoint_weight,
             self._endpoint_ejected,
+            self._endpoint_suspect,
             self._engine_signal_age,
         ):
             gauge.remove(endpoint)
@@ -352,6 +367,10 @@ class AgentMetrics:
     def ejected(self, reason: AttemptOutcome) -> None:
         """Count one ejection."""
         self._ejections.labels(reason.value).inc()
+
+    def became_suspect(self, reason: StallReason) -> None:
+        """Count one endpoint that became suspect."""
+        self._suspicions.labels(reason.value).inc()
 
     def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
         """Set the health state that this agent assigns to a peer region; `rtt_s` is None if not measured yet."""

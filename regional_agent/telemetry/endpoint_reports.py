@@ -76,6 +76,8 @@ def _condition(endpoint: Endpoint) -> EndpointCondition:
         return EndpointCondition.DRAINING
     if not endpoint.health.ready:
         return EndpointCondition.NEW if endpoint.health.state is EndpointState.NEW else EndpointCondition.DOWN
+    if endpoint.ejection.state is EjectionState.SUSPECT:
+        return EndpointCondition.SUSPECT
     if endpoint.ejection.state is not EjectionState.NONE:
         return EndpointCondition.EJECTED
     if not endpoint.models:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from penstock.health.outlier_ejection import EjectionState
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.peer_prober import PeerProber
@@ -61,7 +62,12 @@ class StateMetrics:
             self._metrics.remove_endpoint(gone)
         for name, endpoint in endpoints.items():
             self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
-            self._metrics.set_endpoint_ejection(name, endpoint.view.weight, endpoint.ejection.is_ejected)
+            self._metrics.set_endpoint_ejection(
+                name,
+                endpoint.view.weight,
+                ejected=endpoint.ejection.is_ejected,
+                suspect=endpoint.ejection.state is EjectionState.SUSPECT,
+            )
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
             heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
             self._metrics.set_engine_signals(name, values, endpoint.now() - heard_at)

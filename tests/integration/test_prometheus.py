@@ -33,6 +33,7 @@ from dashboards.recording_rules import STATE_CODES
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.service_objective import ServiceObjective
@@ -143,6 +144,11 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("PenstockRolloutHeld", {f'penstock_rollout_phase{{phase="{Phase.CANARY_HELD}"}}': "1x40"}, "2m"),
     ("PenstockPolicyRolledBack", {f'penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}': "1x40"}, "2m"),
+    (
+        "PenstockEndpointSuspect",
+        {f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1x120"},
+        "5m",
+    ),
     ("PenstockSharedLoadDown", {f"penstock_agent_shared_load_up{{{AGENT}}}": "0x40"}, "2m"),
 ]
 """Alert, the series that must set it off (a sample each 5 s), and the time by which."""
@@ -163,6 +169,7 @@ WELL = {
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_load_up{{{AGENT}}}": "1x80",
+    f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+98x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+2x80",
@@ -226,7 +233,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.set_in_flight("m", 2)
     metrics.set_endpoint("gpu-1", 2, True)
-    metrics.set_endpoint_ejection("gpu-1", 0.4, True)
+    metrics.set_endpoint_ejection("gpu-1", 0.4, ejected=True, suspect=False)
     metrics.set_engine_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
@@ -242,6 +249,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.ejected(AttemptOutcome.UNREACHABLE)
+    metrics.became_suspect(StallReason.SILENT)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     KEPT.ended(True, 0.05)
     metrics.set_objectives({"m": KEPT})

@@ -19,6 +19,8 @@ from penstock.health.outlier_ejection import (
     EjectionRules,
     EjectionState,
     at_time,
+    made_no_progress,
+    made_progress,
     request_ended,
     request_sent,
     room_to_eject,
@@ -28,15 +30,21 @@ RULES = EjectionRules()
 MAX_RISE = max(RISE_AFTER.values())
 
 outcomes = st.sampled_from(AttemptOutcome)
-steps = st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans(), outcomes, st.floats(0.0, 60.0)), max_size=60)
+sends = st.sampled_from(["nothing", "request", "request that makes no progress", "progress"])
+steps = st.lists(st.tuples(st.floats(0.0, 40.0), sends, outcomes, st.floats(0.0, 60.0)), max_size=60)
 
 
 def lived(
-    ejection: Ejection, now: float, passes_s: float, takes: bool, outcome: AttemptOutcome, lasted_s: float
+    ejection: Ejection, now: float, passes_s: float, sends: str, outcome: AttemptOutcome, lasted_s: float
 ) -> Ejection:
     ejection = at_time(ejection, now + passes_s)
-    if takes:
+    if "request" in sends:
         ejection = request_sent(ejection)
+    if "no progress" in sends and ejection.can_become_suspect:
+        ejection = made_no_progress(ejection, now + passes_s, RULES, Random(1))
+        assert not ejection.accepts_requests
+    if sends == "progress":
+        ejection = made_progress(ejection, now + passes_s)
     return request_ended(ejection, outcome, now + passes_s - lasted_s, now + passes_s, RULES, Random(1))
 
 
@@ -52,11 +60,11 @@ def test_from_any_history_enough_good_probes_make_an_endpoint_ready(history: lis
 
 @given(steps)
 def test_from_any_history_time_and_one_served_trial_end_an_ejection(
-    history: list[tuple[float, bool, AttemptOutcome, float]],
+    history: list[tuple[float, str, AttemptOutcome, float]],
 ) -> None:
     ejection, now = Ejection(), 0.0
-    for passes_s, takes, outcome, lasted_s in history:
-        ejection = lived(ejection, now, passes_s, takes, outcome, lasted_s)
+    for passes_s, sends, outcome, lasted_s in history:
+        ejection = lived(ejection, now, passes_s, sends, outcome, lasted_s)
         now += passes_s
     if ejection.state is EjectionState.TRIAL_RUNNING:
         ejection = request_ended(ejection, AttemptOutcome.INCONCLUSIVE, now, now, RULES, Random(1))
@@ -70,10 +78,10 @@ def test_from_any_history_time_and_one_served_trial_end_an_ejection(
 
 
 @given(steps)
-def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, AttemptOutcome, float]]) -> None:
+def test_no_ejection_outlasts_its_longest(history: list[tuple[float, str, AttemptOutcome, float]]) -> None:
     ejection, now = Ejection(), 0.0
-    for passes_s, takes, outcome, lasted_s in history:
-        ejection = lived(ejection, now, passes_s, takes, outcome, lasted_s)
+    for passes_s, sends, outcome, lasted_s in history:
+        ejection = lived(ejection, now, passes_s, sends, outcome, lasted_s)
         now += passes_s
         assert ejection.until <= now + RULES.max_s
         assert 0.0 <= ejection.failing <= 1.0
@@ -81,11 +89,11 @@ def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, Attem
 
 @given(
     st.integers(1, 12),
-    st.lists(st.tuples(st.integers(0, 11), outcomes, st.floats(0.0, 20.0)), max_size=150),
+    st.lists(st.tuples(st.integers(0, 11), st.one_of(outcomes, st.none()), st.floats(0.0, 20.0)), max_size=150),
     st.floats(0.0, 1.0),
 )
 def test_never_more_of_a_pool_is_out_than_the_cap(
-    members: int, history: list[tuple[int, AttemptOutcome, float]], share: float
+    members: int, history: list[tuple[int, AttemptOutcome | None, float]], share: float
 ) -> None:
     rules = EjectionRules(max_ejected_share=share)
     pool, now = [Ejection() for _ in range(members)], 0.0
@@ -95,5 +103,8 @@ def test_never_more_of_a_pool_is_out_than_the_cap(
         index = which % members
         one = request_sent(pool[index]) if pool[index].accepts_requests else pool[index]
         may_eject = room_to_eject(sum(each.is_ejected for each in pool), members, rules)
-        pool[index] = request_ended(one, outcome, now, now, rules, Random(1), may_eject=may_eject)
+        if outcome is not None:
+            pool[index] = request_ended(one, outcome, now, now, rules, Random(1), may_eject=may_eject)
+        elif may_eject and one.can_become_suspect:
+            pool[index] = made_no_progress(one, now, rules, Random(1))
         assert sum(each.is_ejected for each in pool) <= members * share

@@ -23,6 +23,7 @@ _COLOURS = {
     EndpointCondition.DRAINING: "magenta",
     EndpointCondition.NEW: "dim",
     EndpointCondition.DOWN: "bold red",
+    EndpointCondition.SUSPECT: "red",
     EndpointCondition.EJECTED: "red",
     EndpointCondition.UNLOADED: "yellow",
     EndpointCondition.WARMING: "cyan",

@@ -54,6 +54,8 @@ AGENT_CONTRACT = {
     "endpoint_warmup_weight": ("gauge", {"endpoint"}),
     "endpoint_ejected": ("gauge", {"endpoint"}),
     "endpoint_ejections": ("counter", {"reason"}),
+    "endpoint_suspect": ("gauge", {"endpoint"}),
+    "endpoint_suspicions": ("counter", {"reason"}),
     "engine_signal": ("gauge", {"endpoint", "signal"}),
     "engine_signal_age_seconds": ("gauge", {"endpoint"}),
     "peer_state": ("gauge", {"region", "state"}),
@@ -116,7 +118,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.set_endpoint("gpu-1", 2, True)
-    agent.set_endpoint_ejection("gpu-1", 0.5, False)
+    agent.set_endpoint_ejection("gpu-1", 0.5, ejected=False, suspect=False)
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
     agent.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)

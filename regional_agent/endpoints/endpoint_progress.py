@@ -1,0 +1,67 @@
+"""Finds the endpoints of an agent whose requests make no progress, and makes them suspect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import Final
+
+import structlog
+
+from penstock.health.progress import ProgressSample, StallReason, stall_of
+from regional_agent.endpoints.endpoint import Endpoint
+
+MAX_LATE_S: Final = 1.0
+"""An agent whose own event loop is later than this (s) judges no endpoint: it has not read what has arrived."""
+
+log = structlog.get_logger()
+
+
+class ProgressMonitor:
+    """Judges the progress of all endpoints, a few times a second."""
+
+    def __init__(
+        self,
+        members: Callable[[str], Sequence[Endpoint]],
+        suspect_after_s: float,
+        on_suspect: Callable[[StallReason], None],
+    ) -> None:
+        """Create a monitor.
+
+        Args:
+            members: returns the endpoints of a model.
+            suspect_after_s: silence (s) that makes an endpoint suspect; 0 never does.
+            on_suspect: called with the evidence when an endpoint becomes suspect.
+        """
+        self._members = members
+        self._suspect_after_s = suspect_after_s
+        self._on_suspect = on_suspect
+        self._checked_at = inf
+
+    def check(self, endpoints: Iterable[Endpoint], now: float) -> None:
+        """Judge endpoints by the samples of their last ticks; `now` in s."""
+        late_s, self._checked_at = now - self._checked_at, now
+        if late_s > MAX_LATE_S:
+            for endpoint in endpoints:
+                endpoint.progress.progressed_at = now
+            return
+        overdue = [endpoint for endpoint in endpoints if endpoint.sample.overdue_since < inf]
+        for endpoint in sorted(overdue, key=lambda endpoint: -endpoint.sample.silent_s(now)):
+            if endpoint.ejection.can_become_suspect:
+                self._judge(endpoint, now)
+
+    def _judge(self, endpoint: Endpoint, now: float) -> None:
+        stall = None
+        for model in endpoint.models:
+            stall = stall_of(endpoint.sample, self._siblings(endpoint, model), now, self._suspect_after_s)
+            if stall is None:
+                return
+        if stall is not None and endpoint.make_suspect(stall):
+            until_s = endpoint.ejection.until - endpoint.ejection.since
+            log.warning("endpoint suspect", endpoint=endpoint.name, why=stall.detail, for_s=round(until_s, 1))
+            self._on_suspect(stall.reason)
+
+    def _siblings(self, endpoint: Endpoint, model: str) -> Iterator[ProgressSample]:
+        for sibling in self._members(model):
+            if sibling is not endpoint and sibling.health.ready and not sibling.ejection.is_ejected:
+                yield sibling.sample
