@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from penstock.routes.route import ErrorFormat
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.config.settings import BadSettings
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, InvalidField
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.proxy.error_responses import error_body
+from regional_agent.proxy.error_formats import error_body
 from regional_agent.upstream.address import is_reserved
 
 PATH = b"/v1/endpoints"
@@ -289,4 +290,4 @@ def _ttl_s(value: Any) -> float:
 
 def _refused(status: int, code: str, message: str, param: str | None = None) -> Reply:
     """Create a response with OpenAI's error object; `param` is the name of the invalid field."""
-    return Reply(status, error_body(status, code, message, param))
+    return Reply(status, error_body(ErrorFormat.OPENAI, status, code, message, param=param))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason
 from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
-from regional_agent.proxy.error_responses import stream_error_event
+from regional_agent.proxy.error_formats import error_body, stream_error
+from regional_agent.proxy.error_responses import STATUS
 from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
-_EVENT_ENDS: Final = (b"\n\n\r\n", b"\r\n\r\n\r\n")
-"""The empty line that ends an event, followed by the end of its chunk."""
+_OPENAI: Final = ErrorFormat.OPENAI
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class ClientResponse:
@@ -24,7 +26,7 @@ class ClientResponse:
     __slots__ = (
         "_chunked",
         "_client",
-        "_event_stream",
+        "_head",
         "_relay",
         "_unsent",
         "has_news",
@@ -39,7 +41,8 @@ class ClientResponse:
         self._relay: ChunkRelay | None = None
         """Forwards chunks from the upstream connection to the client without this object."""
         self._chunked = False
-        self._event_stream = False
+        self._head: ResponseHead | None = None
+        """The head of a response to which an error can be appended."""
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
@@ -74,7 +77,7 @@ class ClientResponse:
                 delimited = False
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
-                self._event_stream = head.is_event_stream
+                self._head = head
                 if upstream is not None:
                     self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
                     upstream.relay_to(self._relay)
@@ -99,20 +102,24 @@ class ClientResponse:
             self._unsent.append(b"0\r\n\r\n")
         self.flush()
 
-    def end_with_error(self, reason: Reason, detail: str, *, to_peer: bool) -> bool:
-        """End an event stream with an error event; False where the response is no event stream.
+    def end_with_error(
+        self, reason: Reason, detail: str, *, to_peer: bool, error_format: ErrorFormat = _OPENAI, request_id: str = ""
+    ) -> bool:
+        """End a stream of events or of lines with an error; False where the response is neither.
 
         A peer agent would take the result for a complete response, so that it receives the reason as a trailer too.
         """
-        if not self._event_stream:
+        head = self._head
+        if head is None or b"content-encoding" in head.by_name:
             return False
         self.count_relayed()
         self.flush()
-        event = stream_error_event(reason, detail)
-        if not self.tail[1].endswith(_EVENT_ENDS):
-            event = b"\n\n" + event
+        body = error_body(error_format, STATUS[reason], reason.value, detail, request_id=request_id)
+        error = stream_error(error_format, head.by_name.get(b"content-type", b""), body, self.tail[1])
+        if error is None:
+            return False
         trailer = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if to_peer else b""
-        self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, trailer))
+        self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(error), error, trailer))
         self.flush()
         return True
 

@@ -1,17 +1,14 @@
-"""Error responses: OpenAI's error object with a stable code, and the HTTP status.
-
-The object is described at https://platform.openai.com/docs/guides/error-codes; SDKs read `error.type` and `error.code`.
-"""
+"""Error responses: the HTTP status of each reason for which a request ends, and the response of a refusal."""
 
 from __future__ import annotations
 
 from random import Random
 
-import msgspec
-
 from penstock.admission.queueing import spread_retry_after_s
+from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import REFUSAL_HEADER
+from regional_agent.proxy.error_formats import anthropic_type, content_type, error_body, openai_type
 
 REGIONS_HEADER = b"x-penstock-regions"
 """Response header with the entry regions to use instead, best first."""
@@ -78,31 +75,23 @@ MEANING: dict[Reason, str] = {
 }
 """Description of each reason, for the documentation."""
 
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    413: "invalid_request_error",
-    421: "misdirected_request_error",
-    426: "invalid_request_error",
-    429: "rate_limit_error",
-    431: "invalid_request_error",
-    451: "residency_error",
-}
 
+def refusal_response(
+    refusal: Refusal, rng: Random, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = ""
+) -> tuple[int, list[bytes], bytes]:
+    """Status, header lines and body of a refusal.
 
-def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
-    """OpenAI's error object, encoded; `param` names the field at fault."""
-    return msgspec.json.encode({"error": {"message": message, "type": _kind(status), "param": param, "code": code}})
-
-
-def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], bytes]:
-    """Status, header lines and body of a refusal; `rng` spreads the Retry-After times of clients."""
+    Args:
+        rng: spreads the Retry-After times of clients.
+        error_format: of the request's route.
+        request_id: empty where the request was refused before it had one.
+    """
     status = STATUS[refusal.reason]
-    lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
+    code = refusal.reason.value
+    lines = [
+        b"content-type: %b\r\n" % content_type(error_format),
+        b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode()),
+    ]
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
     if refusal.allow:
@@ -113,24 +102,18 @@ def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], b
         lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
-    return status, lines, error_body(status, refusal.reason.value, refusal.detail)
-
-
-def stream_error_event(reason: Reason, message: str) -> bytes:
-    """The server-sent event that ends a failed stream, so that a client does not take it for complete."""
-    return b"data: " + error_body(STATUS[reason], reason.value, message) + b"\n\n"
+    return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 
 def reasons_table() -> str:
     """The table in docs/errors.md: every reason that ends a request, by status."""
     rows = sorted((status, reason.value, MEANING[reason]) for reason, status in STATUS.items())
-    lines = ["| status | code | type | meaning |", "|---|---|---|---|"]
-    lines += [f"| {status} | `{code}` | `{_kind(status)}` | {meaning} |" for status, code, meaning in rows]
+    lines = ["| status | code | OpenAI type | Anthropic type | meaning |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {status} | `{code}` | `{openai_type(status)}` | `{anthropic_type(status)}` | {meaning} |"
+        for status, code, meaning in rows
+    ]
     return "\n".join(lines)
-
-
-def _kind(status: int) -> str:
-    return _TYPES.get(status, "server_error")
 
 
 if __name__ == "__main__":
