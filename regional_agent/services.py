@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.admission.queueing import MIN_RETRY_S
+from penstock.routes.route import ErrorFormat
 from penstock.routes.route_table import Miss, RouteMatch, RouteMiss
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import identity, probe, route_context
@@ -49,7 +50,7 @@ class _Service:
         self._proxy = proxy
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """Count a rejected request and return its response in OpenAI's error format.
+        """Count a rejected request and return its response in the error format of its route.
 
         Args:
             request: None if the bytes received were not a valid request.
@@ -58,7 +59,12 @@ class _Service:
             self._proxy.record_rejected(request, refusal)
         else:
             self._proxy.metrics.refused(refusal.reason)
-        return refusal_response(refusal, self._proxy.rng)
+        error_format = ErrorFormat.OPENAI if request is None else self.error_format(request)
+        return refusal_response(refusal, self._proxy.rng, error_format)
+
+    def error_format(self, request: Request) -> ErrorFormat:
+        """The format of error responses to a request. By default OpenAI's."""
+        return ErrorFormat.OPENAI
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Admit a request before its body is read, or reject it. By default every path is unknown."""
@@ -114,6 +120,14 @@ class _RoutedService(_Service):
             return None
         request.route = None
         return _missed(request, found)
+
+    def error_format(self, request: Request) -> ErrorFormat:
+        """The format of the request's route, or of a route of the same path that has another method."""
+        policy = self._config.policy
+        route = request.route
+        if route is None and policy is not None:
+            route = policy.route_table.find(request.upgrade or request.method, request.path).route
+        return ErrorFormat.OPENAI if route is None else route.errors
 
 
 class TrafficService(_RoutedService):

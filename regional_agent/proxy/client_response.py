@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason
 from penstock.routing.usage import TAIL_BYTES
@@ -15,9 +13,6 @@ from regional_agent.proxy.error_responses import STATUS
 from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-
-_OPENAI: Final = ErrorFormat.OPENAI
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class ClientResponse:
@@ -103,7 +98,7 @@ class ClientResponse:
         self.flush()
 
     def end_with_error(
-        self, reason: Reason, detail: str, *, to_peer: bool, error_format: ErrorFormat = _OPENAI, request_id: str = ""
+        self, reason: Reason, detail: str, error_format: ErrorFormat, request_id: str, *, to_peer: bool
     ) -> bool:
         """End a stream of events or of lines with an error; False where the response is neither.
 

@@ -8,6 +8,7 @@ from penstock.admission.queueing import spread_retry_after_s
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import REFUSAL_HEADER
+from regional_agent.http.messages import Request
 from regional_agent.proxy.error_formats import anthropic_type, content_type, error_body, openai_type
 
 REGIONS_HEADER = b"x-penstock-regions"
@@ -76,6 +77,11 @@ MEANING: dict[Reason, str] = {
 """Description of each reason, for the documentation."""
 
 
+def error_format_of(request: Request) -> ErrorFormat:
+    """The error format of a request's route; OpenAI's without one."""
+    return ErrorFormat.OPENAI if request.route is None else request.route.errors
+
+
 def refusal_response(
     refusal: Refusal, rng: Random, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = ""
 ) -> tuple[int, list[bytes], bytes]:
@@ -102,6 +108,8 @@ def refusal_response(
         lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
+    if request_id and error_format is ErrorFormat.ANTHROPIC:
+        lines.append(b"request-id: %b\r\n" % request_id.encode())
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 

@@ -15,7 +15,7 @@ from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.client_response import ClientResponse
-from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
@@ -488,7 +488,13 @@ class Exchange:
     def _cut(self, reason: Reason, detail: str) -> None:
         """End a response that failed: with an error event if it is an event stream, else by closing the connection."""
         self._target.drop()
-        ended = self._response.end_with_error(reason, detail, to_peer=self._context.route_context is not None)
+        ended = self._response.end_with_error(
+            reason,
+            detail,
+            error_format_of(self._request),
+            self._context.request_id,
+            to_peer=self._context.route_context is not None,
+        )
         self._settle(outcome_of_response(self._status, reason.encode()), reason.value)
         if ended:
             self._client.finished(keep_alive=False)
@@ -497,11 +503,12 @@ class Exchange:
 
     def _refuse(self, refusal: Refusal, outcome: RequestOutcome | None = None) -> None:
         """Respond with a refusal; `outcome` None derives it from the reason."""
-        status, lines, body = refusal_response(refusal, self._services.rng)
+        request_id = self._context.request_id
+        status, lines, body = refusal_response(refusal, self._services.rng, error_format_of(self._request), request_id)
         self._status, self._response.sent_bytes = status, len(body)
         self._settle(outcome or outcome_of_refusal(refusal.reason), refusal.reason.value)
         self._services.recorder.metrics.refused(refusal.reason)
-        lines.append(b"x-request-id: %b\r\n" % self._context.request_id.encode())
+        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
         self._client.respond(status, lines, body)
 
     def _end_tunnel(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import h11
 
+from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
@@ -121,7 +122,9 @@ class Relay:
         """Ends a response that has begun by an error event, or by closing the connection."""
         assert not self.ended
         self.ended = self.failed = True
-        if self._started and self.response.end_with_error(Reason.ENGINE_FAILED, "broken", to_peer=False):
+        if self._started and self.response.end_with_error(
+            Reason.ENGINE_FAILED, "broken", ErrorFormat.OPENAI, "", to_peer=False
+        ):
             self.client.finished(keep_alive=False)
         else:
             self.client.abort()
