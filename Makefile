@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-attacks test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check format dashboards reference docs wheel clean
+.PHONY: help test-attacks test-engines test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check format dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from out
 
 test-attacks: $(VENV)/.test  ## attack a real fleet as a tenant, an operator, a stranger in etcd and Redis, and with a stolen key (ARGS=names)
 	@$(BIN)/python -m tests.attacks $(ARGS)
+
+test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
+	@$(BIN)/python -m tests.engines $(ARGS)
 
 verify-long: $(VENV)/.test  ## check residency of ten million requests in random fleets
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)

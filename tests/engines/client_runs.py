@@ -1,0 +1,63 @@
+"""Runs the script of a client in the clients' virtual environment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.engines.region import MODEL, RATE_LIMITED, RETRY_AFTER_S, Region, key_of
+from tests.engines.suite import Failed, Result
+
+SCRIPTS = {"openai": "openai", "anthropic": "anthropic", "litellm": "litellm", "langchain": "langchain-openai"}
+"""The distribution of each client; `clients/<client>_cases.py` is its script."""
+TIMEOUT_S = 300.0
+
+
+async def client_results(region: Region, client: str, names: list[str]) -> AsyncIterator[tuple[str, Result]]:
+    """Run the cases of a client: the name and the result of each.
+
+    Args:
+        names: parts of the names of cases; all run if there is none.
+
+    Raises:
+        Failed: the script ended early, or did not end.
+    """
+    tenant = RATE_LIMITED[list(SCRIPTS).index(client)]
+    asked = {
+        "url": region.url,
+        "key": key_of("tester"),
+        "limited_key": key_of(tenant),
+        "limited_tenant": tenant,
+        "retry_after_s": RETRY_AFTER_S,
+        "access_log": str(region.access_log),
+        "models": {"chat": MODEL, "embeddings": "embedder"},
+    }
+    file = region.directory / f"{client}.json"
+    file.write_text(json.dumps(asked))
+    script = Path(__file__).parent / "clients" / f"{client}_cases.py"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PENSTOCK_", "PYTHON"))}
+    environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
+    with (region.directory / f"{client}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            str(region.installed["clients"].python), str(script), str(file), *names,
+            stdout=asyncio.subprocess.PIPE, stderr=log, env=environment,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(TIMEOUT_S):
+                async for line in process.stdout:
+                    if line.startswith(b'{"name"'):
+                        found = json.loads(line)
+                        yield found.pop("name"), Result(**found)
+                code = await process.wait()
+        except TimeoutError:
+            raise Failed(f"the cases have not ended within {TIMEOUT_S:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if code:
+        raise Failed(f"the script ended with code {code}; its log is {log.name}")

@@ -1,0 +1,73 @@
+"""Starts each engine on loopback, with a tiny model that its own Python wrote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from tests.engines.environments import CannotInstall, Installed
+
+START_TIMEOUT_S = 600.0
+"""On a busy machine; vLLM takes 20 s on one that is not."""
+
+VLLM_RUNS = 4
+"""Requests that each vLLM runs at once."""
+VLLM_CONTEXT = 4096
+
+_HERE = Path(__file__).parent
+_LIBRARIES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_VLLM = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class Server(ServerProcess):
+    """An engine's process, and its address."""
+
+    def __init__(
+        self, name: str, argv: list[str], port: int, health: str, directory: Path, more: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = port
+        self.url = f"http://{LOOPBACK}:{port}"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PENSTOCK_", "PYTHON"))}
+        super().__init__(
+            name,
+            ["nice", "-n", "5", *argv],
+            log_path=directory / f"{name}.log",
+            ready=http_ok(self.url + health),
+            ports=(port,),
+            env=environment | _LIBRARIES | dict(more or {}),
+        )
+
+
+def write_model(installed: Installed, kind: str, out: Path, *more: Path) -> Path:
+    """Write a tiny model with the engine's own libraries, unless it is there."""
+    if not out.exists():
+        command = [str(installed.python), str(_HERE / "tiny_model.py"), kind, str(out), *map(str, more)]
+        written = subprocess.run(command, capture_output=True, text=True, env=os.environ | _LIBRARIES, check=False)
+        if written.returncode:
+            raise CannotInstall(f"the tiny model cannot be written: {written.stderr[-500:]}")
+    return out
+
+
+def vllm_server(installed: Installed, directory: Path, name: str, model: str, adapter: str) -> Server:
+    """A vLLM with a tiny Llama and a LoRA adapter of it; not started yet."""
+    llama = write_model(installed, "llama", directory / "llama")
+    lora = write_model(installed, "adapter", directory / "adapter", llama)
+    (port,) = free_ports(1)
+    argv = [
+        *(str(installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(llama)),
+        *("--served-model-name", model, "--host", LOOPBACK, "--port", str(port)),
+        *("--max-model-len", str(VLLM_CONTEXT), "--max-num-seqs", str(VLLM_RUNS)),
+        # Of 32 bits, so that a response does not depend on which others run at the same time.
+        *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
+        *("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{adapter}={lora}"),
+    ]
+    return Server(name, argv, port, "/health", directory, _VLLM)

@@ -1,0 +1,64 @@
+"""The list of cases, and what each of them uses to state its result."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple
+
+from tests.engines.region import Region
+
+Run = Callable[[Region], Awaitable[None]]
+
+
+class Failed(Exception):
+    """A case did not hold; the message states what happened instead."""
+
+
+class NotOffered(Exception):
+    """A case needs what this engine, this client or Penstock does not offer; the message states what."""
+
+
+class Case(NamedTuple):
+    """One case; the first line of the docstring of `run` states what is expected."""
+
+    subject: str
+    """Engine or client that the case is about."""
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.run.__name__
+
+    @property
+    def title(self) -> str:
+        """First line of the docstring."""
+        return (self.run.__doc__ or "").strip().split("\n")[0].rstrip(".")
+
+
+class Result(NamedTuple):
+    """What became of a case."""
+
+    title: str
+    outcome: Literal["passed", "failed", "not offered"]
+    seconds: float
+    reason: str = ""
+
+
+CASES: list[Case] = []
+
+
+def case(subject: str) -> Callable[[Run], Run]:
+    """Adds a function to the cases of a subject."""
+
+    def add(run: Run) -> Run:
+        CASES.append(Case(subject, run))
+        return run
+
+    return add
+
+
+def expect(condition: object, otherwise: str) -> None:
+    """Raises Failed with `otherwise` unless the condition is true."""
+    if not condition:
+        raise Failed(otherwise)

@@ -1,0 +1,125 @@
+"""Writes tiny models with random weights, so that engines load a model that nothing downloads.
+
+Run by the Python of an engine's virtual environment, which has PyTorch and Transformers:
+`tiny_model.py llama OUT`, `tiny_model.py adapter OUT LLAMA` or `tiny_model.py encoder OUT`.
+
+The Llama's tokens are bytes, and only those of printable ASCII have a logit other than 0. The text of a response then
+has the tokens that were generated, whatever its length, so that a response that is continued from its text equals one
+that was not interrupted; and a response never ends before `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+HIDDEN, HEADS, LAYERS, CONTEXT = 128, 4, 2, 8192
+SPECIAL = ("<s>", "</s>", "<pad>")
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ADAPTER_RANK = 8
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte, after the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate((*SPECIAL, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    begin, end, padding = SPECIAL
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=begin, eos_token=end, pad_token=padding)
+    made.chat_template = TEMPLATE
+    made.model_max_length = CONTEXT
+    return made
+
+
+def write_llama(out: Path) -> None:
+    """A Llama of two layers that generates printable text of ASCII."""
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(out)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.4,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    model = LlamaForCausalLM(config)
+    printable = string.ascii_letters + string.digits + string.punctuation + " "
+    kept = torch.zeros(len(tokenizer), 1)
+    kept[tokenizer(printable, add_special_tokens=False)["input_ids"]] = 1.0
+    with torch.no_grad():
+        model.lm_head.weight.mul_(kept)
+    model.save_pretrained(out)
+
+
+def write_adapter(out: Path, base: Path) -> None:
+    """A LoRA adapter of the Llama, with random weights that change its responses (PEFT's file format)."""
+    torch.manual_seed(1)
+    tensors = {}
+    for layer in range(LAYERS):
+        for module in ("q_proj", "v_proj"):
+            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(ADAPTER_RANK, HIDDEN)
+            tensors[f"{name}.lora_B.weight"] = torch.randn(HIDDEN, ADAPTER_RANK)
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / "adapter_model.safetensors")
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": ADAPTER_RANK,
+        "lora_alpha": ADAPTER_RANK,
+        "target_modules": ["q_proj", "v_proj"],
+        "bias": "none",
+    }
+    (out / "adapter_config.json").write_text(json.dumps(settings))
+
+
+def write_encoder(out: Path) -> None:
+    """A BERT of two layers, whose embeddings are meaningless but reproducible."""
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(out)
+    torch.manual_seed(2)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=2,
+    )
+    BertModel(config).save_pretrained(out)
+
+
+def main() -> None:
+    """Writes what the arguments name."""
+    kind, out, *more = sys.argv[1:]
+    if kind == "llama":
+        write_llama(Path(out))
+    elif kind == "adapter":
+        write_adapter(Path(out), Path(more[0]))
+    else:
+        write_encoder(Path(out))
+
+
+if __name__ == "__main__":
+    main()
