@@ -10,6 +10,9 @@ from enum import StrEnum
 
 import msgspec
 
+API_KEY_HEADERS = frozenset({"api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"})
+"""Headers with an API key, in addition to Authorization. Engines and peers never receive a client's."""
+
 
 class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all parts of a route. Unknown fields are rejected, because one could restrict the known ones."""
@@ -152,7 +155,7 @@ class Route(RouteStruct, frozen=True):
     usage: UsageFields = UsageFields()
     errors: ErrorFormat = ErrorFormat.OPENAI
     api_key_header: str = ""
-    """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
+    """Header with the API key, in addition to `Authorization: Bearer`: one of API_KEY_HEADERS; empty for none."""
     session: tuple[str, ...] = ()
     """JSON pointers to the name of the conversation, of which the first that exists is used."""
     object_id: str = ""
@@ -162,3 +165,9 @@ class Route(RouteStruct, frozen=True):
     """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
     source: str = ""
     """The file and line it was written at; empty for a route of a preset."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a key header that would be forwarded."""
+        if self.api_key_header and self.api_key_header not in API_KEY_HEADERS:
+            names = ", ".join(sorted(API_KEY_HEADERS))
+            raise ValueError(f"api_key_header {self.api_key_header!r} is none of {names}")

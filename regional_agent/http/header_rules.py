@@ -12,6 +12,7 @@ from collections.abc import Container
 from typing import Final
 
 from penstock.health import orca
+from penstock.routes.route import API_KEY_HEADERS
 
 Header = tuple[bytes, bytes]
 """Name, in lower case, and value."""
@@ -83,7 +84,10 @@ CLIENT_ADDRESS_HEADERS: Final = frozenset(
 )
 """Further headers in which CDNs and other proxies send the client's address."""
 
-NOT_FOR_ENGINES: Final = PER_HOP_HEADERS | CLIENT_ADDRESS_HEADERS | {b"authorization"}
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", *(name.encode() for name in API_KEY_HEADERS)})
+"""Headers with a client's API key, whether or not its route reads them."""
+
+NOT_FOR_ENGINES: Final = PER_HOP_HEADERS | CLIENT_ADDRESS_HEADERS | CREDENTIAL_HEADERS
 
 NO_BODY_STATUSES: Final = frozenset({204, 304})
 """Responses that end with their head (RFC 9110, section 6.4.1)."""

@@ -26,7 +26,7 @@ from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.routing.classify import RequestFields
-from regional_agent.routing.identify import Keyring, RevokedKeys
+from regional_agent.routing.identify import Keyring, RevokedKeys, credential_of
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
@@ -141,7 +141,13 @@ class Admission:
         # A location header from an untrusted peer has no effect, so it is not part of the cache key.
         if location_header is not None and not self._locator.trusts(peer_ip):
             location_header = None
-        key = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), location_header, peer_ip)
+        authorization, route = headers.get(b"authorization"), request.route
+        if route is not None and route.api_key_header:
+            credential = credential_of(request)
+            if isinstance(credential, Refusal):
+                return credential
+            authorization = credential
+        key = (authorization, headers.get(b"x-forwarded-for"), location_header, peer_ip)
         sender = self._senders.get(key)
         if sender is None or request.repeats:
             identified = self._identify(request, key)
@@ -251,7 +257,8 @@ class Admission:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
             self._switch_policy(policy)
-        return self._keyring.identify(request.header(b"authorization"))
+        credential = credential_of(request)
+        return credential if isinstance(credential, Refusal) else self._keyring.identify(credential)
 
     def admit_head(self, request: Request, now: float) -> AdmittedHead | Refusal:
         """Admit a request with a large body by its head. It counts towards its tenant's quota from here on.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from hmac import compare_digest
 
 from penstock.policy.policy import Policy, Tenant
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.messages import Request
 
 MAX_KEY_BYTES = 512
 
@@ -89,9 +91,28 @@ class RevokedKeys:
         return (key_id, tenant) in self._revoked
 
 
-def key_id(authorization: bytes | None) -> str:
-    """Identifies the key of an `Authorization: Bearer` value to other agents; empty without one."""
-    key = (authorization or b"").partition(b" ")[2].strip()
+def credential_of(request: Request) -> bytes | Refusal | None:
+    """The Authorization value of a request, or the refusal of contradicting ones.
+
+    A key in the API key header of the request's route counts as `Bearer <key>`. Both may be sent, with the same key.
+    """
+    authorization, route = request.header(b"authorization"), request.route
+    if route is None or not route.api_key_header:
+        return authorization
+    name = route.api_key_header
+    keys = request.every(name.encode())
+    if not keys:
+        return authorization
+    credential = b"Bearer " + keys[0].strip()
+    others = keys[1:] if authorization is None else [*keys[1:], authorization.partition(b" ")[2]]
+    if not all(compare_digest(other.strip(), keys[0].strip()) for other in others):
+        return Refusal(Reason.INVALID_API_KEY, f"{name} and Authorization contain different API keys; send one")
+    return credential
+
+
+def key_id(credential: bytes | Refusal | None) -> str:
+    """Identifies the key of a credential (see `credential_of`) to other agents; empty without one."""
+    key = credential.partition(b" ")[2].strip() if isinstance(credential, bytes) else b""
     return sha256(key).hexdigest()[:KEY_ID_CHARS] if key else ""
 
 

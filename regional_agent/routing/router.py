@@ -27,7 +27,7 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
-from regional_agent.routing.identify import key_id
+from regional_agent.routing.identify import credential_of, key_id
 from regional_agent.routing.model_name import replace_model
 from regional_agent.routing.readmission import Readmission
 from regional_agent.routing.request_context import NO_NAMES, RequestContext
@@ -320,7 +320,7 @@ class Router:
             deadline_at=wall + context.deadline_at - now,
             queue_s=max(0.0, context.received_at + context.max_wait_s - now),
             traceparent=context.traceparent,
-            key_id=key_id(request.header(b"authorization")),
+            key_id=key_id(credential_of(request)),
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )

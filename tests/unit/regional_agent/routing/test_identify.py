@@ -7,9 +7,12 @@ from hashlib import sha256
 import pytest
 
 from penstock.policy.policy import Policy, Region, Tenant
+from penstock.routes.route import API_KEY_HEADERS, Route
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.header_rules import TO_ENGINE, Header
+from regional_agent.http.messages import Request
 from regional_agent.routing import identify
-from regional_agent.routing.identify import Keyring
+from regional_agent.routing.identify import Keyring, credential_of
 
 KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
 
@@ -68,3 +71,53 @@ def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pyte
     for number in range(20):
         assert name(keyring, b"Bearer" + b" " * (number + 1) + b"red-secret") == "red"
         assert len(keyring._cached) <= 4
+
+
+def request_with(*headers: Header, api_key_header: str = "x-api-key") -> Request:
+    request = Request()
+    request.headers = list(headers)
+    request.route = Route("messages", "/v1/messages", api_key_header=api_key_header)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([], None),
+        ([(b"x-api-key", b"red-secret")], b"Bearer red-secret"),
+        ([(b"authorization", b"Bearer red-secret")], b"Bearer red-secret"),
+        ([(b"x-api-key", b"red-secret "), (b"authorization", b"bearer  red-secret")], b"Bearer red-secret"),
+        ([(b"x-api-key", b"red-secret"), (b"x-api-key", b"red-secret")], b"Bearer red-secret"),
+    ],
+)
+def test_the_key_header_of_a_route_counts_as_authorization(headers: list[Header], expected: bytes | None) -> None:
+    assert credential_of(request_with(*headers)) == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-api-key", b"red-secret"), (b"authorization", b"Bearer blue-secret")],
+        [(b"x-api-key", b"red-secret"), (b"authorization", b"")],
+        [(b"x-api-key", b"red-secret"), (b"x-api-key", b"blue-secret")],
+    ],
+)
+def test_contradicting_keys_are_refused(headers: list[Header]) -> None:
+    refusal = credential_of(request_with(*headers))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.INVALID_API_KEY
+    assert "secret" not in refusal.detail
+
+
+def test_other_routes_ignore_the_key_header() -> None:
+    assert credential_of(request_with((b"x-api-key", b"red-secret"), api_key_header="")) is None
+
+
+@pytest.mark.parametrize("header", ["authorization", "x_api_key", *sorted(API_KEY_HEADERS)])
+def test_engines_never_receive_a_client_key(header: str) -> None:
+    assert TO_ENGINE.lines([(header.encode(), b"secret"), (b"accept", b"*/*")]) == [b"accept: */*\r\n"]
+
+
+def test_a_key_header_that_engines_would_receive_is_rejected() -> None:
+    with pytest.raises(ValueError, match="x-secret"):
+        Route("custom", "/custom", api_key_header="x-secret")
