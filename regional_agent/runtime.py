@@ -109,6 +109,7 @@ class AgentRuntime:
             outlier_detection=_outlier_detection(settings, rng),
             on_ejected=metrics.ejected,
             on_suspect=metrics.became_suspect,
+            upstream_ca=settings.upstream_ca_file,
         )
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)

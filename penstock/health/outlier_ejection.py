@@ -33,6 +33,8 @@ class AttemptOutcome(StrEnum):
     """502, 504, or a 503 that does not mean that the engine is full."""
     SERVER_ERROR = "server_error"
     """Another 5xx."""
+    CREDENTIAL_REJECTED = "credential_rejected"
+    """401 or 403 of an endpoint with a configured credential: its secret is wrong, whatever the client sent."""
     BROKEN_OFF = "broken_off"
     """The response began and was not completed: reset, closed, or invalid."""
     STALLED = "stalled"

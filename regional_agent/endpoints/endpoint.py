@@ -29,6 +29,7 @@ from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.routing.engine_request import RequestRewrite
 
 MODELS_INTERVAL_S: Final = 5.0
 """Interval (s) between two queries of a ready engine's loaded models."""
@@ -66,18 +67,22 @@ class Endpoint(EndpointAccount):
         "_out_since",
         "_warm_since",
         "address",
+        "credential_rejected",
         "ejection",
         "health",
         "kind",
         "load_header_read_at",
         "loaded",
         "probe_now",
+        "problem",
         "progress",
         "readings",
+        "rewrite",
         "sample",
         "signals_problem",
         "spec",
         "stall",
+        "usable",
         "wake",
     )
 
@@ -113,6 +118,14 @@ class Endpoint(EndpointAccount):
         """Time (s) at which a load header was last read."""
         self.signals_problem = ""
         """Why the last read of the metrics page failed; empty if it succeeded."""
+        self.rewrite: RequestRewrite | None = None
+        """What requests to this endpoint differ in; None if in nothing."""
+        self.usable = True
+        """False if a configured credential or certificate was never readable: nothing is sent to the endpoint."""
+        self.problem = ""
+        """The problem of the files that its entry names; empty if there is none."""
+        self.credential_rejected = ""
+        """Where the engine last rejected the configured credential; empty since it accepted it."""
         self._on_models = on_models
         self._models_at = -inf
         self._detection = outlier_detection
@@ -149,6 +162,29 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
         self._models_at = -inf
 
+    def set_rewrite(self, rewrite: RequestRewrite | None, problem: str, *, usable: bool) -> None:
+        """Apply the files that the entry names, after they or the entry have changed. Triggers an immediate probe.
+
+        Args:
+            problem: of the files; empty if there is none.
+            usable: whether requests can be sent.
+        """
+        self.rewrite, self.problem, self.usable = rewrite, problem, usable
+        self.credential_rejected = ""
+        self._models_at = -inf
+        if not usable:
+            self._set_health(EndpointHealth())
+        self.probe_now.set()
+
+    def reject_credential(self, where: str) -> None:
+        """Record that the engine rejects the configured credential, and check that soon by a probe.
+
+        Args:
+            where: the request and the status with which it was rejected.
+        """
+        self.credential_rejected = f"{where}: the engine rejects the secret in {self.spec.credential_file}; replace it"
+        self.check_models_soon()
+
     def drain(self) -> None:
         """Drain the endpoint: it accepts no new requests. The caller refills the pools."""
         self.view.draining = True
@@ -183,6 +219,7 @@ class Endpoint(EndpointAccount):
     def set_loaded_models(self, loaded: frozenset[str] | None) -> None:
         """Apply the loaded models that the engine reports; None if it does not report them."""
         self._models_at = self._detection.clock()
+        self.credential_rejected = ""
         before, self.loaded = self.models, loaded
         if self.models != before:
             self._on_models()
@@ -275,6 +312,11 @@ class Endpoint(EndpointAccount):
                 for signal, reading in self.readings.items()
             },
             "signals_problem": self.signals_problem or None,
+            "base_path": spec.base_path or None,
+            "headers": [name for name, _ in spec.headers],
+            "engine_names": dict(spec.engine_names),
+            "credential_header": spec.credential_header if spec.credential_file else None,
+            "problem": self.problem or self.credential_rejected or None,
             "lease_left_s": None if lease_left_s is None else round(lease_left_s, 1),
         }
 

@@ -57,11 +57,13 @@ class DnsEntry(msgspec.Struct, frozen=True):
     def expanded(self, addresses: Iterable[str]) -> tuple[EndpointSpec, ...]:
         """One endpoint for each address. Every agent generates the same names."""
         template = self.template
+        server_name = template.server_name or (self.host if template.address.tls else "")
         return tuple(
             msgspec.structs.replace(
                 template,
                 name=f"{template.name}-{address.replace(':', '-').strip('-')}",
                 address=template.address._replace(host=address),
+                server_name=server_name,
             )
             for address in sorted(set(addresses))[:MAX_ADDRESSES]
         )
@@ -190,8 +192,9 @@ def _of_one_family(addresses: Iterable[str]) -> tuple[str, ...]:
 
 
 def dns_address(value: Any) -> Address | None:
-    """Parse `name:port`; None if the value has another format."""
-    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    """Parse `name:port`, or `https://name:port`; None if the value has another format."""
+    name = value.removeprefix("https://") if isinstance(value, str) else ""
+    host, colon, port = name.rpartition(":")
     if (
         not colon
         or ":" in host
@@ -201,4 +204,4 @@ def dns_address(value: Any) -> Address | None:
         or not 0 < int(port) <= 65535
     ):
         return None
-    return Address(host, int(port))
+    return Address(host, int(port), tls=name != value)

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock.health.engine_kinds import EngineKind
+from regional_agent.endpoints import endpoint_options
+from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, text
 from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 
@@ -45,27 +47,48 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Path of the health check; empty for the default of the engine kind."""
     metrics_port: int | None = None
     """Port of the metrics page; None for the default of the engine kind."""
+    base_path: str = ""
+    """Prefix of the path of every request, except for a configured `health_path`; without a slash at its end."""
+    headers: Pairs = ()
+    """Header fields that every request has, names in lower case."""
+    engine_names: Pairs = ()
+    """Names by which the engine knows models, where they are not those of the policy."""
+    credential_file: str = ""
+    """File with the secret that every request contains; empty for none."""
+    credential_header: str = AUTHORIZATION
+    """Header that contains the secret, in lower case: `authorization` as a bearer token, others alone."""
+    ca_file: str = ""
+    """Certificates of the authorities that sign the engine's certificate; empty for those of the agent's settings."""
+    client_certificate_file: str = ""
+    """Certificate that the agent sends to the engine; empty for none."""
+    client_key_file: str = ""
+    server_name: str = ""
+    """Name in the engine's certificate; empty for the host of its address."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether requests or connections need the content of files."""
+        return bool(self.credential_file or self.ca_file or self.client_certificate_file)
 
-class InvalidField(Exception):
-    """A field value is invalid; the message states the reason and the remedy."""
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether requests differ from those of clients."""
+        return bool(self.base_path or self.headers or self.engine_names or self.credential_file)
 
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidField("not a text; write a word, in quotes if it looks like a number")
-    return value
+    def renames(self, model: str) -> bool:
+        """Whether the engine has another name for a model."""
+        return any(known == model and name != model for known, name in self.engine_names)
 
 
 def _name(value: Any) -> str:
-    name = _text(value)
+    name = text(value)
     if not _NAME.fullmatch(name):
         raise InvalidField(f"{name[:80]!r} is not a name; use up to 63 letters, digits, and . _ - inside")
     return name
 
 
 def _version(value: Any) -> str:
-    version = _text(value)
+    version = text(value)
     if not _WORD.fullmatch(version):
         raise InvalidField(
             f"{version[:80]!r} is not a version; use up to 128 letters, digits, and . _ + : @ / - inside"
@@ -75,7 +98,7 @@ def _version(value: Any) -> str:
 
 def _url(value: Any) -> Address:
     try:
-        return Address.parse(_text(value))
+        return Address.parse(text(value))
     except ValueError:
         raise InvalidField(f"{value[:200]!r} is not an address; write http://host:port") from None
 
@@ -83,7 +106,7 @@ def _url(value: Any) -> Address:
 def _models(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MODELS:
         raise InvalidField(f"not a list of 1-{MAX_MODELS} models; write [name, ...] with the names of the policy")
-    models = tuple(_text(model) for model in value)
+    models = tuple(text(model) for model in value)
     if max(map(len, models)) > MAX_MODEL:
         raise InvalidField(f"a name has more than {MAX_MODEL} characters; write the names as in the policy")
     if len(set(models)) < len(models):
@@ -93,13 +116,13 @@ def _models(value: Any) -> tuple[str, ...]:
 
 def _engine(value: Any) -> EngineKind:
     try:
-        return EngineKind(_text(value))
+        return EngineKind(text(value))
     except ValueError:
         raise InvalidField(f"{value[:80]!r} is not a kind of engine; use one of {', '.join(EngineKind)}") from None
 
 
 def _path(value: Any) -> str:
-    path = _text(value)
+    path = text(value)
     if not _PATH.fullmatch(path):
         raise InvalidField(f"{path[:80]!r} is not a path; write one such as /health")
     return path
@@ -133,5 +156,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "version": ("version", _version),
     "health": ("health_path", _path),
     "metrics_port": ("metrics_port", _port),
+    **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

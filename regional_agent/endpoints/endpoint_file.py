@@ -13,8 +13,8 @@
   models: [llama-3-8b]
   slots: 16
 
-The second entry is one endpoint for each address of its host name. The fields `engine` (see
-penstock/health/engine_kinds.py), `version`, `health` (a path) and `metrics_port` are optional.
+The second entry is one endpoint for each address of its host name. Further fields are optional: `engine` (see
+penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, and those of endpoint_options.py.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from typing import Any
 import yaml
 
 from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
-from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, InvalidField
+from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec
+from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_PAIRS, InvalidField, conflicts
 from regional_agent.upstream.address import Address
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_ENDPOINTS = 4096
 MAX_DEPTH = 8
-"""Maximum levels of nesting; the format has three."""
+"""Maximum levels of nesting; the format has three: lists and mappings are values of an entry's fields."""
 MAX_PROBLEMS = 20
 """Maximum number of errors reported at once."""
 
@@ -150,6 +151,11 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
             problems.append(f"{at}: {field}: {error}")
             values[name] = None
     problems += [f"{line}: {problem}" for problem in _entry_problems(values)]
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+    problems += [
+        f"{path}:{lines.get(field, node.start_mark.line + 1)}: {field}: {problem}"
+        for field, problem in conflicts({"address": values.get("dns"), **values})
+    ]
     return values
 
 
@@ -170,9 +176,21 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
 def _plain(node: yaml.Node) -> Any:
     """Convert a node to a JSON value; None for types that no field accepts.
 
-    Lists are truncated just above the maximum length, and nested lists are not converted: with aliases, a small file
-    can expand to a list larger than memory.
+    Lists and mappings are truncated just above the maximum length, and those in them are not converted: with aliases, a
+    small file can expand to a list larger than memory.
+
+    Raises:
+        InvalidField: a mapping contains a key twice.
     """
+    if isinstance(node, yaml.MappingNode):
+        pairs = node.value[: MAX_PAIRS + 1]
+        keys = [_plain(key) if isinstance(key, yaml.ScalarNode) else None for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            raise InvalidField("a name is given twice, or is not a text; correct it")
+        return {
+            key: _plain(value) if isinstance(value, yaml.ScalarNode) else None
+            for key, (_, value) in zip(keys, pairs, strict=True)
+        }
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item) if isinstance(item, yaml.ScalarNode) else None for item in node.value[: MAX_MODELS + 1]]
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
@@ -185,10 +203,12 @@ def _plain(node: yaml.Node) -> Any:
 def _dns(value: Any) -> Address:
     address = dns_address(value)
     if address is None:
-        raise InvalidField("not a name with a port; write name:port, such as engines.default.svc:8000")
+        raise InvalidField(
+            "not a name with a port; write name:port, such as engines.default.svc:8000, or https://name:port"
+        )
     return address
 
 
 _DECIMAL = re.compile(r"-?[0-9]{1,15}")
-_CHECKS = {**CHECKS, "dns": ("dns", _dns)}
+_CHECKS = {**CHECKS, **FILE_CHECKS, "dns": ("dns", _dns)}
 _REQUIRED = ("name", "url", "models", "slots")

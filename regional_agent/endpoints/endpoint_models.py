@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.health.engine_kinds import ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
-from regional_agent.upstream.address import Address
+from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge
@@ -20,12 +20,19 @@ MAX_LIST_BYTES = 1 << 20
 MAX_LISTED = 4096
 """Maximum number of models read from an engine's list."""
 
-UNSUPPORTED = frozenset({401, 403, 404, 405, 501})
-"""Statuses of an engine that has no list of models, or denies access to it."""
+UNAUTHORIZED = frozenset({401, 403})
+"""Statuses of an engine that denies access."""
+
+UNSUPPORTED = UNAUTHORIZED | {404, 405, 501}
+"""Statuses of an engine that has no list of models, or denies access to it where no credential is configured."""
 
 
 class NotReady(Exception):
     """The engine is not ready to list its models."""
+
+
+class CredentialRejected(NotReady):
+    """The engine rejected the configured credential; the message contains the request and the status."""
 
 
 class _Listed(msgspec.Struct):
@@ -40,24 +47,25 @@ _lists = msgspec.json.Decoder(_List)
 
 
 async def fetch_loaded_models(
-    spec: EndpointSpec, discovery: ModelDiscovery, connections: UpstreamPool
+    spec: EndpointSpec, rewrite: RequestRewrite, discovery: ModelDiscovery, connections: UpstreamPool
 ) -> frozenset[str] | None:
-    """Query which of the endpoint's models are loaded; None if the engine does not report them.
+    """Query which of the endpoint's models are loaded, by their names in the policy; None if it is not reported.
 
     Raises:
+        CredentialRejected: the engine rejected the configured credential.
         NotReady: the engine returned a server error.
         UpstreamError: the engine did not respond.
     """
     if discovery is ModelDiscovery.LISTED:
-        return await _listed(spec, connections)
+        return await _listed(spec, rewrite, connections)
     if discovery is ModelDiscovery.EACH:
-        return await _each(spec, connections)
+        return await _each(spec, rewrite, connections)
     return None
 
 
-async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[str] | None:
+async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> frozenset[str] | None:
     try:
-        status, body = await _get(spec.address, "/v1/models", connections)
+        status, body = await _get(spec, rewrite, "/v1/models", connections)
     except TooLarge:
         return None
     if status >= 500 and status not in UNSUPPORTED:
@@ -65,21 +73,31 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
     if status != 200:
         return None
     try:
-        listed = _lists.decode(body).data[:MAX_LISTED]
+        listed = {model.id for model in _lists.decode(body).data[:MAX_LISTED]}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return frozenset(model.id for model in listed).intersection(spec.models)
+    return frozenset(model for model in spec.models if rewrite.engine_name(model) in listed)
 
 
-async def _each(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[str]:
+async def _each(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> frozenset[str]:
     loaded = set()
     for model in spec.models[:MAX_MODELS]:
-        status, _ = await _get(spec.address, f"/v2/models/{quote(model, safe='')}/ready", connections)
+        name = quote(rewrite.engine_name(model), safe="")
+        status, _ = await _get(spec, rewrite, f"/v2/models/{name}/ready", connections)
         if status == 200:
             loaded.add(model)
     return frozenset(loaded)
 
 
-async def _get(address: Address, target: str, connections: UpstreamPool) -> tuple[int, bytes]:
-    answer = await fetch(connections, address, target, timeout_s=TIMEOUT_S, limit_bytes=MAX_LIST_BYTES)
+async def _get(spec: EndpointSpec, rewrite: RequestRewrite, path: str, connections: UpstreamPool) -> tuple[int, bytes]:
+    answer = await fetch(
+        connections,
+        spec.address,
+        rewrite.target(path),
+        headers=rewrite.headers,
+        timeout_s=TIMEOUT_S,
+        limit_bytes=MAX_LIST_BYTES,
+    )
+    if answer.status in UNAUTHORIZED and spec.credential_file:
+        raise CredentialRejected(f"GET {rewrite.target(path)} answers {answer.status}")
     return answer.status, answer.body

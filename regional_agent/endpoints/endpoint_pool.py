@@ -10,7 +10,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 class EndpointPool(PoolAccount[Endpoint]):
     """The endpoints of the region that serve one model, with their health and their zones."""
 
-    __slots__ = ("_zone", "missing")
+    __slots__ = ("_zone", "missing", "renaming")
 
     def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
         """Create an empty pool.
@@ -24,15 +24,19 @@ class EndpointPool(PoolAccount[Endpoint]):
         self._zone = zone
         self.missing = 0
         """Endpoints that are configured for the model and have not loaded it."""
+        self.renaming: frozenset[str] = frozenset()
+        """Endpoints whose engine has another name for the model."""
 
-    def fill(self, endpoints: list[Endpoint], missing: int = 0) -> None:
+    def fill(self, endpoints: list[Endpoint], missing: int = 0, renaming: frozenset[str] = frozenset()) -> None:
         """Replace the members of the pool.
 
         Args:
             missing: endpoints that are configured for the model and have not loaded it.
+            renaming: names of the endpoints whose engine has another name for the model.
         """
         self.set_endpoints(endpoints)
         self.missing = missing
+        self.renaming = renaming
         near = tuple(
             index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
         )

@@ -9,7 +9,13 @@ from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engine_kinds import ENGINES
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_models import NotReady, fetch_loaded_models
+from regional_agent.endpoints.endpoint_models import (
+    UNAUTHORIZED,
+    CredentialRejected,
+    NotReady,
+    fetch_loaded_models,
+)
+from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
@@ -45,18 +51,32 @@ async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
     """Probe once. Also queries the loaded models if that is due."""
-    engine = ENGINES[endpoint.kind]
-    path = endpoint.spec.health_path or engine.health_path
+    if not endpoint.usable:
+        return ProbeOutcome.UNREADY
+    engine, spec, rewrite = ENGINES[endpoint.kind], endpoint.spec, endpoint.rewrite or NO_REWRITE
+    target = spec.health_path or rewrite.target(engine.health_path)
     try:
-        answer = await fetch(connections, endpoint.address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_ANSWER_BYTES)
+        answer = await fetch(
+            connections,
+            endpoint.address,
+            target,
+            headers=rewrite.headers,
+            timeout_s=TIMEOUT_S,
+            limit_bytes=MAX_ANSWER_BYTES,
+        )
         if answer.status == 200 and endpoint.models_due():
-            endpoint.set_loaded_models(await fetch_loaded_models(endpoint.spec, engine.models, connections))
+            endpoint.set_loaded_models(await fetch_loaded_models(spec, rewrite, engine.models, connections))
+    except CredentialRejected as error:
+        endpoint.reject_credential(str(error))
+        return ProbeOutcome.UNREADY
     except NotReady:
         return ProbeOutcome.UNREADY
     except TimedOut:
         return ProbeOutcome.SLOW
     except UpstreamError:
         return ProbeOutcome.UNREACHABLE
+    if answer.status in UNAUTHORIZED and spec.credential_file:
+        endpoint.reject_credential(f"GET {target} answers {answer.status}")
     return ProbeOutcome.GOOD if answer.status == 200 else ProbeOutcome.UNREADY
 
 

@@ -25,8 +25,9 @@ import structlog
 from penstock.routes.route import ErrorFormat
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.config.settings import BadSettings
-from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, InvalidField
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
+from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.proxy.error_formats import error_body
 from regional_agent.upstream.address import is_reserved
@@ -252,6 +253,8 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
     ttl_s = _ttl_s(given.pop("ttl_s", DEFAULT_TTL_S))
     values = {}
     for field, value in given.items():
+        if field in FILE_CHECKS:
+            raise _BadField(field, "not accepted from the network; put the endpoint into the endpoints file")
         if field not in CHECKS:
             raise _BadField(field[:80], f"no such field; use one of {', '.join(CHECKS)}, ttl_s")
         attribute, check = CHECKS[field]
@@ -262,6 +265,8 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
     for field in ("url", "models", "slots"):
         if field not in given:
             raise _BadField(field, "missing; add it")
+    for field, problem in conflicts(values):
+        raise _BadField(field, problem)
     if is_reserved(values["address"].host):
         raise _BadField(
             "url", "an unspecified, multicast, link-local or metadata address; use the engine's own address"

@@ -23,15 +23,18 @@ from penstock.health.progress import StallReason
 from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
-from regional_agent.endpoints import endpoint_probes, endpoint_signals
+from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endpoint_signals
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
+from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSources
 from regional_agent.http.header_rules import Header
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 
 UPDATE_S: Final = 0.2
 """Interval (s) between two updates of the pools' mean service times and of draining endpoints."""
@@ -61,6 +64,7 @@ class EndpointSet:
         on_ejected: Callable[[AttemptOutcome], None] = lambda outcome: None,
         on_suspect: Callable[[StallReason], None] = lambda reason: None,
         resolve: Resolve | None = None,
+        upstream_ca: Path | None = None,
     ) -> None:
         """Read the file.
 
@@ -73,6 +77,7 @@ class EndpointSet:
             on_ejected: called at every ejection, with the outcome that caused it.
             on_suspect: called when an endpoint becomes suspect, with the evidence.
             resolve: see `DnsResolver`.
+            upstream_ca: authorities that sign the certificates of engines; None takes the system's.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
@@ -80,6 +85,7 @@ class EndpointSet:
         self.sources = EndpointSources(file, rng, self._apply, resolve)
         """Where the endpoints come from."""
         self._connections = connections
+        self._credentials = EndpointCredentials(upstream_ca)
         self._rng = rng
         self._zone = zone
         self._outlier_detection = outlier_detection or OutlierDetection(rng=rng)
@@ -102,6 +108,7 @@ class EndpointSet:
             keep_running("endpoints file", self.sources.keep_reloading_file),
             keep_running("endpoints update", self._keep_updating),
             keep_running("endpoints dns", self.sources.dns.keep_resolving),
+            keep_running("endpoints credentials", self._keep_reloading_credentials),
         ]
         for endpoint in self._by_name.values():
             self._start_probing(endpoint)
@@ -144,6 +151,9 @@ class EndpointSet:
             return None
         if status == 404:
             endpoint.check_models_soon()
+        elif status in UNAUTHORIZED and endpoint.spec.credential_file:
+            endpoint.reject_credential(f"a request answers {status}")
+            return AttemptOutcome.CREDENTIAL_REJECTED
         has_room = endpoint.view.in_flight <= endpoint.view.slots
         outcome = outcome_of(
             status, has_retry_after=has_retry_after, has_room=has_room, rules=self._outlier_detection.rules
@@ -189,10 +199,32 @@ class EndpointSet:
             gone.drain()
             self._draining.append(gone)
             self._stop_probing(gone)
+        self._credentials.use([spec for spec in self.sources.specs if spec.has_files])
+        self._apply_credentials()
         self._fill_pools()
         if self._tasks:
             for endpoint in self._by_name.values():
                 self._start_probing(endpoint)
+
+    def _apply_credentials(self) -> None:
+        """Apply the entries' options, and the content of the files that they name."""
+        trust: dict[Address, ServerTrust] = {}
+        for endpoint in self._by_name.values():
+            spec = endpoint.spec
+            own_trust = self._credentials.trust(spec)
+            if own_trust is not None:
+                trust[spec.address] = trust[endpoint_signals.metrics_address(spec)] = own_trust
+            rewrite = self._credentials.rewrite(spec)
+            problem, unusable = self._credentials.problem(spec)
+            if rewrite != endpoint.rewrite or problem != endpoint.problem or unusable is endpoint.usable:
+                endpoint.set_rewrite(rewrite, problem, usable=not unusable)
+        self._connections.use_trust(trust)
+
+    async def _keep_reloading_credentials(self) -> None:
+        while True:
+            await sleep_until_tick(endpoint_credentials.CHECK_S)
+            if await self._credentials.reload_changed():
+                self._apply_credentials()
 
     def _set_remote_load(self, endpoint: Endpoint) -> None:
         load = self._remote_loads.get(endpoint.name, NO_LOAD)
@@ -228,7 +260,8 @@ class EndpointSet:
             endpoint.pools = tuple(pools[model] for model in endpoint.models)
         for model, pool in pools.items():
             loaded = members.get(model, [])
-            pool.fill(loaded, configured[model] - len(loaded))
+            renaming = frozenset(endpoint.name for endpoint in loaded if endpoint.spec.renames(model))
+            pool.fill(loaded, configured[model] - len(loaded), renaming)
         for endpoint in self._by_name.values():
             endpoint.update_readiness()
 

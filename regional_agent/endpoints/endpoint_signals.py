@@ -9,6 +9,9 @@ from random import Random
 from penstock.health.engine_kinds import ENGINES
 from penstock.health.engine_signals import InvalidSignals, read_metrics
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
@@ -41,15 +44,27 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
         await asyncio.sleep(wait_s * rng.uniform(0.8, 1.2))
 
 
+def metrics_address(spec: EndpointSpec) -> Address:
+    """The address of an endpoint's metrics page.
+
+    The page's port and path follow the configured kind: with `auto`, the actual kind is detected from the page.
+    """
+    port = spec.metrics_port or ENGINES[spec.engine].metrics_port
+    return spec.address if port is None else spec.address._replace(port=port)
+
+
 async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     """Read the page once and apply its signals or its problem. Returns the time (s) until the next read."""
-    # The page's port and path follow the configured kind: with `auto`, the actual kind is detected from the page.
-    engine = ENGINES[endpoint.spec.engine]
-    port = endpoint.spec.metrics_port or engine.metrics_port
-    address = endpoint.address if port is None else endpoint.address._replace(port=port)
-    path = engine.metrics_path
+    if not endpoint.usable:
+        return INTERVAL_S
+    address = metrics_address(endpoint.spec)
+    # On a port of its own the page is another service, which the base path and the credential do not belong to.
+    rewrite = endpoint.rewrite or NO_REWRITE if address == endpoint.address else NO_REWRITE
+    path = rewrite.target(ENGINES[endpoint.spec.engine].metrics_path)
     try:
-        answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES)
+        answer = await fetch(
+            connections, address, path, headers=rewrite.headers, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES
+        )
         if answer.status != 200:
             raise InvalidSignals(f"{path} answers {answer.status}")
         kind, values = read_metrics(answer.body, endpoint.kind)

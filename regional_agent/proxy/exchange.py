@@ -556,4 +556,4 @@ class Exchange:
             services.recorder.metrics.revoked(state.name, reason)
 
 
-_FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
+_FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY, RetryReason.CREDENTIAL_REJECTED})

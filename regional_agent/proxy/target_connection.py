@@ -89,7 +89,7 @@ class TargetConnection:
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
         """Send the request over the connection; `sink` receives the response. `now` in s."""
-        request, connection = self._request, self.upstream
+        request, connection = attempt.request_for_target(self._request), self.upstream
         assert connection is not None
         self.sent_at = now
         data = build_upstream_request(request, self._context, attempt, self._client, self._services.via, now)

@@ -28,12 +28,13 @@ def build_upstream_request(
     """Request line, headers, and the body if it is complete.
 
     Args:
+        request: as the target receives it (`Attempt.request_for_target`).
         via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses get none: they name the region.
         now: by the agent's clock (s), to compute the remaining timeout.
     """
     lines = request.upstream_lines or _client_lines(request, context, client)
-    if attempt.route_lines:
-        lines += attempt.route_lines
+    if attempt.target_lines:
+        lines += attempt.target_lines
     left_ms = int((context.deadline_at - now) * 1000)
     head = (
         request.method,

@@ -25,6 +25,7 @@ from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
+    from regional_agent.http.messages import Request
     from regional_agent.peers.peer_prober import PeerProber
     from regional_agent.shared_load.shared_load import SharedLoad
 
@@ -36,6 +37,7 @@ BUSY_REST_S: Final = 0.5
 may concern a quota of this request alone."""
 
 _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
+_CREDENTIAL_REJECTED = AttemptOutcome.CREDENTIAL_REJECTED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _REASONS: Final = {reason.value.encode(): reason for reason in Reason}
@@ -65,13 +67,9 @@ class LocalServices:
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""
 
-    __slots__ = ("_services", "address", "kind", "outcome", "region")
+    __slots__ = ("_services", "address", "kind", "outcome", "region", "rewrite")
 
     from_peer: ClassVar[bool] = False
-    retry_reason: ClassVar[RetryReason] = RetryReason.ENGINE_BUSY
-    """Why the request is retried after a rejection."""
-    route_lines: ClassVar[bytes] = b""
-    """Header lines with which the request is authorised at its target."""
 
     def __init__(
         self,
@@ -96,6 +94,8 @@ class LocalAttempt(Placement[Endpoint]):
         self.address = endpoint.address
         self.region = region
         self.kind = kind
+        self.rewrite = endpoint.rewrite
+        """What the request at the endpoint differs in from that of the client; None if in nothing."""
         self.outcome: AttemptOutcome | None = None
         """What the attempt shows of the endpoint's health, as soon as it shows something."""
 
@@ -103,6 +103,20 @@ class LocalAttempt(Placement[Endpoint]):
     def endpoint_name(self) -> str:
         """Name of the endpoint."""
         return self.endpoint.name
+
+    @property
+    def retry_reason(self) -> RetryReason:
+        """Why the request is retried after a rejection."""
+        return RetryReason.CREDENTIAL_REJECTED if self.outcome is _CREDENTIAL_REJECTED else RetryReason.ENGINE_BUSY
+
+    @property
+    def target_lines(self) -> bytes:
+        """Header lines for this target alone, such as what authorises the request there."""
+        return b"" if self.rewrite is None else self.rewrite.header_lines
+
+    def request_for_target(self, request: Request) -> Request:
+        """The request as the target receives it, apart from `target_lines`."""
+        return request if self.rewrite is None else self.rewrite.apply(request, self.estimate.model)
 
     def peer_failed(self) -> bool:
         """Whether the target is a peer region that has failed since."""
@@ -113,6 +127,8 @@ class LocalAttempt(Placement[Endpoint]):
         if status < 400 and orca.HEADER not in by_name:
             return None
         self.outcome = self._services.endpoints.answered(self.endpoint, status, headers)
+        if self.outcome is _CREDENTIAL_REJECTED:
+            return Reason.ENGINE_FAILED
         return Reason.SATURATED if status in BUSY_STATUSES else None
 
     def on_first_byte(self, now: float) -> None:
@@ -194,8 +210,10 @@ class LocalAttempt(Placement[Endpoint]):
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """The target rejected the request without starting it. `now` in s."""
         self.progressed(now)
-        context.failed_because = Reason.SATURATED
+        context.failed_because = reason
         context.tried_endpoints |= {self.endpoint.name}
+        if reason is not Reason.SATURATED:
+            return
         context.busy_endpoints |= {self.endpoint.name}
         context.rests_until = now + BUSY_REST_S
 
@@ -203,7 +221,7 @@ class LocalAttempt(Placement[Endpoint]):
 class ForwardedAttempt:
     """An attempt in another region, whose agent chooses the endpoint."""
 
-    __slots__ = ("_peers", "address", "kind", "region", "route_lines")
+    __slots__ = ("_peers", "address", "kind", "region", "target_lines")
 
     from_peer: ClassVar[bool] = True
     retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
@@ -221,8 +239,12 @@ class ForwardedAttempt:
         self.region = region
         self.address = address
         self.kind = kind
-        self.route_lines = b"x-penstock-route: %b\r\n" % route_header
+        self.target_lines = b"x-penstock-route: %b\r\n" % route_header
         self._peers = peers
+
+    def request_for_target(self, request: Request) -> Request:
+        """The request as the target receives it, apart from `target_lines`."""
+        return request
 
     def peer_failed(self) -> bool:
         """Whether the region has failed since, whatever its connections look like."""

@@ -157,7 +157,7 @@ def replace_model(request: Request, model: str) -> RequestFields | None:
     """
     if not can_replace_model(request):
         return None
-    span = _model_span(request.body)
+    span = model_span(request.body)
     if span is None:
         return None
     start, end = span
@@ -169,7 +169,7 @@ def replace_model(request: Request, model: str) -> RequestFields | None:
     return fields
 
 
-def _model_span(body: bytes | bytearray) -> tuple[int, int] | None:
+def model_span(body: bytes | bytearray) -> tuple[int, int] | None:
     """Start and end of the top-level `model` value in a JSON body that may be incomplete, without the quotes.
 
     None where there is no such value, or it is written with escapes.
@@ -195,7 +195,7 @@ def _in_json(body: bytes | bytearray) -> str | None:
     """
     if b"\0" in body[:4] or not body[:64].lstrip(b" \t\r\n").startswith(b"{") or len(MODEL_STRING.findall(body)) != 1:
         return None
-    span = _model_span(body)
+    span = model_span(body)
     return bytes(body[span[0] : span[1]]).decode("utf-8", "replace") if span is not None else None
 
 

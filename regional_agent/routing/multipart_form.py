@@ -57,6 +57,7 @@ class FormScanner:
 
     __slots__ = (
         "_boundary",
+        "_consumed_bytes",
         "_declared_bytes",
         "_part_bytes",
         "_parts",
@@ -64,6 +65,7 @@ class FormScanner:
         "_state",
         "_value",
         "model",
+        "model_span",
         "problem",
     )
 
@@ -71,12 +73,16 @@ class FormScanner:
         """Scan a form with this boundary."""
         self.model: str | None = None
         """The value of the field `model`, once the field is complete."""
+        self.model_span: tuple[int, int] | None = None
+        """Start and end of that value in the body; None where its part declares a length."""
         self.problem = ""
         """Why the form is refused; empty while it is not."""
         self._boundary = b"--" + boundary
         self._state = _START
         self._rest = b""
         """Received bytes that have not been interpreted yet."""
+        self._consumed_bytes = 0
+        """Bytes before `_rest`."""
         self._parts = 0
         self._part_bytes = 0
         """Interpreted bytes of the current part's body."""
@@ -120,6 +126,7 @@ class FormScanner:
             self.problem = "the form does not begin with its boundary"
             return False
         self._rest, self._state = self._rest[len(line) :], _HEAD
+        self._consumed_bytes += len(line)
         return True
 
     def _head(self) -> bool:
@@ -133,6 +140,7 @@ class FormScanner:
             self.problem = f"the form has more than {MAX_PARTS} parts"
             return False
         head, self._rest = self._rest[:end], self._rest[end + 4 :]
+        self._consumed_bytes += end + 4
         self._part_bytes, self._state = 0, _BODY
         self.problem = self._read_head(head)
         return not self.problem
@@ -200,6 +208,7 @@ class FormScanner:
             self.problem = "the Content-Length of a part is not its length"
         elif self._value is not None and not self.problem:
             self._read_value(self._value)
+        self._consumed_bytes += end + 2 - (at - 2)
         self._rest, self._state = rest[end + 2 :], _HEAD if follows == b"\r\n" else _EPILOGUE
         return not self.problem
 
@@ -210,6 +219,7 @@ class FormScanner:
             if len(self._value) > MAX_MODEL_BYTES:
                 self.problem = "the model name in the form is too long"
         self._part_bytes += length
+        self._consumed_bytes += length
         self._rest = self._rest[length:]
 
     def _read_value(self, value: bytearray) -> None:
@@ -221,3 +231,5 @@ class FormScanner:
         if not model or model != model.strip() or _CONTROLS.search(model):
             self.problem = "the model name in the form is empty, or has blanks around it or control characters in it"
         self.model = model
+        if self._declared_bytes is None:
+            self.model_span = self._consumed_bytes - len(value), self._consumed_bytes

@@ -27,6 +27,7 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
+from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.identify import credential_of, key_id
 from regional_agent.routing.model_name import replace_model
 from regional_agent.routing.readmission import Readmission
@@ -284,10 +285,15 @@ class Router:
 
     def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
+        pool, excluded = self._endpoints.pool(context.model), context.tried_endpoints
+        if pool.renaming and not can_rename(context.request):
+            excluded |= pool.renaming
+            if len(pool.renaming) == len(pool.endpoints):
+                return Reason.BAD_REQUEST
         chosen = self.chooser.choose(
-            self._endpoints.pool(context.model),
+            pool,
             context.estimate,
-            context.tried_endpoints,
+            excluded,
             self._shared_load.age_s(),
             now,
         )

@@ -108,6 +108,8 @@ class RetryReason(StrEnum):
     """A pooled connection was closing; the request was retried on a new connection to the same target."""
     ENGINE_BUSY = "engine_busy"
     """The engine rejected the request as overloaded before it started."""
+    CREDENTIAL_REJECTED = "credential_rejected"
+    """The engine rejected the endpoint's credential (401, 403)."""
     PEER_REFUSED = "peer_refused"
     """The agent of the serving region rejected the request with a typed reason."""
     ENDPOINT_SUSPECT = "endpoint_suspect"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, cast
 
 from penstock.wire.identity import BadIdentity
 from regional_agent.http.write_batcher import WriteBatcher
@@ -30,6 +30,18 @@ CLOSE_DELAY_S: Final = 0.01
 
 Verify = Callable[[Address, bytes], None]
 """Raises BadIdentity unless the server at an address may have the certificate (DER) that it sent."""
+
+
+class ServerTrust(NamedTuple):
+    """The TLS of connections to one address, where it is not that of the pool."""
+
+    tls: Callable[[], ssl.SSLContext] | None
+    """Returns the context for a new connection; None for the context of the pool."""
+    server_name: str
+    """Name that the server's certificate must contain; empty for the host of the address."""
+
+
+_POOL_TRUST: Final = ServerTrust(None, "")
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -55,6 +67,14 @@ class UpstreamPool:
         self._idle: dict[Address, list[UpstreamConnection]] = {}
         self._tls = tls
         self._verify = verify
+        self._trust: Mapping[Address, ServerTrust] = {}
+
+    def use_trust(self, trust: Mapping[Address, ServerTrust]) -> None:
+        """Use other TLS for these addresses alone. Idle connections that were opened with other TLS are closed."""
+        before, self._trust = self._trust, trust
+        for address in [address for address in self._idle if trust.get(address) != before.get(address)]:
+            for connection in self._idle.pop(address):
+                connection.abort()
 
     def take(self, address: Address) -> UpstreamConnection | None:
         """The most recently used idle connection to `address`, or None."""
@@ -109,7 +129,10 @@ class UpstreamPool:
         return await self._open(address)
 
     async def _open(self, address: Address) -> UpstreamConnection:
-        loop, tls = asyncio.get_running_loop(), self._tls() if address.tls else None
+        loop, tls, server_name = asyncio.get_running_loop(), None, None
+        if address.tls:
+            trust = self._trust.get(address, _POOL_TRUST)
+            tls, server_name = (trust.tls or self._tls)(), trust.server_name or address.host
         failed: OSError | None = None
         for host in await self._hosts.of(address.host):
             try:
@@ -118,7 +141,7 @@ class UpstreamPool:
                     host,
                     address.port,
                     ssl=tls,
-                    server_hostname=address.host if tls is not None else None,
+                    server_hostname=server_name,
                 )
             except OSError as error:
                 failed = error

@@ -1,0 +1,339 @@
+"""Engines behind an API key, a base path, mutual TLS and other model names: real sockets on every side."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.outlier_ejection import EjectionState
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.http.tls_contexts import ServerTls
+from tests.support.agents import Agent, agent
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.chats import ask
+from tests.support.planet import MODEL
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.sockets import Heard, ScriptedEngine, engine
+from tests.support.wait import until
+
+SECRET, NEXT_SECRET = "sk-0123456789-first", "sk-0123456789-second"
+CHAT = "/v1/chat/completions"
+METRICS = b"vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n"
+
+
+class KeyedEngine(SmallHttp):
+    """An engine like `vllm serve --api-key`: only its health and its metrics are open."""
+
+    def __init__(self, *models: str, secret: str = SECRET, base_path: str = "", header: str = "authorization") -> None:
+        self.models = models
+        self.secret = secret
+        self.base_path = base_path
+        self.header = header.encode()
+        self.got: list[tuple[str, dict[bytes, bytes], bytes]] = []
+        """Every request: its target, headers and body."""
+        self.repeated = False
+        """Whether a request contained the header of the credential twice."""
+        super().__init__(self._page)
+
+    def requests_to(self, path: str) -> list[tuple[dict[bytes, bytes], bytes]]:
+        return [(headers, body) for target, headers, body in self.got if target == self.base_path + path]
+
+    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        path = target.decode()
+        self.got.append((path, dict(headers), body))
+        self.repeated |= [name for name, _ in headers].count(self.header) > 1
+        if not path.startswith(self.base_path):
+            return 404, b""
+        path = path.removeprefix(self.base_path)
+        if path == "/health":
+            return 200, b""
+        if path == "/metrics":
+            return 200, METRICS
+        expected = f"Bearer {self.secret}" if self.header == b"authorization" else self.secret
+        if self.secret and dict(headers).get(self.header) != expected.encode():
+            return 401, b'{"error": "unauthorized"}'
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": name} for name in self.models]}).encode()
+        if json.loads(body)["model"] not in self.models:
+            return 404, b'{"error": "no such model"}'
+        return 200, b'{"ok": 1}'
+
+
+def put(file: Path, text: str) -> Path:
+    """Replace a file as a secret's volume does."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.chmod(0o600)
+    os.replace(fresh, file)
+    return file
+
+
+@asynccontextmanager
+async def serving(directory: Path, *entries: Mapping[str, Any]) -> AsyncIterator[Agent]:
+    """An agent with these entries in its endpoints file."""
+    async with agent(directory / "agent", []) as one:
+        write(directory, *entries)
+        await one.endpoints.sources.reload_file()
+        one.endpoints.start()
+        try:
+            yield one
+        finally:
+            await one.endpoints.stop()
+
+
+def write(directory: Path, *entries: Mapping[str, Any]) -> None:
+    specs = [{"name": f"gpu-{n}", "models": [MODEL], "slots": 4, **entry} for n, entry in enumerate(entries)]
+    put(directory / "agent" / "endpoints.yaml", json.dumps(specs))
+
+
+def named(one: Agent, name: str) -> Endpoint:
+    return next(endpoint for endpoint in one.endpoints.every() if endpoint.name == name)
+
+
+def statuses(one: Agent) -> str:
+    return json.dumps([endpoint.status(None) for endpoint in one.endpoints.every()])
+
+
+async def test_a_request_arrives_with_base_path_headers_credential_and_engine_name(tmp_path: Path) -> None:
+    secret = put(tmp_path / "key", f"{SECRET}\n")
+    async with KeyedEngine("org/llama", base_path="/llama/v2") as keyed:
+        entry = {
+            "url": keyed.url,
+            "base_path": "/llama/v2",
+            "headers": {"x-team": "search"},
+            "credential_file": str(secret),
+            "engine_names": {MODEL: "org/llama"},
+        }
+        async with serving(tmp_path, entry) as one:
+            pool = one.endpoints.pool(MODEL)
+            await until(lambda: pool.ready == 1 and bool(named(one, "gpu-0").readings))
+            assert named(one, "gpu-0").loaded == {MODEL}
+            reply = await ask(one, "X-Team: of-the-client")
+            assert (reply.status, reply.body) == (200, b'{"ok": 1}')
+            ((headers, body),) = keyed.requests_to(CHAT)
+            assert headers[b"authorization"] == f"Bearer {SECRET}".encode()
+            assert headers[b"x-team"] == b"search"
+            assert json.loads(body) == {"model": "org/llama", "stream": True, "messages": []}
+            assert not keyed.repeated
+            for path in ("/health", "/v1/models", "/metrics"):
+                headers, _ = keyed.requests_to(path)[0]
+                assert (headers[b"authorization"], headers[b"x-team"]) == (f"Bearer {SECRET}".encode(), b"search")
+
+
+async def test_a_credential_may_have_a_header_of_its_own(tmp_path: Path) -> None:
+    secret = put(tmp_path / "key", SECRET)
+    async with KeyedEngine(MODEL, header="x-api-key") as keyed:
+        entry = {"url": keyed.url, "credential_file": str(secret), "credential_header": "X-Api-Key"}
+        async with serving(tmp_path, entry) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            reply = await ask(one, "x-api-key: of-the-client", "x_api_key: too")
+            assert reply.status == 200
+            ((headers, _),) = keyed.requests_to(CHAT)
+            assert headers[b"x-api-key"] == SECRET.encode()
+            assert b"authorization" not in headers
+            assert b"x_api_key" not in headers
+            assert not keyed.repeated
+
+
+async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_path: Path) -> None:
+    secret = put(tmp_path / "key", SECRET)
+    async with KeyedEngine(MODEL) as keyed:
+        with structlog.testing.capture_logs() as logs:
+            async with serving(tmp_path, {"url": keyed.url, "credential_file": str(secret)}) as one:
+                endpoint = named(one, "gpu-0")
+                await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+                shown = [statuses(one)]
+                keyed.secret = NEXT_SECRET
+                assert (await ask(one)).status == 503, "the engine's own 401 does not reach the client"
+                assert "rejects the secret in" in endpoint.status(None)["problem"]
+                await until(lambda: one.endpoints.pool(MODEL).ready == 0)
+                shown.append(statuses(one))
+                put(secret, NEXT_SECRET)
+                await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+                assert (await ask(one)).status == 200
+                assert endpoint.status(None)["problem"] is None
+                put(secret, "two\nlines\n")
+                await until(lambda: endpoint.problem != "")
+                assert "several lines" in endpoint.problem
+                assert "the last valid content stays in force" in endpoint.problem
+                assert (await ask(one)).status == 200
+                shown += [statuses(one), one.metrics.render().decode(), repr(endpoint.spec), repr(endpoint.rewrite)]
+        for text in (*shown, repr(logs)):
+            assert "sk-0123" not in text
+
+
+async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affected(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
+        entries = {"url": keyed.url, "credential_file": str(secret)}, {"url": plain.url}
+        async with serving(tmp_path, *entries) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            problem = named(one, "gpu-0").status(None)["problem"]
+            assert (
+                problem == f"credential_file: {secret}: cannot be read: No such file or directory; put the file there"
+            )
+            for _ in range(4):
+                assert (await ask(one)).status == 200
+            assert keyed.got == [], "nothing is sent without the secret"
+            secret.write_text(SECRET)
+            secret.chmod(0o644)
+            await until(lambda: "accessible to every user" in named(one, "gpu-0").problem)
+            secret.chmod(0o600)
+            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+
+
+async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
+    """Its engine has no list of models, so that only requests show it; such an engine always looks idle."""
+    secret = put(tmp_path / "key", "sk-0123456789-wrong")
+    async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
+        keyed_entry = {"url": keyed.url, "credential_file": str(secret), "engine": "http"}
+        async with serving(tmp_path, keyed_entry, {"url": plain.url, "engine": "http"}) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+            endpoint = named(one, "gpu-0")
+
+            async def is_ejected() -> bool:
+                assert (await ask(one)).status == 200, "retried at the other endpoint"
+                return endpoint.ejection.state is EjectionState.EJECTED
+
+            for _ in range(100):
+                if await is_ejected():
+                    break
+            assert endpoint.ejection.state is EjectionState.EJECTED
+            assert len(keyed.requests_to(CHAT)) == 3
+            assert one.held() == 0
+
+
+async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_path: Path) -> None:
+    async with KeyedEngine(MODEL) as keyed, serving(tmp_path, {"url": keyed.url, "engine": "http"}) as one:
+        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+        for _ in range(6):
+            assert (await ask(one)).status == 401
+        assert named(one, "gpu-0").ejection.failures == 0
+        assert named(one, "gpu-0").status(None)["problem"] is None
+
+
+async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> None:
+    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
+    order: list[str] = []
+
+    async def first_busy(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
+        if heard.head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
+        order.append(json.loads(heard.body)["model"])
+        # Whichever engine is asked first has no room.
+        writer.write(busy if len(order) == 1 else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with engine(first_busy) as one_gpu, engine(first_busy) as other_gpu:
+        entries = (
+            {"url": f"http://{one_gpu.address}", "engine_names": {MODEL: "org/llama"}},
+            {"url": f"http://{other_gpu.address}"},
+        )
+        async with agent(tmp_path / "agent", []) as one:
+            write(tmp_path, *entries)
+            await one.endpoints.sources.reload_file()
+            for endpoint in one.endpoints.every():
+                endpoint.probed(ProbeOutcome.GOOD)
+            seen = set()
+            for _ in range(12):
+                order.clear()
+                assert (await ask(one)).status == 200
+                seen.add(tuple(order))
+            assert seen == {("org/llama", MODEL), (MODEL, "org/llama")}
+
+
+async def test_a_name_that_cannot_be_replaced_is_never_sent(tmp_path: Path) -> None:
+    escaped = json.dumps({"model": MODEL, "messages": []}).replace("model", "mod\\u0065l").encode()
+    async with KeyedEngine("org/llama", secret="") as alias, KeyedEngine(MODEL, secret="") as plain:
+        entries = {"url": alias.url, "engine_names": {MODEL: "org/llama"}}, {"url": plain.url}
+        async with serving(tmp_path, *entries) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+            for _ in range(8):
+                assert (await ask(one, body=escaped)).status == 200
+            assert len(plain.requests_to(CHAT)) == 8
+            write(tmp_path, entries[0])
+            await one.endpoints.sources.reload_file()
+            reply = await ask(one, body=escaped)
+            assert reply.status == 503
+            assert alias.requests_to(CHAT) == []
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certificates")
+    for authority in ("ours", "stranger"):
+        make_authority(directory, authority)
+    for name in ("engine", "agent", "next"):
+        make_certificate(directory, "ours", name)
+    make_certificate(directory, "stranger", "intruder")
+    return directory
+
+
+async def answers_200(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Path) -> None:
+    shown: list[str] = []
+
+    async def notes_certificate(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
+        shown.append(dict(field[0] for field in writer.get_extra_info("peercert")["subject"])["commonName"])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    def offer(name: str) -> None:
+        for suffix in ("pem", "key"):
+            put(tmp_path / f"live.{suffix}", (made / f"{name}.{suffix}").read_text())
+
+    tls = ServerTls(made / "engine.pem", made / "engine.key", made / "ours.pem")()
+    offer("agent")
+    async with AsyncExitStack() as stack:
+        gpu = await stack.enter_async_context(engine(notes_certificate, tls))
+        own = {"client_certificate_file": str(tmp_path / "live.pem"), "client_key_file": str(tmp_path / "live.key")}
+        entry = {"url": f"https://{gpu.address}", "engine": "http", "ca_file": str(made / "ours.pem"), **own}
+        one = await stack.enter_async_context(serving(tmp_path, entry))
+        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+        assert (await ask(one)).status == 200
+        assert set(shown) == {"agent"}
+        offer("next")
+        await until(lambda: shown[-1] == "next")
+        assert (await ask(one)).status == 200
+        offer("intruder")
+        await until(lambda: one.endpoints.pool(MODEL).ready == 0)
+        offer("agent")
+        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives_nothing(
+    tmp_path: Path, made: Path
+) -> None:
+    secret = put(tmp_path / "key", SECRET)
+    ours = ServerTls(made / "engine.pem", made / "engine.key")()
+    theirs = ServerTls(made / "intruder.pem", made / "intruder.key")()
+    async with (
+        engine(answers_200, ours) as good,
+        engine(answers_200, theirs) as bad,
+        engine(answers_200, ours) as other,
+    ):
+        common = {"engine": "http", "ca_file": str(made / "ours.pem"), "credential_file": str(secret)}
+        entries = (
+            {"url": f"https://{good.address}", **common},
+            {"url": f"https://{bad.address}", **common},
+            {"url": f"https://{other.address}", **common, "server_name": "not-in-it.test"},
+        )
+        async with serving(tmp_path, *entries) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            assert named(one, "gpu-0").view.ready
+            for _ in range(4):
+                assert (await ask(one)).status == 200
+            assert (bad.heard, other.heard) == ([], [])
