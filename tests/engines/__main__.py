@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lab.servers.errors import ServerError
-from tests.engines import vllm_cases
+from tests.engines import service_cases, vllm_cases
 from tests.engines.client_runs import SCRIPTS, client_results
-from tests.engines.environments import CLIENTS, VLLM, CannotInstall, Environment, install
+from tests.engines.environments import INFINITY, LITSERVE, MLSERVER, VLLM, CannotInstall, Environment, install
 from tests.engines.region import Region, running_region, within
 from tests.engines.report import Report
 from tests.engines.suite import CASES, Case, Failed, NotOffered, Result
@@ -38,9 +38,13 @@ class Engine(NamedTuple):
     start: Callable[[Region], Awaitable[None]]
 
 
-ENGINES = {vllm_cases.SUBJECT: Engine(VLLM, vllm_cases.start)}
-NEEDED_BY_CLIENTS = (vllm_cases.SUBJECT,)
-"""Engines that are started for the clients, whether or not their own cases are selected."""
+ENGINES = {
+    service_cases.MLSERVER: Engine(MLSERVER, service_cases.start_mlserver),
+    service_cases.LITSERVE: Engine(LITSERVE, service_cases.start_litserve),
+    service_cases.INFINITY: Engine(INFINITY, service_cases.start_infinity),
+    vllm_cases.SUBJECT: Engine(VLLM, vllm_cases.start),
+}
+"""In the order in which they are started and their cases run."""
 
 Selection = dict[str, list[str]]
 """Parts of the names of the selected cases, by engine and client; an empty list selects all of its cases."""
@@ -95,10 +99,11 @@ async def run_engine(name: str, parts: list[str], region: Region, report: Report
 
 async def run_client(name: str, parts: list[str], region: Region, environments: Path, report: Report) -> None:
     """Run the selected cases of a client."""
+    distribution, _, environment = SCRIPTS[name]
     try:
-        installed = await asyncio.to_thread(install, CLIENTS, environments)
-        region.installed[CLIENTS.name] = installed
-        report.begin(name, {SCRIPTS[name]: installed.versions[SCRIPTS[name]]})
+        installed = await asyncio.to_thread(install, environment, environments)
+        region.installed[environment.name] = installed
+        report.begin(name, {distribution: installed.versions[distribution]})
         async for case, result in client_results(region, name, parts):
             report.add(name, case, result)
     except CannotInstall as problem:
@@ -112,8 +117,9 @@ async def run(selection: Selection, environments: Path, report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-engines-") as directory:
         async with running_region(Path(directory)) as region:
             clients = [name for name in SCRIPTS if name in selection]
+            needed = {engine for name in clients for engine in SCRIPTS[name].engines}
             for name in ENGINES:
-                if name in selection or (clients and name in NEEDED_BY_CLIENTS):
+                if name in selection or name in needed:
                     await put_behind_agent(name, region, environments, report)
             for name in clients:
                 await run_client(name, selection[name], region, environments, report)

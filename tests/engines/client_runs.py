@@ -7,12 +7,30 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
+from tests.engines.environments import CLIENTS, MLSERVER, Environment
 from tests.engines.region import MODEL, RATE_LIMITED, RETRY_AFTER_S, Region, key_of
+from tests.engines.service_cases import EMBEDDER, SUM
 from tests.engines.suite import Failed, Result
 
-SCRIPTS = {"openai": "openai", "anthropic": "anthropic", "litellm": "litellm", "langchain": "langchain-openai"}
-"""The distribution of each client; `clients/<client>_cases.py` is its script."""
+
+class Client(NamedTuple):
+    """A client; `clients/<name>_cases.py` is its script."""
+
+    distribution: str
+    engines: tuple[str, ...]
+    """Engines that its cases need."""
+    environment: Environment = CLIENTS
+
+
+SCRIPTS = {
+    "openai": Client("openai", ("vllm", "infinity")),
+    "anthropic": Client("anthropic", ("vllm",)),
+    "litellm": Client("litellm", ("vllm", "infinity")),
+    "langchain": Client("langchain-openai", ("vllm", "infinity")),
+    "tritonclient": Client("tritonclient", ("mlserver",), MLSERVER),
+}
 TIMEOUT_S = 300.0
 
 
@@ -33,7 +51,7 @@ async def client_results(region: Region, client: str, names: list[str]) -> Async
         "limited_tenant": tenant,
         "retry_after_s": RETRY_AFTER_S,
         "access_log": str(region.access_log),
-        "models": {"chat": MODEL, "embeddings": "embedder"},
+        "models": {"chat": MODEL, "embeddings": EMBEDDER, "tensors": SUM},
     }
     file = region.directory / f"{client}.json"
     file.write_text(json.dumps(asked))
@@ -42,7 +60,7 @@ async def client_results(region: Region, client: str, names: list[str]) -> Async
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
     with (region.directory / f"{client}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            str(region.installed["clients"].python), str(script), str(file), *names,
+            str(region.installed[SCRIPTS[client].environment.name].python), str(script), str(file), *names,
             stdout=asyncio.subprocess.PIPE, stderr=log, env=environment,
         )  # fmt: skip
         try:
@@ -60,4 +78,5 @@ async def client_results(region: Region, client: str, names: list[str]) -> Async
                 process.kill()
                 await process.wait()
     if code:
-        raise Failed(f"the script ended with code {code}; its log is {log.name}")
+        errors = await asyncio.to_thread(Path(log.name).read_text)
+        raise Failed(f"the script ended with code {code}: {errors.strip().rpartition(chr(10))[2]}")

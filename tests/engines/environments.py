@@ -68,7 +68,9 @@ def install(environment: Environment, directory: Path) -> Installed:
             _run([*pip, "uninstall", "--yes", *environment.unwanted])
         environment.complete(_site_packages(root))
         stamp.write_text(wanted)
-    versions = {found.name.lower(): found.version for found in distributions(path=[str(_site_packages(root))])}
+    versions = {
+        found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(_site_packages(root))])
+    }
     return Installed(python, {name: versions[name] for name in environment.reported if name in versions})
 
 

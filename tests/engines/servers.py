@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +37,7 @@ class Server(ServerProcess):
         self, name: str, argv: list[str], port: int, health: str, directory: Path, more: Mapping[str, str] | None = None
     ) -> None:
         self.port = port
+        self.metrics_port = port
         self.url = f"http://{LOOPBACK}:{port}"
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PENSTOCK_", "PYTHON"))}
         super().__init__(
@@ -71,3 +74,47 @@ def vllm_server(installed: Installed, directory: Path, name: str, model: str, ad
         *("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{adapter}={lora}"),
     ]
     return Server(name, argv, port, "/health", directory, _VLLM)
+
+
+def mlserver(installed: Installed, directory: Path, model: str) -> Server:
+    """An MLServer with the model of `services/sum_model.py`; not started yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, grpc_port, metrics_port = free_ports(3)
+    settings = {
+        "host": LOOPBACK,
+        "http_port": port,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics_port,
+        "parallel_workers": 0,
+    }
+    (directory / "settings.json").write_text(json.dumps(settings))
+    (directory / "model-settings.json").write_text(json.dumps({"name": model, "implementation": "sum_model.SumModel"}))
+    shutil.copy(_HERE / "services" / "sum_model.py", directory)
+    server = Server(
+        "mlserver", [str(installed.bin / "mlserver"), "start", str(directory)], port, "/v2/health/ready", directory
+    )
+    server.metrics_port = metrics_port
+    return server
+
+
+def litserve(installed: Installed, directory: Path) -> Server:
+    """A LitServe with `services/echo_service.py`; not started yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (port,) = free_ports(1)
+    argv = [str(installed.python), str(_HERE / "services" / "echo_service.py"), str(port)]
+    return Server("litserve", argv, port, "/health", directory)
+
+
+def infinity(installed: Installed, directory: Path, model: str) -> Server:
+    """An Infinity with a tiny encoder, which serves OpenAI's paths; not started yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    encoder = write_model(installed, "encoder", directory / "encoder")
+    (port,) = free_ports(1)
+    argv = [
+        *(str(installed.bin / "infinity_emb"), "v2", "--model-id", str(encoder), "--served-model-name", model),
+        *("--host", LOOPBACK, "--port", str(port), "--url-prefix", "/v1", "--engine", "torch", "--device", "cpu"),
+        *("--no-bettertransformer", "--no-model-warmup"),
+    ]
+    return Server(
+        "infinity", argv, port, "/health", directory, {"DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    )

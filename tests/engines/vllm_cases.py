@@ -276,6 +276,18 @@ async def cancelled_while_waiting(region: Region) -> None:
 
 
 @case(SUBJECT)
+async def connections_that_the_engine_closes(region: Region) -> None:
+    """Requests are served that reuse a connection just as vLLM closes it, after 5 s without a request."""
+    statuses: list[int] = []
+    for idle_s in (4.97, 4.99, 5.01, 5.03):
+        for pause_s in (0.0, idle_s):
+            await asyncio.sleep(pause_s)
+            answers = await asyncio.gather(*(chat(region, 2) for _ in range(len(NAMES) * SLOTS)))
+            statuses += [answer.status_code for answer in answers]
+    expect(set(statuses) == {200}, f"the statuses were {statuses}")
+
+
+@case(SUBJECT)
 async def lora_adapter(region: Region) -> None:
     """The LoRA adapter is a model of its own name, and answers otherwise than its base model."""
     base, adapted = await chat(region, 20), await chat(region, 20, model=ADAPTER)
