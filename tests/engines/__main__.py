@@ -122,6 +122,10 @@ async def run(selection: Selection, environments: Path, report: Report) -> None:
                 if name in selection or name in needed:
                     await put_behind_agent(name, region, environments, report)
             for name in clients:
+                engine = SCRIPTS[name].engines[0]
+                if ENGINES[engine].environment.name not in region.installed:
+                    report.not_run(name, f"it needs {engine}, which cannot be run")
+                    continue
                 await run_client(name, selection[name], region, environments, report)
             for name, engine in ENGINES.items():
                 if name in selection and engine.environment.name in region.installed:

@@ -20,7 +20,7 @@ class Client(NamedTuple):
 
     distribution: str
     engines: tuple[str, ...]
-    """Engines that its cases need."""
+    """Engines that its cases use; without the first, none can be run."""
     environment: Environment = CLIENTS
 
 
