@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -185,19 +186,20 @@ class TrafficService(_RoutedService):
         return not is_json(request) and named_model(request) is not None
 
     def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
-        timeout_s = self._proxy.limits.request_timeout_s
+        client_timeout_s = inf
         if not request.plain:
             timeout_ms = request.header(TIMEOUT_HEADER)
             if timeout_ms is not None:
                 if not timeout_ms.isdigit() or len(timeout_ms) > 9 or int(timeout_ms) == 0:
                     return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
-                timeout_s = min(timeout_s, int(timeout_ms) / 1000)
+                client_timeout_s = int(timeout_ms) / 1000
             if request.header(b"via") is not None and self._loops(request):
                 return Refusal(
                     Reason.LOOP_DETECTED, "an endpoint's URL leads back to this agent; correct it in the endpoints file"
                 )
         now = self._proxy.clock()
-        return self._admission.context_from_client(request, connection.peer_ip, now, timeout_s)
+        agent_timeout_s = self._proxy.limits.request_timeout_s
+        return self._admission.context_from_client(request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
 
     def _models(self, request: Request, connection: RequestSequence) -> None:
         tenant = self._admission.tenant_of(request)

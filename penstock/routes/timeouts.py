@@ -11,9 +11,10 @@ NO_TIMEOUTS = Timeouts()
 
 
 class TimeLimits(NamedTuple):
-    """The time limits (s) of one request, all of them set; see `Timeouts`."""
+    """The time limits (s) of one request; see `Timeouts`."""
 
-    connect_s: float
+    connect_s: float | None
+    """None for the default, which depends on whether the connection uses TLS."""
     first_byte_s: float
     stream_first_byte_s: float
     idle_s: float
@@ -35,15 +36,20 @@ def time_limits(model: Timeouts, route: Timeouts, agent: TimeLimits) -> TimeLimi
     if model == NO_TIMEOUTS and route == NO_TIMEOUTS:
         return agent
     return TimeLimits(
-        _first(model.connect_s, route.connect_s, agent.connect_s),
-        _first(model.first_byte_s, route.first_byte_s, agent.first_byte_s),
-        _first(model.stream_first_byte_s, route.stream_first_byte_s, agent.stream_first_byte_s),
-        _first(model.idle_s, route.idle_s, agent.idle_s),
-        _first(model.total_s, route.total_s, agent.total_s),
+        model.connect_s if model.connect_s is not None else route.connect_s,
+        _first_set(model.first_byte_s, route.first_byte_s, agent.first_byte_s),
+        _first_set(model.stream_first_byte_s, route.stream_first_byte_s, agent.stream_first_byte_s),
+        _first_set(model.idle_s, route.idle_s, agent.idle_s),
+        total_limit_s(model, route, agent.total_s),
     )
 
 
-def _first(model_s: float | None, route_s: float | None, agent_s: float) -> float:
+def total_limit_s(model: Timeouts, route: Timeouts, agent_s: float) -> float:
+    """The limit (s) from the receipt of a request to the end of its response, resolved as in `time_limits`."""
+    return _first_set(model.total_s, route.total_s, agent_s)
+
+
+def _first_set(model_s: float | None, route_s: float | None, agent_s: float) -> float:
     if model_s is not None:
         return model_s
     return route_s if route_s is not None else agent_s

@@ -57,13 +57,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # engine timeouts
 
     request_timeout_s: float = 600.0
-    """Time from a request to the end of its response, in seconds; 600. Clients can lower it with
-    x-request-timeout-ms."""
+    """Time from a request to the end of its response, in seconds; 600. A route or a model can replace it, and clients
+    can lower it with x-request-timeout-ms."""
     first_byte_timeout_s: float = 300.0
-    """Time until an engine's response begins, in seconds; 300."""
+    """Time until an engine's response begins, in seconds; 300. A route or a model can replace it."""
     stall_timeout_s: float = 60.0
     """Time without data after which a response is aborted, in seconds; 60. Detected up to a twentieth later. Also
-    applies to an upload of which the engine reads nothing."""
+    applies to an upload of which the engine reads nothing. A route or a model can replace it."""
     tunnel_idle_timeout_s: float = 300.0
     """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""
 

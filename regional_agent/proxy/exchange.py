@@ -289,9 +289,9 @@ class Exchange:
 
     def _may_resend(self, stall: Stall, now: float) -> bool:
         """Whether the request may leave its suspect target. Otherwise it stays, since the target may recover."""
-        request, context = self._request, self._context
+        request, context, route = self._request, self._context, self._request.route
         return (
-            stall.may_resend(repeatable=not request.upgrade)
+            stall.may_resend(repeatable=route is not None and route.repeatable and not request.upgrade)
             and not request.body_dropped
             and context.broken + 1 < MAX_BROKEN
             and context.attempts < MAX_ATTEMPTS
@@ -300,7 +300,8 @@ class Exchange:
 
     def _check_streaming(self, now: float) -> float:
         """End a response that stopped arriving, unless the client does not read or its upload is incomplete."""
-        response, target, stall_timeout_s = self._response, self._target, self._services.limits.stall_timeout_s
+        response, target = self._response, self._target
+        stall_timeout_s = target.time_limits.idle_s
         response.count_relayed()
         waits_for_client = self._client_stalled or not (self._request.whole or target.write_stalled)
         if response.has_news or waits_for_client:

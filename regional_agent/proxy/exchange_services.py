@@ -7,6 +7,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.admission.retry_budget import RetryBudget
+from penstock.routes.timeouts import TimeLimits
 from penstock.routing.reasons import Refusal
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -45,6 +46,7 @@ class ExchangeServices:
         "retry_budget",
         "rng",
         "router",
+        "time_limits",
         "via",
     )
 
@@ -72,6 +74,14 @@ class ExchangeServices:
         self.peer_pool = peer_pool
         self.recorder = recorder
         self.limits = limits
+        self.time_limits = TimeLimits(
+            None,
+            limits.first_byte_timeout_s,
+            limits.first_byte_timeout_s,
+            limits.stall_timeout_s,
+            limits.request_timeout_s,
+        )
+        """The limits of requests whose route and model set none."""
         self.via = via
         self.rng = rng
         self.clock = clock

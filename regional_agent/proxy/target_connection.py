@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.exchange_services import ExchangeServices
@@ -43,6 +44,7 @@ class TargetConnection:
         "_reconnected",
         "_request",
         "_services",
+        "_time_limits",
         "sent_at",
         "upstream",
         "waits_since",
@@ -59,6 +61,8 @@ class TargetConnection:
         self._connecting: asyncio.Task[None] | None = None
         self._reconnected = False
         """The request was sent again to the same target because its connection was stale."""
+        self._time_limits: TimeLimits | None = None
+        """Cached result of `time_limits`."""
         self.upstream: UpstreamConnection | None = None
         self.sent_at = 0.0
         """When the request had been sent completely, or its head, while the body is incomplete."""
@@ -76,7 +80,7 @@ class TargetConnection:
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
         try:
-            connection = await self._pool(attempt).connect(attempt.address)
+            connection = await self._pool(attempt).connect(attempt.address, self.time_limits.connect_s)
         except ConnectFailed as error:
             self._connecting = None
             sink.on_broken(error)
@@ -91,7 +95,7 @@ class TargetConnection:
         """Send the request over the connection; `sink` receives the response. `now` in s."""
         request, connection = attempt.request_for_target(self._request), self.upstream
         assert connection is not None
-        self.sent_at = now
+        self.sent_at, self._time_limits = now, None
         data = build_upstream_request(request, self._context, attempt, self._client, self._services.via, now)
         if request.upgrade:
             connection.send_upgrade(sink, data)
@@ -124,13 +128,27 @@ class TargetConnection:
 
     def overdue(self, now: float) -> str:
         """Why a target is given up that does not begin to respond, or stops reading the body; empty if it is not."""
-        limits = self._services.limits
+        limits = self.time_limits
         if self._request.whole:
-            if now - self.sent_at > limits.first_byte_timeout_s:
-                return f"did not begin to respond within {limits.first_byte_timeout_s:g} s"
-        elif self.write_stalled and now - self.waits_since > limits.stall_timeout_s:
-            return f"read nothing more of the body for {limits.stall_timeout_s:g} s"
+            limit_s = limits.first_byte_limit_s(streaming=self._context.estimate.streaming)
+            if now - self.sent_at > limit_s:
+                return f"did not begin to respond within {limit_s:g} s"
+        elif self.write_stalled and now - self.waits_since > limits.idle_s:
+            return f"read nothing more of the body for {limits.idle_s:g} s"
         return ""
+
+    @property
+    def time_limits(self) -> TimeLimits:
+        """The limits of the request, by its model, its route and the agent."""
+        if self._time_limits is None:
+            context, route = self._context, self._request.route
+            model = context.policy.models.get(context.model)
+            self._time_limits = time_limits(
+                model.timeouts if model is not None else NO_TIMEOUTS,
+                route.timeouts if route is not None else NO_TIMEOUTS,
+                self._services.time_limits,
+            )
+        return self._time_limits
 
     @property
     def write_stalled(self) -> bool:

@@ -16,6 +16,7 @@ from penstock.admission.queueing import MAX_WAIT_S, MIN_RETRY_S
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
+from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.decision import mask_at_origin
 from penstock.routing.placement import WorkEstimate
@@ -120,13 +121,14 @@ class Admission:
         self._used = ReplayGuard()
 
     def context_from_client(
-        self, request: Request, peer_ip: str, now: float, timeout_s: float
+        self, request: Request, peer_ip: str, now: float, client_timeout_s: float, agent_timeout_s: float
     ) -> RequestContext | Refusal:
         """Return the context of a request that a client sent to this agent, or the refusal.
 
         Args:
             peer_ip: the address of the TCP peer.
-            timeout_s: the client's timeout (s).
+            client_timeout_s: the timeout (s) that the client set; inf for none.
+            agent_timeout_s: the total timeout (s) of requests whose route and model set none.
         """
         policy = self._config.policy
         if policy is None:
@@ -181,7 +183,11 @@ class Admission:
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
         continued = None if given_trace is None else trace_context.continue_trace(given_trace)
         traceparent = continued or trace_context.start_trace(trace_id)
-        estimate = work_estimate_of(request, fields, facts.tenant, policy.models[fields.model].cost, self._expectations)
+        model, route = policy.models[fields.model], request.route
+        estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
+        timeout_s = total_limit_s(model.timeouts, NO_TIMEOUTS if route is None else route.timeouts, agent_timeout_s)
+        if client_timeout_s < timeout_s:
+            timeout_s = client_timeout_s
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.priority = tenant.priority
         context.counted = counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 from ipaddress import ip_network
+from math import inf
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -60,7 +61,7 @@ def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
-    context = admission.context_from_client(request, peer_ip, 0.0, 600.0)
+    context = admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
     assert isinstance(context, RequestContext)
     return context.facts.location
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -175,7 +176,7 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            context = router.admission.context_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
+            context = router.admission.context_from_client(request, "127.0.0.1", now, inf, Limits().request_timeout_s)
             admitted = clock()
             if not isinstance(context, RequestContext):
                 raise RuntimeError(f"refused: {context}")

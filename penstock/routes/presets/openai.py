@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind, UsageFields
+from penstock.routes.route import (
+    BodyKind,
+    CostFields,
+    ModelLocation,
+    ModelSource,
+    Route,
+    StreamKind,
+    Timeouts,
+    UsageFields,
+)
 
 _SESSION: Final = ("/prompt_cache_key", "/user")
 _MAX_TOKENS: Final = ("/max_completion_tokens", "/max_tokens")
@@ -48,6 +57,7 @@ OPENAI_ROUTES: Final = (
         "openai-embeddings",
         "/v1/embeddings",
         model=_IN_BODY,
+        timeouts=Timeouts(first_byte_s=60.0),
         cost=CostFields(generates=False, prompt=("/input",)),
         session=_SESSION,
     ),

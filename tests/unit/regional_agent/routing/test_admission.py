@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import islice
+from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,7 +63,7 @@ class Here:
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", one) for one in chain]
         request.headers += [(b"x-country", one) for one in told]
-        return self.admission.context_from_client(request, peer_ip, 0.0, 600.0)
+        return self.admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
 
     def whose(
         self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()
