@@ -26,7 +26,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
-from regional_agent.routing.model_name import is_json, named_model
+from regional_agent.routing.model_name import can_start_early
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
 
@@ -117,7 +117,7 @@ class _RoutedService(_Service):
             return None
         found = table.find(request.upgrade or request.method, request.path)
         if isinstance(found, RouteMatch):
-            request.route, request.path_parameters = found.route, found.parameters
+            request.route, request.reader, request.path_parameters = found.route, found.reader, found.parameters
             return None
         request.route = None
         return _missed(request, found)
@@ -183,7 +183,7 @@ class TrafficService(_RoutedService):
 
     def can_start_early(self, request: Request) -> bool:
         """A body that is not JSON is streamed to the engine once the model is known."""
-        return not is_json(request) and named_model(request) is not None
+        return can_start_early(request)
 
     def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
         client_timeout_s = inf

@@ -6,7 +6,6 @@ from math import isfinite
 
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
-from penstock.routes.path_template import TemplateError
 
 SHARE_SUM_SLACK = 0.01
 """Maximum difference between 1 and the sum of a class's shares; agents draw in proportion to the shares."""
@@ -21,8 +20,8 @@ def refuse_policy(policy: Policy, named: str, region: str) -> str | None:
         return f"policy {named[:12]} has no region {region}"
     try:
         _ = policy.route_table
-    except TemplateError as error:
-        return f"policy {named[:12]}: the path of a route {error}"
+    except ValueError as error:
+        return f"policy {named[:12]}: a route cannot be used: {error}"
     return None
 
 

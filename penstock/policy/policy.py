@@ -352,7 +352,7 @@ class Policy(PolicyStruct, frozen=True, dict=True):
 
     @cached_property
     def route_table(self) -> RouteTable:
-        """Finds the route of a request. Raises TemplateError if the path of a route is malformed."""
+        """Finds the route of a request. Raises ValueError if a route has a malformed path or JSON pointer."""
         return RouteTable(self.routes)
 
     @cached_property

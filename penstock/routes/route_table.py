@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.routes.path_template import NO_PARAMETERS, PathTemplate
 from penstock.routes.route import ModelSource, Route, StreamKind
+from penstock.routes.route_reader import RouteReader, has_openai_fields
 
 WEBSOCKET: Final = b"websocket"
 """The method under which an upgrade to a WebSocket is looked up."""
@@ -32,11 +33,13 @@ class Miss(Enum):
 class RouteMatch:
     """The route of a request, and the values of its path parameters."""
 
-    __slots__ = ("parameters", "route")
+    __slots__ = ("parameters", "reader", "route")
 
-    def __init__(self, route: Route, parameters: Mapping[str, str]) -> None:
+    def __init__(self, route: Route, parameters: Mapping[str, str], reader: RouteReader | None) -> None:
         self.route = route
         self.parameters = parameters
+        self.reader = reader
+        """Reads requests of the route; None where they have the fields of OpenAI's."""
 
 
 class RouteMiss:
@@ -65,6 +68,7 @@ class RouteTable:
 
         Raises:
             TemplateError: a path template is malformed.
+            ValueError: a JSON pointer is malformed.
         """
         self._by_name: dict[str, Route] = {}
         self._exact: dict[bytes, dict[bytes, RouteMatch]] = {}
@@ -72,13 +76,14 @@ class RouteTable:
         """By the number of segments, in the order of matching."""
         for route in routes:
             template = PathTemplate(route.path)
+            reader = None if has_openai_fields(route) else RouteReader(route)
             self._by_name.setdefault(route.name, route)
             if template.is_exact:
                 by_method = self._exact.setdefault(route.path.encode(), {})
                 for method in methods_of(route):
-                    by_method.setdefault(method, RouteMatch(route, NO_PARAMETERS))
+                    by_method.setdefault(method, RouteMatch(route, NO_PARAMETERS, reader))
             else:
-                self._templates.setdefault(len(template.shape), []).append(_Entry(route, template))
+                self._templates.setdefault(len(template.shape), []).append(_Entry(route, template, reader))
         for entries in self._templates.values():
             entries.sort(key=lambda entry: entry.template.shape)
 
@@ -110,7 +115,7 @@ class RouteTable:
                 if parameters is None:
                     continue
                 for each in entry.methods:
-                    others.setdefault(each, RouteMatch(entry.route, parameters))
+                    others.setdefault(each, RouteMatch(entry.route, parameters, entry.reader))
                 if method in entry.methods:
                     break
         match = others.get(method)
@@ -128,11 +133,12 @@ class RouteTable:
 class _Entry:
     """A route whose path has parameters."""
 
-    __slots__ = ("methods", "route", "template", "with_slash")
+    __slots__ = ("methods", "reader", "route", "template", "with_slash")
 
-    def __init__(self, route: Route, template: PathTemplate) -> None:
+    def __init__(self, route: Route, template: PathTemplate, reader: RouteReader | None) -> None:
         self.route = route
         self.template = template
+        self.reader = reader
         self.methods = frozenset(methods_of(route))
         self.with_slash = frozenset(place.name for place in route.model if place.source is ModelSource.PATH)
 

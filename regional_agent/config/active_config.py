@@ -24,7 +24,6 @@ from adapters.store.stored_policies import read_policy
 from penstock.planning.acceptance import refuse_plan, refuse_policy
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
-from penstock.routes.path_template import TemplateError
 from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
@@ -97,8 +96,8 @@ class ActiveConfig:
         if stored is not None and stored.plan.region == self._region:
             try:
                 _ = stored.policy.route_table
-            except TemplateError as error:
-                log.error("the stored policy is not used", reason=f"the path of a route {error}")
+            except ValueError as error:
+                log.error("the stored policy is not used", reason=f"a route cannot be used: {error}")
             else:
                 self._put_in_force(stored)
         self._informer.start()

@@ -10,6 +10,7 @@ from regional_agent.http.header_rules import SPECIAL_HEADERS, Header, HeaderFilt
 
 if TYPE_CHECKING:
     from penstock.routes.route import Route
+    from penstock.routes.route_reader import RouteReader
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
@@ -61,6 +62,7 @@ class Request:
         "path_parameters",
         "plain",
         "queued",
+        "reader",
         "received_bytes",
         "repeats",
         "route",
@@ -111,6 +113,8 @@ class Request:
             self.upstream_lines = like.upstream_lines
         self.route: Route | None = None
         """The route under the policy in force; None before it is looked up."""
+        self.reader: RouteReader | None = None
+        """Reads requests of the route; None where they have the fields of OpenAI's."""
         self.path_parameters: Mapping[str, str] = _NO_PARAMETERS
         """Values of the parameters in the path template of the route."""
         self.body: bytes | bytearray = b""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from regional_agent.routing.multipart_form import FormScanner
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.messages import Request
+from regional_agent.routing.multipart_form import FormScanner, form_boundary
 
 MODEL_STRING: Final = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"',
@@ -48,7 +50,7 @@ class FormCheck:
     def _problem(self) -> str:
         model = self.scanner.model
         if self.expected is not None and model is not None and model != self.expected:
-            return "the form and x-model, or the query, name different models"
+            return "the form names another model than the rest of the request"
         return self.scanner.problem
 
 
@@ -69,3 +71,20 @@ class JsonCheck:
     def finish(self) -> str:
         """The end of the body is not checked: incomplete JSON has no meaning to any parser."""
         return ""
+
+
+def scan_form(request: Request, field: str = "model") -> FormCheck | Refusal:
+    """The form in the part of the body that has arrived, whose `field` names the model."""
+    form = request.body_check
+    if form is None:
+        boundary = form_boundary(request.header(b"content-type") or b"")
+        if boundary is None:
+            return Refusal(
+                Reason.BAD_REQUEST, "Content-Type is not of the form `multipart/form-data; boundary=<boundary>`"
+            )
+        form = request.body_check = FormCheck(FormScanner(boundary, field.encode()))
+    assert isinstance(form, FormCheck)
+    problem = form.scan(request.body)
+    if not problem and request.whole:
+        problem = form.finish()
+    return Refusal(Reason.BAD_REQUEST, problem) if problem else form

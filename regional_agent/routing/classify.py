@@ -39,6 +39,13 @@ class RequestFields(msgspec.Struct):
     user: Raw = ABSENT
 
 
+class RouteFields(RequestFields):
+    """The fields of another body, read at the JSON pointers of its route."""
+
+    values: dict[str, Any] = {}
+    """The undecoded value at each pointer that the body contains."""
+
+
 class _Name(str):
     """The type of a model name in a body: a custom type, for which msgspec calls `_on_name`."""
 

@@ -11,10 +11,12 @@ from urllib.parse import quote, unquote_plus
 
 import msgspec
 
+from penstock.routes.route_reader import RouteReader
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import MODEL_STRING, FormCheck
 from regional_agent.routing.model_name import MODEL_HEADER, is_json, model_span
+from regional_agent.routing.route_fields import can_replace_route_model, names_no_model, replace_route_model
 
 Span = tuple[int, int]
 
@@ -83,10 +85,16 @@ NO_REWRITE: Final = RequestRewrite("", (), {})
 
 def can_rename(request: Request) -> bool:
     """Whether the name of the model can be replaced: an endpoint with another name for it cannot be used if not."""
+    reader = request.reader
+    if reader is not None:
+        return names_no_model(reader) or can_replace_route_model(request, reader)
     return _span(request) is not None
 
 
 def _rename(changed: Request, request: Request, name: str) -> None:
+    if request.reader is not None:
+        _rename_in_route(changed, request, request.reader, name)
+        return
     span = _span(request)
     if span is None:
         raise ValueError("the name of the model cannot be replaced")
@@ -100,6 +108,12 @@ def _rename(changed: Request, request: Request, name: str) -> None:
     if request.header(MODEL_HEADER) is not None:
         named = [(key, name.encode() if key == MODEL_HEADER else value) for key, value in request.headers]
         _set_headers(changed, named)
+
+
+def _rename_in_route(changed: Request, request: Request, reader: RouteReader, name: str) -> None:
+    changed.path_parameters = request.path_parameters
+    if not names_no_model(reader) and replace_route_model(changed, reader, name) is None:
+        raise ValueError("the name of the model cannot be replaced")
 
 
 def _span(request: Request) -> Span | None:

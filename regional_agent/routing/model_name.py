@@ -1,5 +1,8 @@
 """The model name in a request: reads it, also where the body is no complete JSON, and replaces it.
 
+Requests of routes with other places than OpenAI's are read by `regional_agent.routing.route_fields`; the rest of this
+page is about OpenAI's.
+
 A body is no complete JSON for an upload, a body that is still arriving, and a tunnel. The value that the engine itself
 reads has precedence: the `model` field of a multipart form, or the top-level `model` of a JSON body. Without one, the
 `x-model` header and the query parameter `model` name the model, and must agree. What parsers could read differently is
@@ -17,9 +20,14 @@ import msgspec
 from penstock.routes.route import BodyKind
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import MODEL_STRING, FormCheck, JsonCheck
+from regional_agent.routing.body_checks import MODEL_STRING, JsonCheck, scan_form
 from regional_agent.routing.classify import MAX_MODEL, RequestFields, classify
-from regional_agent.routing.multipart_form import FormScanner, form_boundary
+from regional_agent.routing.route_fields import (
+    can_replace_route_model,
+    can_start_route_early,
+    replace_route_model,
+    route_fields,
+)
 
 MODEL_HEADER: Final = b"x-model"
 
@@ -57,6 +65,8 @@ def is_json(request: Request) -> bool:
 
 def request_fields(request: Request) -> RequestFields | Refusal:
     """The routing fields of a request, from the part that has arrived, or its refusal."""
+    if request.reader is not None:
+        return route_fields(request, request.reader)
     if not request.plain and any(coding.lower() != b"identity" for coding in request.every(b"content-encoding")):
         return Refusal(Reason.BAD_REQUEST, "the body is compressed; send it without Content-Encoding")
     if request.whole and not request.upgrade and not is_upload(request):
@@ -77,6 +87,14 @@ def request_fields(request: Request) -> RequestFields | Refusal:
     return RequestFields(model, stream=bool(request.upgrade))
 
 
+def can_start_early(request: Request) -> bool:
+    """Whether a request with a large body can be handled before its body is complete: its model is known, and the body
+    is not JSON, from which its cost is estimated."""
+    if request.reader is not None:
+        return can_start_route_early(request, request.reader)
+    return not is_json(request) and named_model(request) is not None
+
+
 def named_model(request: Request) -> str | Refusal | None:
     """The model name, or a refusal; None where there is no name, or it has not arrived yet."""
     found: str | None
@@ -86,7 +104,7 @@ def named_model(request: Request) -> str | Refusal | None:
             request.body_check = JsonCheck()
         found = _in_json(body)
     elif (request.header(b"content-type") or b"").lower().startswith(b"multipart/"):
-        form = _scanned_form(request)
+        form = scan_form(request)
         if isinstance(form, Refusal):
             return form
         found = form.scanner.model
@@ -112,23 +130,6 @@ def _ambiguous_type(request: Request) -> str:
     return ""
 
 
-def _scanned_form(request: Request) -> FormCheck | Refusal:
-    """The form in the part of the body that has arrived."""
-    form = request.body_check
-    if form is None:
-        boundary = form_boundary(request.header(b"content-type") or b"")
-        if boundary is None:
-            return Refusal(
-                Reason.BAD_REQUEST, "Content-Type is not of the form `multipart/form-data; boundary=<boundary>`"
-            )
-        form = request.body_check = FormCheck(FormScanner(boundary))
-    assert isinstance(form, FormCheck)
-    problem = form.scan(request.body)
-    if not problem and request.whole:
-        problem = form.finish()
-    return Refusal(Reason.BAD_REQUEST, problem) if problem else form
-
-
 def _beside_body(request: Request) -> str | Refusal | None:
     """The model name in the header or the query."""
     names = set(request.every(MODEL_HEADER))
@@ -145,7 +146,9 @@ def _beside_body(request: Request) -> str | Refusal | None:
 
 
 def can_replace_model(request: Request) -> bool:
-    """Whether the model name can be replaced: only in a JSON body that is complete and kept."""
+    """Whether the model name can be replaced: only in a path, or in a JSON body that is complete and kept."""
+    if request.reader is not None:
+        return can_replace_route_model(request, request.reader)
     return request.whole and not request.upgrade and not request.body_dropped and is_json(request)
 
 
@@ -157,6 +160,8 @@ def replace_model(request: Request, model: str) -> RequestFields | None:
     """
     if not can_replace_model(request):
         return None
+    if request.reader is not None:
+        return replace_route_model(request, request.reader, model)
     span = model_span(request.body)
     if span is None:
         return None

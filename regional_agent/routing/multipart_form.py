@@ -59,6 +59,7 @@ class FormScanner:
         "_boundary",
         "_consumed_bytes",
         "_declared_bytes",
+        "_field",
         "_part_bytes",
         "_parts",
         "_rest",
@@ -69,15 +70,16 @@ class FormScanner:
         "problem",
     )
 
-    def __init__(self, boundary: bytes) -> None:
-        """Scan a form with this boundary."""
+    def __init__(self, boundary: bytes, field: bytes = b"model") -> None:
+        """Scan a form with this boundary, whose `field` names the model."""
         self.model: str | None = None
-        """The value of the field `model`, once the field is complete."""
+        """The value of the field that names the model, once the field is complete."""
         self.model_span: tuple[int, int] | None = None
         """Start and end of that value in the body; None where its part declares a length."""
         self.problem = ""
         """Why the form is refused; empty while it is not."""
         self._boundary = b"--" + boundary
+        self._field = field
         self._state = _START
         self._rest = b""
         """Received bytes that have not been interpreted yet."""
@@ -89,7 +91,7 @@ class FormScanner:
         self._declared_bytes: int | None = None
         """Content-Length of the current part."""
         self._value: bytearray | None = None
-        """The interpreted bytes of the field `model`; None in other parts."""
+        """The interpreted bytes of the field that names the model; None in other parts."""
 
     def feed(self, data: bytes | bytearray) -> None:
         """Scan a further part of the form."""
@@ -175,14 +177,14 @@ class FormScanner:
         return self._read_name(disposition[1] or disposition[2], disposition[3] or disposition[4], kind)
 
     def _read_name(self, name: bytes, filename: bytes | None, kind: bytes) -> str:
-        """Recognise the field `model`; returns the problem, or an empty string."""
+        """Recognise the field that names the model; returns the problem, or an empty string."""
         self._value = None
         if name == b"_charset_":
             return "the form declares a charset; encode it as UTF-8"
-        if name.lower() != b"model":
+        if name.lower() != self._field.lower():
             return ""
-        if name != b"model" or filename is not None or not _TEXT_TYPE.fullmatch(kind):
-            return "the field `model` is not plain text in UTF-8"
+        if name != self._field or filename is not None or not _TEXT_TYPE.fullmatch(kind):
+            return f"the field `{self._field.decode()}` is not plain text in UTF-8"
         if self.model is not None:
             return "the form contains no model name, or more than one"
         self._value = bytearray()

@@ -49,7 +49,7 @@ OPENAI_ROUTES: Final = (
         model=_IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
-        cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens", *_MAX_TOKENS)),
+        cost=CostFields(prompt=("/input",), max_tokens=_MAX_TOKENS),
         usage=UsageFields(prompt_tokens="input_tokens", answer_tokens="output_tokens"),
         session=_SESSION,
     ),

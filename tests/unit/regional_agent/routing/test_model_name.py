@@ -18,7 +18,7 @@ UPLOAD = b"/v1/images/edits"
 def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = UPLOAD, whole: bool = False) -> Request:
     made = Request()
     made.path = target.partition(b"?")[0]
-    made.route = OPENAI[made.path]
+    made.route = OPENAI.get(made.path)
     made.body, made.target, made.whole = body, target, whole
     made.headers = list(headers)
     return made

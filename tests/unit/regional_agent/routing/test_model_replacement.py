@@ -54,6 +54,7 @@ def test_what_might_be_read_otherwise_is_left_alone(body: bytes) -> None:
 def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
     upload = request(b'{"model": "a"}', (b"content-type", b"multipart/form-data; boundary=x"))
     upload.path = b"/v1/images/edits"
+    upload.route = next(route for route in OPENAI_ROUTES if route.path == "/v1/images/edits")
     assert replace_model(upload, "b") is None
     coming = request(b'{"model": "a"}')
     coming.whole = False

@@ -1,0 +1,157 @@
+"""Reads what routing needs from the JSON bodies of one route: the model's name, the stream flag, quantities of cost."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.routes.body_fields import BodyFields, Raw, flag_value, text_value
+from penstock.routes.json_pointer import parse_pointer
+from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
+
+_OPENAI_LOCATIONS: Final = frozenset(
+    {
+        ModelLocation(ModelSource.JSON, "/model"),
+        ModelLocation(ModelSource.FORM, "model"),
+        ModelLocation(ModelSource.HEADER, "x-model"),
+        ModelLocation(ModelSource.QUERY, "model"),
+    }
+)
+_OPENAI_SESSION: Final = frozenset({"/prompt_cache_key", "/user"})
+_OPENAI_COST: Final = {
+    "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens"}),
+    "count": frozenset({"/n"}),
+    "size": frozenset({"/size"}),
+    "steps": frozenset({"/steps", "/num_inference_steps"}),
+    "speech": frozenset({"/input"}),
+}
+
+
+class RouteReader:
+    """The places of one route where its requests name the model, and its reader of JSON bodies."""
+
+    __slots__ = ("_fields", "by_source", "fixed", "model_pointers", "requires_json", "route")
+
+    def __init__(self, route: Route) -> None:
+        """Prepare to read the requests of `route`.
+
+        Raises:
+            ValueError: a JSON pointer of the route is malformed.
+        """
+        self.route = route
+        self.by_source = {
+            source: tuple(place.name for place in route.model if place.source is source) for source in ModelSource
+        }
+        self.model_pointers = self.by_source[ModelSource.JSON]
+        self.fixed = self.by_source[ModelSource.FIXED]
+        self.requires_json = self.model_pointers != () and len(self.model_pointers) == len(route.model)
+        """Whether only the body names the model, so that it has to be JSON."""
+        once = [*self.model_pointers, *([route.stream_field] if route.stream_field else ())]
+        self._fields = BodyFields([*pointers_of(route.cost), *route.session], once)
+
+    def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:
+        """The undecoded value at each pointer of the route that the body contains, or the problem of the body."""
+        return self._fields.read(body)
+
+    def is_streaming(self, values: dict[str, Raw]) -> bool:
+        """Whether the response to a request is streamed.
+
+        Args:
+            values: of the body, as read.
+        """
+        route = self.route
+        if route.stream is StreamKind.NONE:
+            return False
+        if not route.stream_field:
+            return True
+        flag = flag_value(values.get(route.stream_field))
+        return route.streams_by_default if flag is None else flag
+
+    def models_in(self, values: dict[str, Raw]) -> set[str] | str:
+        """The names of models in a body, or the problem of one.
+
+        Args:
+            values: of the body, as read.
+        """
+        names = set()
+        for pointer in self.model_pointers:
+            if pointer in values:
+                name = text_value(values[pointer])
+                if name is None:
+                    return f"the model at {pointer} is not a string"
+                names.add(name)
+        return names
+
+    def replace_in_body(self, body: bytes | bytearray, model: str) -> bytes | None:
+        """The body with another model at each pointer that it contains; None where it cannot be replaced."""
+        replaced = bytes(body)
+        for pointer in self.model_pointers:
+            found = _replaced(msgspec.Raw(replaced), parse_pointer(pointer), msgspec.json.encode(model))
+            if found is None:
+                return None
+            replaced = bytes(found)
+        return replaced
+
+    def what_to_send(self) -> str:
+        """Where a request can name its model, for people."""
+        return " or ".join(_PLACE[place.source] % place.name for place in self.route.model)
+
+
+_PLACE: Final = {
+    ModelSource.PATH: "in the path as {%s}",
+    ModelSource.JSON: "in the JSON body at %s",
+    ModelSource.FORM: "in the form field `%s`",
+    ModelSource.HEADER: "in the header `%s`",
+    ModelSource.QUERY: "in the query parameter `%s`",
+    ModelSource.FIXED: "as %s",
+}
+
+
+def has_openai_fields(route: Route) -> bool:
+    """Whether a request of the route names model, stream flag, session and quantities where OpenAI's requests do.
+
+    Such requests are read by the agent's decoder for them, which is faster.
+    """
+    if not _OPENAI_LOCATIONS.issuperset(route.model) or not _OPENAI_SESSION.issuperset(route.session):
+        return False
+    if route.body not in _OPENAI_BODIES and route.stream is not StreamKind.WEBSOCKET:
+        return False
+    if route.stream_field not in ("", "/stream") or route.streams_by_default:
+        return False
+    if not route.stream_field and route.stream not in (StreamKind.NONE, StreamKind.WEBSOCKET):
+        return False
+    return all(
+        frozenset(getattr(route.cost, name)) <= _OPENAI_COST.get(name, frozenset())
+        for name in CostFields.__struct_fields__
+        if name not in ("generates", "prompt")
+    )
+
+
+_OPENAI_BODIES: Final = frozenset({BodyKind.JSON, BodyKind.UPLOAD})
+
+
+def pointers_of(cost: CostFields) -> list[str]:
+    """The JSON pointers to the quantities of a cost, except to the prompt, whose size is that of the body."""
+    return [
+        pointer
+        for name in CostFields.__struct_fields__
+        if name not in ("generates", "prompt")
+        for pointer in getattr(cost, name)
+    ]
+
+
+def _replaced(value: Any, tokens: tuple[str, ...], text: bytes) -> Any | None:
+    """`value` with `text` at a path of object keys; unchanged if the path is absent, None if it leads elsewhere."""
+    try:
+        fields = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    key, rest = tokens[0], tokens[1:]
+    if key not in fields:
+        return value
+    inner = _replaced(fields[key], rest, text) if rest else msgspec.Raw(text)
+    if inner is None:
+        return None
+    fields[key] = inner
+    return msgspec.Raw(msgspec.json.encode(fields))

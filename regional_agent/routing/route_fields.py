@@ -1,0 +1,192 @@
+"""Reads the routing fields of a request whose route names its model in other places than OpenAI's API.
+
+All places of a request that name a model must name the same one: the engine could otherwise use another one than the
+agent. A JSON body that can name the model must not be larger than the part that agents keep.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qs
+
+from penstock.routes.body_fields import Raw
+from penstock.routes.path_template import PathTemplate
+from penstock.routes.route import BodyKind, ModelSource
+from penstock.routes.route_reader import RouteReader
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.usage import MAX_TOKENS
+from regional_agent.http.messages import Request
+from regional_agent.routing.body_checks import scan_form
+from regional_agent.routing.classify import ABSENT, MAX_MODEL, RequestFields, RouteFields
+
+MAX_QUERY_FIELDS: Final = 64
+
+_JSON, _UPLOAD = BodyKind.JSON, BodyKind.UPLOAD
+_PATH, _FORM, _HEADER, _QUERY = ModelSource.PATH, ModelSource.FORM, ModelSource.HEADER, ModelSource.QUERY
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream")
+
+
+def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refusal:
+    """The routing fields of a request, from the part that has arrived, or its refusal."""
+    if not request.plain and reader.route.body in (_JSON, _UPLOAD):
+        codings = request.every(b"content-encoding")
+        if any(coding.lower() != b"identity" for coding in codings):
+            return _bad("the body is compressed; send it without Content-Encoding")
+    names = _names_beside_body(request, reader)
+    if isinstance(names, Refusal):
+        return names
+    values: dict[str, Raw] = {}
+    if _has_json(request, reader) and not request.upgrade:
+        if request.whole:
+            read = _read_json(request, reader)
+            if isinstance(read, Refusal):
+                return read
+            values = read
+            in_body = reader.models_in(values)
+            if isinstance(in_body, str):
+                return _bad(in_body)
+            names |= in_body
+        elif reader.model_pointers:
+            # The rest of the body could name a model, and is not kept.
+            detail = f"the body is larger than {len(request.body)} bytes, which is the limit where it names the model"
+            return Refusal(Reason.BODY_TOO_LARGE, detail)
+    elif reader.by_source[_FORM] and _is_form(request):
+        form = _name_in_form(request, reader, names)
+        if isinstance(form, Refusal):
+            return form
+        names |= form
+    if len(names) != 1:
+        return _ambiguous(reader, names)
+    return _fields(reader, names.pop(), values)
+
+
+def can_start_route_early(request: Request, reader: RouteReader) -> bool:
+    """Whether a request with a large body can be handled before its body is complete."""
+    return not _has_json(request, reader) and not isinstance(route_fields(request, reader), Refusal)
+
+
+def names_no_model(reader: RouteReader) -> bool:
+    """Whether the requests of a route name no model, because the route itself does."""
+    return len(reader.fixed) == len(reader.route.model)
+
+
+def can_replace_route_model(request: Request, reader: RouteReader) -> bool:
+    """Whether the model name can be replaced: in the path, and in a JSON body that is complete and kept."""
+    if any(reader.by_source[source] for source in (_FORM, _HEADER, _QUERY)) or reader.fixed or request.upgrade:
+        return False
+    return not reader.model_pointers or (request.whole and not request.body_dropped)
+
+
+def replace_route_model(request: Request, reader: RouteReader, model: str) -> RequestFields | None:
+    """Replace the model name in path and body; returns the new fields, or None, and changes nothing, if it cannot."""
+    if not can_replace_route_model(request, reader):
+        return None
+    body, path = request.body, request.path
+    parameters = dict(request.path_parameters)
+    if reader.model_pointers:
+        replaced = reader.replace_in_body(body, model)
+        if replaced is None:
+            return None
+        body = replaced
+    for name in reader.by_source[_PATH]:
+        path = PathTemplate(reader.route.path).replace(path, name, model)
+        parameters[name] = model
+    changed = Request(request)
+    changed.body, changed.whole, changed.path_parameters = body, request.whole, parameters
+    fields = route_fields(changed, reader)
+    if isinstance(fields, Refusal) or fields.model != model:
+        return None
+    if reader.model_pointers:
+        request.body, request.length = body, len(body)
+    if path is not request.path:
+        request.target = path + request.target[len(request.path) :]
+        request.path, request.path_parameters = path, parameters
+    return fields
+
+
+def _names_beside_body(request: Request, reader: RouteReader) -> set[str] | Refusal:
+    """The names in the path, in headers and in the query, and the fixed name."""
+    by_source = reader.by_source
+    names = set(reader.fixed)
+    for name in by_source[_PATH]:
+        if name in request.path_parameters:
+            names.add(request.path_parameters[name])
+    for name in by_source[_HEADER]:
+        names.update(value.decode("utf-8", "replace") for value in request.every(name.lower().encode()))
+    if by_source[_QUERY] and b"?" in request.target:
+        query = request.target.partition(b"?")[2].decode("latin-1")
+        try:
+            fields = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+        except ValueError:
+            return _bad(f"the query has more than {MAX_QUERY_FIELDS} parameters")
+        for name in by_source[_QUERY]:
+            values = fields.get(name, [])
+            if len(values) > 1:
+                return _bad(f"the query parameter `{name}` is repeated")
+            names.update(values)
+    return names
+
+
+def _has_json(request: Request, reader: RouteReader) -> bool:
+    """Whether the body is read as JSON."""
+    if reader.route.body is _JSON:
+        return True
+    if reader.route.body is not _UPLOAD or not reader.model_pointers:
+        return False
+    return not (request.header(b"content-type") or b"").lower().startswith(_NOT_JSON)
+
+
+def _is_form(request: Request) -> bool:
+    return (request.header(b"content-type") or b"").lower().startswith(b"multipart/")
+
+
+def _read_json(request: Request, reader: RouteReader) -> dict[str, Raw] | Refusal:
+    """The values in a complete body. A body that need not name the model may have any content: engines validate it."""
+    values = reader.read(request.body)
+    if isinstance(values, str):
+        return _bad(values) if reader.model_pointers else {}
+    return values
+
+
+def _name_in_form(request: Request, reader: RouteReader, names: set[str]) -> set[str] | Refusal:
+    form = scan_form(request, reader.by_source[_FORM][0])
+    if isinstance(form, Refusal):
+        return form
+    model = form.scanner.model
+    form.expected = next(iter(names)) if model is None and len(names) == 1 else None
+    return set() if model is None else {model}
+
+
+def _ambiguous(reader: RouteReader, names: set[str]) -> Refusal:
+    if not names:
+        return _bad(f"the request names no model; send its name {reader.what_to_send()}")
+    return _bad(f"the request names different models; send one name {reader.what_to_send()}")
+
+
+def _fields(reader: RouteReader, model: str, values: dict[str, Raw]) -> RequestFields | Refusal:
+    if not 0 < len(model) <= MAX_MODEL:
+        return _bad(f"the name of the model is empty, or longer than {MAX_MODEL} characters")
+    route = reader.route
+    cost = route.cost
+    fields = RouteFields(model, stream=reader.is_streaming(values), values=values)
+    fields.n, fields.size = _first(cost.count, values), _first(cost.size, values)
+    fields.steps, fields.input = _first(cost.steps, values), _first(cost.speech, values)
+    fields.prompt_cache_key = _first(route.session, values)
+    limit = bytes(_first(cost.max_tokens, values))
+    if limit.isdigit() and len(limit) <= len(str(MAX_TOKENS)):
+        fields.max_tokens = int(limit)
+    return fields
+
+
+def _first(pointers: tuple[str, ...], values: dict[str, Raw]) -> Raw:
+    """The value at the first of several pointers that a body contains."""
+    for pointer in pointers:
+        if pointer in values:
+            return values[pointer]
+    return ABSENT
+
+
+def _bad(detail: str) -> Refusal:
+    return Refusal(Reason.BAD_REQUEST, detail)

@@ -1,0 +1,118 @@
+"""Requests of routes that are not OpenAI's pass through a real agent to an engine and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.route import BodyKind, ModelLocation, ModelSource, Route, StreamKind
+from regional_agent.http.limits import Limits
+from tests.support.agents import Agent, agent
+from tests.support.chats import answers, ask, chunk, code
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine
+
+BY_PATH = (ModelLocation(ModelSource.PATH, "model"),)
+ROUTES = (
+    *OPENAI_ROUTES,
+    Route("infer", "/v2/models/{model}/infer", model=BY_PATH),
+    Route("ready", "/v2/models/{model}/ready", frozenset({"GET"}), model=BY_PATH, body=BodyKind.NONE),
+    Route(
+        "generate",
+        "/api/generate",
+        model=(ModelLocation(ModelSource.JSON, "/options/model"),),
+        stream=StreamKind.NDJSON,
+        streams_by_default=True,
+        stream_field="/stream",
+    ),
+    Route("predict", "/predict", model=(ModelLocation(ModelSource.QUERY, "model"),), body=BodyKind.OPAQUE),
+    Route("files", "/v1/files", frozenset({"GET", "POST"}), offered=False),
+)
+
+
+def serve(one: Agent) -> None:
+    one.config.policy = replace(one.config.policy, routes=ROUTES)
+
+
+async def get(one: Agent, path: str, method: str = "GET") -> Answer:
+    client = await RawClient.connect(one.traffic)
+    client.say(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    if method == "HEAD":
+        return Answer(*await client.head(), b"")
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+async def test_a_model_in_the_path(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        serve(one)
+        body = b'{"inputs": []}'
+        answer = await ask(one, body=body, path=f"/v2/models/{MODEL}/infer")
+        assert answer.status == 200
+        assert gpu.heard[0].head.startswith(f"POST /v2/models/{MODEL}/infer HTTP/1.1".encode())
+        assert gpu.heard[0].body == body
+        assert (await get(one, f"/v2/models/{MODEL}/ready")).status == 200
+        assert len(gpu.heard) == 2
+        unknown = await ask(one, body=body, path="/v2/models/nothing/infer")
+        assert (unknown.status, code(unknown.body)) == (404, "model_not_found")
+        assert (await ask(one, body=body, path="/v2/models/..%2Fx/infer")).status == 404
+
+
+async def test_an_opaque_body_is_streamed_as_it_arrives(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 1024
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits()) as one:
+        serve(one)
+        answer = await ask(one, "Content-Type: application/json", body=body, path=f"/predict?model={MODEL}")
+        assert answer.status == 200
+        assert gpu.heard[0].body == body
+        missing = await ask(one, body=b"x", path="/predict")
+        assert (missing.status, code(missing.body)) == (400, "bad_request")
+        assert "query parameter `model`" in json.loads(missing.body)["error"]["message"]
+
+
+async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def lines(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + chunk(b'{"a": 1}\n'))
+        await go_on.wait()
+        writer.write(chunk(b'{"done": true}\n') + chunk(b""))
+
+    async with engine(lines) as gpu, agent(tmp_path, [gpu.address]) as one:
+        serve(one)
+        client = await RawClient.connect(one.traffic)
+        body = json.dumps({"options": {"model": MODEL}}).encode()
+        client.say(b"POST /api/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        assert (await client.head())[0] == 200
+        assert await client.chunk() == b'{"a": 1}\n'
+        go_on.set()
+        assert await client.chunk() == b'{"done": true}\n'
+        assert await client.chunk() == b""
+
+
+async def test_what_has_no_route_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        serve(one)
+        wrong = await get(one, "/api/generate")
+        assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+        files = await get(one, "/v1/files")
+        assert (files.status, code(files.body)) == (501, "not_offered")
+        tunnel = await get(one, "/v1/realtime")
+        assert (tunnel.status, tunnel.headers["upgrade"]) == (426, "websocket")
+        assert (await get(one, "/v2/models/x/ready", "HEAD")).status == 404
+        assert not gpu.heard
+
+
+async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        serve(one)
+        assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 200
+        one.config.policy = replace(one.config.policy, routes=OPENAI_ROUTES)
+        assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 404
+        assert len(gpu.heard) == 1

@@ -1,0 +1,164 @@
+"""Requests name their model where their route has it, once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
+from penstock.routes.route_table import RouteMatch, RouteTable
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.messages import Request
+from regional_agent.routing.engine_request import RequestRewrite, can_rename
+from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
+
+PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource
+
+
+def request(
+    target: str, *places: tuple[ModelSource, str], path: str = "/x", body: bytes | Any = b"", **more: Any
+) -> Request:
+    headers = more.pop("headers", {})
+    whole, kind = more.pop("whole", True), more.pop("body_kind", BodyKind.JSON)
+    route = Route("route", path, model=tuple(ModelLocation(*place) for place in places), body=kind, **more)
+    made = Request()
+    made.method, made.target, made.path = b"POST", target.encode(), target.partition("?")[0].encode()
+    match = RouteTable([route]).find(b"POST", made.path)
+    assert isinstance(match, RouteMatch)
+    made.route, made.reader, made.path_parameters = match.route, match.reader, match.parameters
+    made.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+    made.index()
+    made.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    made.whole, made.received_bytes, made.length = whole, len(made.body), len(made.body)
+    return made
+
+
+def model(made: Request) -> str:
+    fields = request_fields(made)
+    assert not isinstance(fields, Refusal), fields
+    return fields.model
+
+
+def refused(made: Request, reason: Reason = Reason.BAD_REQUEST) -> str:
+    fields = request_fields(made)
+    assert isinstance(fields, Refusal)
+    assert fields.reason is reason
+    return fields.detail
+
+
+def test_openai_routes_keep_their_decoder() -> None:
+    table = RouteTable(OPENAI_ROUTES)
+    for route in OPENAI_ROUTES:
+        found = table.find(b"websocket" if "GET" in route.methods else b"POST", route.path.encode())
+        assert isinstance(found, RouteMatch)
+        assert found.reader is None
+
+
+def test_each_place_names_the_model() -> None:
+    assert model(request("/m/a%2Fb/x", (PATH, "name"), path="/m/{name}/x")) == "a/b"
+    assert model(request("/x", (JSON, "/options/model"), body={"options": {"model": "m"}})) == "m"
+    assert model(request("/x", (HEADER, "X-Engine"), headers={"x-engine": "m"}, body={})) == "m"
+    assert model(request("/x?engine=m", (QUERY, "engine"), body={})) == "m"
+    assert model(request("/x", (FIXED, "flux"), body={})) == "flux"
+    form = b'--b\r\nContent-Disposition: form-data; name="engine"\r\n\r\nm\r\n--b--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    assert model(request("/x", (FORM, "engine"), body=form, headers=headers, body_kind=BodyKind.UPLOAD)) == "m"
+
+
+def test_all_places_have_to_agree() -> None:
+    places = ((PATH, "model"), (JSON, "/model"), (QUERY, "model"))
+    assert model(request("/m/a?model=a", *places, path="/m/{model}", body={"model": "a"})) == "a"
+    assert model(request("/m/a", *places, path="/m/{model}", body={})) == "a"
+    assert "different models" in refused(request("/m/a", *places, path="/m/{model}", body={"model": "b"}))
+    assert "repeated" in refused(request("/m/a?model=a&model=a", *places, path="/m/{model}", body={}))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"a": {"model": "x"}, "a": {"model": "y"}}', "repeated"),
+        (b'{"a": {"model": "x", "mod\\u0065l": "y"}}', "repeated"),
+        (b'{"a": {"model": "x", "Model": "y"}}', "repeated"),
+        (b'{"a": {"model": 1}}', "not a string"),
+        (b'{"a": {"model": ""}}', "empty"),
+        (b'{"a": {}}', "send its name in the JSON body at /a/model"),
+        (b"[]", "send its name in the JSON body at /a/model"),
+        (b"\xff", "not valid JSON"),
+        (b"", "not valid JSON"),
+    ],
+)
+def test_bodies_that_name_no_single_model_are_refused(body: bytes, problem: str) -> None:
+    assert problem in refused(request("/x", (JSON, "/a/model"), body=body))
+
+
+def test_a_body_that_need_not_name_the_model_may_be_anything() -> None:
+    assert model(request("/x", (FIXED, "m"), body=b"\x00\xff")) == "m"
+    assert model(request("/m/a", (PATH, "model"), path="/m/{model}", body=b"{}tensor bytes")) == "a"
+
+
+def test_an_incomplete_body_that_can_name_the_model_is_too_large() -> None:
+    part = request("/x", (JSON, "/a/model"), body=b'{"a": {"model": "m"', whole=False)
+    assert not can_start_early(part)
+    assert "limit" in refused(part, Reason.BODY_TOO_LARGE)
+
+
+def test_opaque_bodies_start_early_and_are_never_read() -> None:
+    opaque = request("/x?m=a", (QUERY, "m"), body=b'{"m": "b"', body_kind=BodyKind.OPAQUE, whole=False)
+    assert can_start_early(opaque)
+    assert model(opaque) == "a"
+
+
+def test_streams_are_recognised() -> None:
+    def streams(body: dict[str, Any], **more: Any) -> bool:
+        fields = request_fields(request("/x", (JSON, "/model"), body={"model": "m", **body}, **more))
+        assert not isinstance(fields, Refusal)
+        return fields.stream is True
+
+    flagged = {"stream": StreamKind.NDJSON, "stream_field": "/options/stream"}
+    assert streams({"options": {"stream": True}}, **flagged)
+    assert not streams({}, **flagged)
+    assert streams({}, **flagged, streams_by_default=True)
+    assert not streams({"options": {"stream": False}}, **flagged, streams_by_default=True)
+    assert streams({}, stream=StreamKind.CHUNKED)
+
+
+def test_quantities_are_read_at_the_pointers_of_the_route() -> None:
+    cost = CostFields(max_tokens=("/options/num_predict",), count=("/options/n",))
+    body = {"model": "m", "options": {"num_predict": 7, "n": 2}}
+    fields = request_fields(request("/x", (JSON, "/model"), body=body, cost=cost))
+    assert not isinstance(fields, Refusal)
+    assert fields.max_tokens == 7
+    assert bytes(fields.n) == b"2"
+
+
+def test_a_model_is_replaced_in_path_and_body() -> None:
+    made = request("/m/a?q=1", (PATH, "model"), (JSON, "/o/m"), path="/m/{model}", body=b'{"x":1,"o":{"m":"a"}}')
+    fields = replace_model(made, "b/c")
+    assert fields is not None
+    assert fields.model == "b/c"
+    assert made.target == b"/m/b%2Fc?q=1"
+    assert made.path == b"/m/b%2Fc"
+    assert json.loads(bytes(made.body)) == {"x": 1, "o": {"m": "b/c"}}
+    assert made.length == len(made.body)
+
+
+@pytest.mark.parametrize("place", [(QUERY, "m"), (FIXED, "a"), (HEADER, "x-m")])
+def test_a_model_elsewhere_is_not_replaced(place: tuple[ModelSource, str]) -> None:
+    made = request("/x?m=a", place, body={}, headers={"x-m": "a"})
+    assert replace_model(made, "b") is None
+    assert made.target == b"/x?m=a"
+
+
+def test_an_endpoint_receives_its_own_name_of_the_model() -> None:
+    rewrite = RequestRewrite("/base", (), {"a": "engine-a"})
+    in_path = request("/m/a", (PATH, "model"), path="/m/{model}", body=b"opaque", body_kind=BodyKind.OPAQUE)
+    assert can_rename(in_path)
+    assert rewrite.apply(in_path, "a").target == b"/base/m/engine-a"
+    assert in_path.target == b"/m/a"
+    nested = request("/x", (JSON, "/o/m"), body={"o": {"m": "a"}})
+    assert json.loads(bytes(rewrite.apply(nested, "a").body)) == {"o": {"m": "engine-a"}}
+    assert rewrite.apply(request("/x", (FIXED, "a"), body={}), "a").target == b"/base/x"
+    assert not can_rename(request("/x?m=a", (QUERY, "m"), body={}))
