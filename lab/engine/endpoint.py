@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from itertools import count
 from random import Random
@@ -67,6 +68,7 @@ class Endpoint:
 
     def head_arrived(self, connection: HttpConnection) -> None:
         """Testify before anything else: from here on a completion request has touched this region."""
+        connection.path = self._without_base_path(connection.path)
         if connection.method == "POST" and connection.path in COMPLETION_PATHS:
             headers = connection.headers
             self._witness.write(
@@ -82,6 +84,8 @@ class Endpoint:
             self._serve_faults(connection)
         elif self._engine.faults.hang:
             self._held[connection] = None
+        elif connection.path.startswith("/v1/") and not self._is_authorized(connection):
+            connection.respond(401, b'{"error":"Unauthorized"}')
         elif connection.path in COMPLETION_PATHS:
             self._serve_completion(connection)
         else:
@@ -95,6 +99,16 @@ class Endpoint:
         if answer is not None:
             self._engine.cancel(answer)
 
+    def _without_base_path(self, path: str) -> str:
+        """The path below the base path; empty outside it. The faults are of the engine itself."""
+        base_path = self._config.base_path
+        return path.removeprefix(base_path) if path == FAULTS_PATH or path.startswith(f"{base_path}/") else ""
+
+    def _is_authorized(self, connection: HttpConnection) -> bool:
+        expected = f"Bearer {self._config.api_key}".encode()
+        given = connection.headers.get("authorization", "").encode("latin-1")
+        return not self._config.api_key or hmac.compare_digest(given, expected)
+
     def _serve_page(self, connection: HttpConnection) -> None:
         if connection.path not in ("/health", "/v1/models", "/metrics"):
             _refuse(connection, 404, "NotFoundError", f"there is no {connection.path} here")
@@ -107,7 +121,9 @@ class Endpoint:
         elif connection.path == "/health":
             connection.respond(503 if self._engine.faults.refuse_health else 200, b"")
         else:
-            connection.respond(200, models_body(self._config.model, self._created, self._config.max_model_len))
+            connection.respond(
+                200, models_body(self._config.served_model_name, self._created, self._config.max_model_len)
+            )
 
     def _serve_faults(self, connection: HttpConnection) -> None:
         if connection.method == "POST":
@@ -142,7 +158,7 @@ class Endpoint:
         config, headers = self._config, connection.headers
         chat = COMPLETION_PATHS[connection.path]
         try:
-            request = parse_completion(chat, connection.body, config.model, config.max_model_len, self._rng)
+            request = parse_completion(chat, connection.body, config.served_model_name, config.max_model_len, self._rng)
         except BadRequest as error:
             connection.respond(error.status, error_body(error.status, error.error_type, str(error), error.param))
             return
@@ -150,7 +166,7 @@ class Endpoint:
         answer = Answer(
             connection,
             request,
-            CompletionFormat(chat, answer_id, int(time.time()), config.model),
+            CompletionFormat(chat, answer_id, int(time.time()), config.served_model_name),
             self._loop.time(),
             headers.get(REQUEST_ID_HEADER),
             headers.get(RESIDENCY_HEADER),

@@ -46,6 +46,12 @@ class _EndpointFields(msgspec.Struct, forbid_unknown_fields=True):
     """Time (s of the modelled hardware) until the model is loaded; what the model's size suggests where absent."""
     time_scale: Annotated[float, msgspec.Meta(ge=0.01, le=1000)] = 1.0
     """How many times as fast as the modelled hardware everything happens, loading included."""
+    api_key: Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]*$", max_length=256)] = ""
+    """Key that requests below /v1 must have as a bearer token, as with vLLM's --api-key; empty for none."""
+    base_path: Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]+)*$", max_length=256)] = ""
+    """Prefix of every path, as behind a gateway; empty for none."""
+    served_model_name: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """Name that clients ask for, as vLLM's --served-model-name; empty for that of the model."""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,6 +80,9 @@ class EndpointConfig(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     cold_start_s: float
     time_scale: float
+    api_key: str
+    base_path: str
+    served_model_name: str
 
 
 class EnginesConfig(msgspec.Struct, frozen=True):
@@ -148,4 +157,7 @@ def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
         max_num_batched_tokens=fields.max_num_batched_tokens,
         cold_start_s=deployment.load_s if fields.cold_start_s is None else fields.cold_start_s,
         time_scale=fields.time_scale,
+        api_key=fields.api_key,
+        base_path=fields.base_path,
+        served_model_name=fields.served_model_name or model.name,
     )

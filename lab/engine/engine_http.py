@@ -27,6 +27,7 @@ _STATUS_LINES = {
     for status, reason in (
         (200, b"OK"),
         (400, b"Bad Request"),
+        (401, b"Unauthorized"),
         (404, b"Not Found"),
         (405, b"Method Not Allowed"),
         (413, b"Content Too Large"),

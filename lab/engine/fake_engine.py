@@ -41,7 +41,7 @@ class Engine:
         self._model = BatchingModel(
             StepTime(deployment), deployment.kv_blocks, config.max_num_seqs, config.max_num_batched_tokens
         )
-        self._metrics = EngineMetrics(config.model)
+        self._metrics = EngineMetrics(config.served_model_name)
         self._answers: dict[Sequence, Answer] = {}
         self._step: Step | None = None
         self._step_begins = 0.0

@@ -13,12 +13,14 @@ import pytest
 import structlog.testing
 
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.tls_contexts import ServerTls
 from tests.support.agents import Agent, agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import ask
+from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import Heard, ScriptedEngine, engine
@@ -337,3 +339,22 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             for _ in range(4):
                 assert (await ask(one)).status == 200
             assert (bad.heard, other.heard) == ([], [])
+
+
+async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -> None:
+    name = "meta-llama/Llama-3.1-8B"
+    served = {"api_key": SECRET, "base_path": "/llama", "served_model_name": name}
+    with running_engines(tmp_path, {"name": "keyed", **served}) as process:
+        entry = {"url": process.urls["keyed"], "base_path": "/llama", "engine_names": {MODEL: name}}
+        async with serving(tmp_path, entry) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            assert (await ask(one)).status == 401, "without a credential, the engine's answer is the client's"
+            secret = put(tmp_path / "key", SECRET)
+            write(tmp_path, {**entry, "credential_file": str(secret)})
+            await one.endpoints.sources.reload_file()
+            endpoint = named(one, "gpu-0")
+            await until(lambda: endpoint.loaded == {MODEL} and endpoint.kind is EngineKind.VLLM)
+            chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+            reply = await ask(one, body=json.dumps(chat).encode())
+            assert reply.status == 200
+            assert json.loads(reply.body)["model"] == name, "responses are not changed"

@@ -40,6 +40,9 @@ CONFIG = EndpointConfig(
     max_num_batched_tokens=2048,
     cold_start_s=0,
     time_scale=1.0,
+    api_key="",
+    base_path="",
+    served_model_name="llama-3.1-8b",
 )
 
 
