@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from lab.engine.kv_cache import SPAN_TOKENS
+from lab.engine.openai_format import trailing_words, words
 
 CHARACTERS_PER_TOKEN = 4
 """English text under the tokenizers of GPT-3 and Llama alike (OpenAI, "What are tokens and how to count them?")."""
@@ -62,6 +63,9 @@ class _Common(msgspec.Struct):
 class _Chat(_Common, kw_only=True):
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: _Tokens | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """Whether the answer extends the last message, which is the assistant's."""
 
 
 class _Completion(_Common, kw_only=True):
@@ -82,6 +86,8 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     stopped_by_length: bool
     """Whether the answer ends at the limit rather than by itself: `finish_reason` "length", not "stop"."""
     spans: tuple[int, ...]
+    first_word: int = 0
+    """Number of the first word of the answer; an answer that extends a text goes on after the words of that text."""
 
 
 def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rng: Random) -> CompletionRequest:
@@ -106,13 +112,17 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
         raise BadRequest(400, "BadRequestError", str(error)) from None
     if asked.model != model:
         raise BadRequest(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
-    limit = asked.max_tokens
+    limit, written_words = asked.max_tokens, 0
     if isinstance(asked, _Chat):
         limit = asked.max_completion_tokens or limit
+        if asked.continue_final_message:
+            written_words = _take_final_message(asked)
         text = "".join(f"<|{message.role}|>\n{_text(message)}\n" for message in asked.messages)
-        prompt_tokens = _tokens(text)
+        prompt_tokens = _tokens(text) + written_words
     elif isinstance(asked.prompt, str):
-        text, prompt_tokens = asked.prompt, _tokens(asked.prompt)
+        written_words = trailing_words(asked.prompt)
+        text = asked.prompt.removesuffix(words(0, written_words))
+        prompt_tokens = _tokens(text) + written_words
     else:
         text, prompt_tokens = " ".join(map(str, asked.prompt)), len(asked.prompt)
     if limit is None and not chat:
@@ -126,7 +136,19 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
         output_tokens=min(wanted, room),
         stopped_by_length=wanted > room,
         spans=_spans(text),
+        first_word=written_words,
     )
+
+
+def _take_final_message(asked: _Chat) -> int:
+    """Remove the message that the answer extends; returns the number of its words, each of which is a token."""
+    if asked.add_generation_prompt:
+        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise BadRequest(400, "BadRequestError", message)
+    final = asked.messages.pop()
+    if final.role != "assistant":
+        raise BadRequest(400, "BadRequestError", "The final message is not the assistant's.", "continue_final_message")
+    return len(_text(final).split())
 
 
 def _room(prompt_tokens: int, limit: int | None, max_model_len: int) -> int:

@@ -166,7 +166,7 @@ class Endpoint:
         answer = Answer(
             connection,
             request,
-            CompletionFormat(chat, answer_id, int(time.time()), config.served_model_name),
+            CompletionFormat(chat, answer_id, int(time.time()), config.served_model_name, request.first_word),
             self._loop.time(),
             headers.get(REQUEST_ID_HEADER),
             headers.get(RESIDENCY_HEADER),

@@ -20,12 +20,22 @@ def words(start: int, count: int) -> str:
     return "".join(" " + _WORDS[index % len(_WORDS)] for index in range(start, start + count))
 
 
+def trailing_words(text: str) -> int:
+    """How many words of generated text, from the first one on, a text ends with."""
+    written, longest = text.split(), 0
+    last = _WORDS.index(written[-1]) if written and written[-1] in _WORDS else -1
+    for count in range(last + 1, len(written) + 1, len(_WORDS)):
+        if count and text.endswith(words(0, count)):
+            longest = count
+    return longest
+
+
 class CompletionFormat:
     """Writes one request's answer. Chunks differ in a word and the tail only, so the rest is made once."""
 
-    __slots__ = ("_chat", "_head", "_id", "_model", "_stamp", "_tail")
+    __slots__ = ("_chat", "_first_word", "_head", "_id", "_model", "_stamp", "_tail")
 
-    def __init__(self, chat: bool, answer_id: str, created: int, model: str) -> None:
+    def __init__(self, chat: bool, answer_id: str, created: int, model: str, first_word: int = 0) -> None:
         """A format for one answer.
 
         Args:
@@ -33,7 +43,9 @@ class CompletionFormat:
             answer_id: unique; goes after the "chatcmpl-" or "cmpl-".
             created: Unix time (s).
             model: name of the model.
+            first_word: number of the first word of the answer.
         """
+        self._first_word = first_word
         self._chat = chat
         self._id = ("chatcmpl-" if chat else "cmpl-") + answer_id
         self._stamp = created
@@ -51,6 +63,7 @@ class CompletionFormat:
 
     def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
         """One event for each of `count` tokens from number `start` on; the last carries the finish reason."""
+        start += self._first_word
         going_on = self._tail + b"null}]}\n\n"
         tails = [going_on] * count
         if finish_reason is not None:
@@ -66,7 +79,7 @@ class CompletionFormat:
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""
-        text = words(0, tokens)
+        text = words(self._first_word, tokens)
         content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         return msgspec.json.encode(
             {

@@ -31,6 +31,7 @@ class ContinuedStream:
     """Passes on the events of one answer, and rewrites those of a continuation to extend the first stream."""
 
     __slots__ = (
+        "_half_event",
         "_held",
         "_is_continuation",
         "_repeatable_space",
@@ -51,6 +52,8 @@ class ContinuedStream:
         self._is_continuation = False
         self._repeatable_space = ""
         """White space at the end of the text, which the continuation may generate again."""
+        self._half_event = b""
+        """An event that is malformed, as agents leave it when they add an error to a stream that broke off."""
         self._held: list[bytes] = []
         """The end of the answer, while it is incomplete."""
         self.problem = ""
@@ -58,12 +61,12 @@ class ContinuedStream:
         self.failure = ""
         """How the engine failed, by the stream itself; empty while it has not."""
         self.done = False
-        """Whether the client has received the end of the answer."""
+        """Whether the client has received the end of the answer, or an error of its request."""
 
     def feed(self, chunk: bytes) -> bytes:
         """The events for the client that `chunk` completes. After a failure, the rest of the stream is dropped."""
         if self.problem and not self._is_continuation:
-            return chunk
+            return self._release() + chunk
         events = []
         for event in self._splitter.feed(chunk):
             if self.failure:
@@ -106,6 +109,7 @@ class ContinuedStream:
         """The current stream failed; `feed` receives another one from here on."""
         self._splitter.take_rest()
         self._held.clear()
+        self._half_event = b""
         self.failure = ""
         self._is_continuation = True
         self._transcript.next_stream()
@@ -114,7 +118,6 @@ class ContinuedStream:
     def finish_at_limit(self) -> bytes:
         """The end of an answer that has as many tokens as the request permits. Usage that is unknown is left out."""
         transcript, chat = self._transcript, self._request.chat
-        self.done = True
         chunk = {"object": "chat.completion.chunk" if chat else "text_completion", **transcript.identity}
         choice: dict[str, Any] = {"index": 0, **({"delta": {}} if chat else {"text": ""}), "finish_reason": "length"}
         end = encode_event(chunk | {"choices": [choice]})
@@ -124,7 +127,7 @@ class ContinuedStream:
         return end + DONE_EVENT
 
     def _release(self) -> bytes:
-        """Everything that is held, an incomplete event included."""
+        """Everything that is held, incomplete events included."""
         return self._release_held() + self._splitter.take_rest()
 
     def _pass_on(self, event: bytes) -> bytes:
@@ -138,8 +141,13 @@ class ContinuedStream:
                 return self._release_held() + event
             chunk = decode_chunk(data)
         except ValueError as error:
-            self.give_up(f"the stream contains more than chunks of a completion: {error}")
-            return self._release_held() + event
+            if self._half_event or self.problem:
+                self.give_up(f"the stream contains more than chunks of a completion: {error}")
+                return self._release_held() + event
+            self._half_event = event
+            return b""
+        if self._half_event and (chunk.error is None or not engine_failure(chunk.error)):
+            self.give_up("the stream contains a malformed event")
         return self._pass_chunk(event, data, chunk)
 
     def _pass_chunk(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
@@ -149,7 +157,10 @@ class ContinuedStream:
         if chunk.error is not None:
             if not self.problem:
                 self.failure = engine_failure(chunk.error)
-            return b"" if self.failure else self._release_held() + event
+            if self.failure:
+                return b""
+            self.done = True
+            return self._release_held() + event
         choices = chunk.choices or ()
         content = (choices[0].content or "") if choices else ""
         if self._is_continuation:
@@ -167,7 +178,8 @@ class ContinuedStream:
         return event
 
     def _release_held(self) -> bytes:
-        held, self._held = self._held, []
+        held, self._held = [*self._held, self._half_event], []
+        self._half_event = b""
         return b"".join(held)
 
     def _without_repetition(self, content: str) -> str:

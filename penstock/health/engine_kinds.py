@@ -65,6 +65,8 @@ class Engine(msgspec.Struct, frozen=True):
     """Requests that it runs."""
     kv_used: tuple[Gauge, ...] = ()
     """Share of its KV cache that is in use (0-1)."""
+    extends_text: bool = False
+    """Whether a chat completion can extend the last message (`continue_final_message`)."""
 
 
 ENGINES: dict[EngineKind, Engine] = {
@@ -73,11 +75,13 @@ ENGINES: dict[EngineKind, Engine] = {
         queued=(Gauge("vllm:num_requests_waiting"),),
         running=(Gauge("vllm:num_requests_running"),),
         kv_used=(Gauge("vllm:kv_cache_usage_perc"), Gauge("vllm:gpu_cache_usage_perc")),
+        extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
         queued=(Gauge("sglang:num_queue_reqs"),),
         running=(Gauge("sglang:num_running_reqs"),),
         kv_used=(Gauge("sglang:token_usage"),),
+        extends_text=True,
     ),
     EngineKind.TRITON: Engine(
         health_path="/v2/health/ready",

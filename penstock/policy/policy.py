@@ -91,6 +91,8 @@ class Model(PolicyStruct, frozen=True):
     """Objective of the time to first byte; None for no objective."""
     timeouts: Timeouts = Timeouts()
     """Time limits of its requests; a limit that is set precedes the one of the route."""
+    continue_streams: bool = False
+    """Whether another endpoint continues a streamed answer whose endpoint or region failed."""
 
 
 class Version(PolicyStruct, frozen=True):

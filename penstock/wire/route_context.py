@@ -80,6 +80,8 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """`content_digest` of the request."""
     body_bytes: int | None = None
     """Length of the request's body; None if the origin did not know it."""
+    extends_text: bool = False
+    """Whether the request continues an answer, which not every kind of engine can do."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.health.engine_kinds import ENGINES
 from penstock.health.outlier_ejection import EjectionRules, panicking
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals
 from regional_agent.endpoints.endpoint import Endpoint
@@ -44,6 +45,10 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.update_readiness()
         self.update_speeds()
+
+    def unable_to_extend(self) -> frozenset[str]:
+        """Names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
+        return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)
 
     def update_readiness(self) -> None:
         """Update which endpoints may receive requests, and the totals of this and all affected pools."""

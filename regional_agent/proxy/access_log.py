@@ -57,6 +57,8 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
 
     reason: str = ""
     """Why the request was refused or its response ended early, a code of docs/errors.md; absent for others."""
+    continuations: int = 0
+    """How often another endpoint had to continue the stream; absent where none had to."""
 
 
 class AccessLog:

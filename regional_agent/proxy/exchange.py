@@ -19,6 +19,7 @@ from regional_agent.proxy.error_responses import error_format_of, refusal_respon
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
+from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.proxy.tunnel import Tunnel
@@ -56,7 +57,7 @@ AWAITING: Final = State("awaiting")
 REJECTED: Final = State("rejected")
 """The target rejected the request without starting it; the rest of its response is read and dropped."""
 STREAMING: Final = State("streaming")
-"""The client has received a part of the response: no retry is possible."""
+"""The client has received a part of the response: no retry is possible, only a continuation."""
 TUNNEL: Final = State("tunnel")
 """The protocol was upgraded; bytes are forwarded both ways."""
 DONE: Final = State("done")
@@ -68,7 +69,7 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     CONNECTING: (AWAITING, SELECTING, DONE),
     AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, SELECTING, DONE),  # CONNECTING: the connection was stale
     REJECTED: (SELECTING, DONE),
-    STREAMING: (DONE,),
+    STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
     TUNNEL: (DONE,),
     DONE: (),
 }
@@ -103,6 +104,7 @@ class Exchange:
         "_client",
         "_client_stalled",
         "_context",
+        "_continuation",
         "_first_byte_at",
         "_head",
         "_queue_entry",
@@ -134,6 +136,8 @@ class Exchange:
         """Why the target rejected the request."""
         self._response = ClientResponse(client)
         self._status = 0
+        self._continuation: StreamContinuation | None = None
+        """Set while a response is streamed that another target could continue."""
         self._first_byte_at: float | None = None
         self._client_stalled = False
         """The client's write buffer is above its high-water mark."""
@@ -225,7 +229,7 @@ class Exchange:
         attempt = self._current
         if self._state is STREAMING:
             attempt.broke_off()
-            self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}")
+            self._fail_stream(Reason.ENGINE_FAILED, f"the stream broke off: {error}")
         elif isinstance(error, Stale) and self._target.may_reconnect():
             self._services.recorder.metrics.retried(RetryReason.STALE_CONNECTION)
             self._enter(CONNECTING)
@@ -310,7 +314,9 @@ class Exchange:
             response.has_news, target.waits_since = False, now
         elif now - target.waits_since > stall_timeout_s:
             self._current.stalled()
-            self._cut(Reason.STREAM_STALLED, f"no data for {stall_timeout_s:g} s")
+            self._fail_stream(Reason.STREAM_STALLED, f"no data for {stall_timeout_s:g} s")
+        elif self._continuation is not None and self._current.peer_failed():
+            self._fail_stream(Reason.ENGINE_FAILED, "the serving region has failed")
         return min(self._context.deadline_at, now + min(stall_timeout_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S))
 
     def _check_tunnel(self, now: float) -> None:
@@ -389,7 +395,10 @@ class Exchange:
 
     def drop_body(self) -> bool:
         """Drop the kept body if it has been sent: the request cannot be sent again."""
-        if self._state is not AWAITING:
+        continuation = self._continuation
+        if continuation is not None and self._state is STREAMING:
+            continuation.forget_body()
+        elif self._state is not AWAITING:
             return False
         self._client.listener.bodies.drop(self._request)
         return True
@@ -413,7 +422,10 @@ class Exchange:
         if self._state is AWAITING:
             self._commit()
         if self._state is STREAMING:
-            self._response.add(chunk)
+            if self._continuation is None:
+                self._response.add(chunk)
+            else:
+                self._add_events(self._continuation, chunk)
 
     def on_pause(self) -> None:
         """Send what one read of the upstream connection has brought."""
@@ -428,6 +440,8 @@ class Exchange:
             return
         if self._state is AWAITING:
             self._commit()
+        if self._state is STREAMING and self._continuation is not None:
+            self._add_events(self._continuation, None)
         if self._state is STREAMING:
             self._response.end()
             # A peer that has to end a response early reports the reason in a trailer.
@@ -474,17 +488,55 @@ class Exchange:
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
         self._enter(STREAMING)
-        self._status = head.status
-        # No retry is possible, and the response may take minutes.
-        request.body = b""
-        if request.kept_bytes:
-            self._client.listener.bodies.drop(request)
-        self._first_byte_at = self._target.waits_since = now = self._services.clock()
+        self._target.waits_since = now = self._services.clock()
+        upstream, streaming = self._target.upstream, self._context.estimate.streaming
         attempt.progressed(now)
-        if self._context.estimate.streaming:
+        if streaming:
             attempt.on_first_byte(now)
+        if self._continuation is not None:
+            if refused := self._continuation.resume(head):
+                self._refuse(refused)
+            return
+        self._status, self._first_byte_at = head.status, now
+        if streaming and (continuation := continuation_of(self._services, self._context, request, head)) is not None:
+            self._continuation, upstream = continuation, None
+        else:
+            # No retry is possible, and the response may take minutes.
+            request.body = b""
+            if request.kept_bytes:
+                self._client.listener.bodies.drop(request)
         lines = self._services.response_headers.lines(self._context, attempt.endpoint_name)
-        self._response.start(head, self._target.upstream, lines, request, from_peer=attempt.from_peer)
+        self._response.start(head, upstream, lines, request, from_peer=attempt.from_peer)
+
+    def _add_events(self, continuation: StreamContinuation, chunk: bytes | None) -> None:
+        """Forward the complete events of a stream; `chunk` None: the stream has ended."""
+        response, stream = self._response, continuation.stream
+        response.has_news = True
+        if events := stream.end() if chunk is None else stream.feed(chunk):
+            response.add(events)
+        if stream.failure:
+            self._current.broke_off()
+            self._fail_stream(Reason.ENGINE_FAILED, f"the stream broke off: {stream.failure}")
+
+    def _fail_stream(self, reason: Reason, detail: str) -> None:
+        """The response failed: continue it at another target if possible, else end it with an error."""
+        continuation, response, now = self._continuation, self._response, self._services.clock()
+        self._target.drop()
+        if continuation is None:
+            self._cut(reason, detail)
+        elif not continuation.prepare(self._current, Refusal(reason, detail), now):
+            self._cut(reason, continuation.detail)
+        elif continuation.end is not None:
+            if continuation.end:
+                response.add(continuation.end)
+            response.end()
+            self._settle(_OK)
+            self._client.finished(keep_alive=response.keep_alive)
+        else:
+            response.flush()
+            self._current.settle(now)
+            self._attempt = None
+            self.select(now)
 
     def _cut(self, reason: Reason, detail: str) -> None:
         """End a response that failed: with an error event if it is an event stream, else by closing the connection."""
@@ -503,7 +555,10 @@ class Exchange:
             self._client.abort()
 
     def _refuse(self, refusal: Refusal, outcome: RequestOutcome | None = None) -> None:
-        """Respond with a refusal; `outcome` None derives it from the reason."""
+        """Respond with a refusal; `outcome` None derives it from the reason. A response that has begun is ended."""
+        if self._continuation is not None:
+            self._cut(*self._continuation.failed(refusal))
+            return
         request_id = self._context.request_id
         status, lines, body = refusal_response(refusal, self._services.rng, error_format_of(self._request), request_id)
         self._status, self._response.sent_bytes = status, len(body)
@@ -542,7 +597,7 @@ class Exchange:
         finally:
             try:
                 if attempt is not None:
-                    measured = outcome is _OK and state is not TUNNEL
+                    measured = outcome is _OK and state is not TUNNEL and not context.continuations
                     attempt.settle(now, now - self._target.sent_at if measured else None, response.tail)
             finally:
                 if context.counted:

@@ -88,6 +88,7 @@ class OutcomeRecorder:
                     location.country or "",
                     location.subdivision or "",
                     reason,
+                    context.continuations,
                 )
             )
         except Exception:

@@ -220,6 +220,7 @@ class Admission:
         request_id, traceparent = route_context.request_id, route_context.traceparent
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.route_context = route_context
+        context.extends_text = route_context.extends_text
         context.max_wait_s = min(MAX_WAIT_S, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
         context.priority = sender.priority if sender is not None else 0

@@ -30,9 +30,11 @@ class RequestContext:
         "attempts",
         "broken",
         "busy_endpoints",
+        "continuations",
         "counted",
         "deadline_at",
         "estimate",
+        "extends_text",
         "facts",
         "failed_because",
         "max_wait_s",
@@ -82,6 +84,10 @@ class RequestContext:
         self.attempts = 0
         self.broken = 0
         """Number of engines that failed after they received the request."""
+        self.continuations = 0
+        """How often another target had to continue the response."""
+        self.extends_text = False
+        """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
         """The tenant's priority: higher values leave the queue first."""
         self.counted = False

@@ -144,13 +144,15 @@ class Router:
         return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
-        """Switch a request that would be refused to the policy's fallback model; whether there is one."""
+        """Switch a request that would be refused to the policy's fallback model; whether there is one. The model of an
+        answer that is being continued does not change."""
         policy = self._config.policy
         model = policy.models.get(context.model) if policy is not None else None
         if (
             model is None
             or model.fallback is None
             or context.route_context is not None
+            or context.continuations
             or refusal.reason not in _FALLS_BACK
         ):
             return False
@@ -290,6 +292,8 @@ class Router:
             excluded |= pool.renaming
             if len(pool.renaming) == len(pool.endpoints):
                 return Reason.BAD_REQUEST
+        if context.extends_text:
+            excluded |= pool.unable_to_extend()
         chosen = self.chooser.choose(
             pool,
             context.estimate,
@@ -329,5 +333,6 @@ class Router:
             key_id=key_id(credential_of(request)),
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
+            extends_text=context.extends_text,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

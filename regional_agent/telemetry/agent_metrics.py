@@ -116,6 +116,19 @@ class RetryReason(StrEnum):
     """The endpoint made no progress and became suspect; it had sent no byte of a response."""
 
 
+class ContinuationOutcome(StrEnum):
+    """What became of a failed stream of a model with `continue_streams`."""
+
+    RESUMED = "resumed"
+    """Another target continued the answer, or it had reached the request's limit on tokens."""
+    NOT_CONTINUABLE = "not_continuable"
+    """The answer contains more than text, or is too long."""
+    OVER_BUDGET = "over_budget"
+    """The limit for one request, or the retry budget, was used up."""
+    NO_TARGET = "no_target"
+    """No permitted target was able to continue the answer."""
+
+
 class AgentMetrics:
     """The metrics of one agent, on a separate registry, so that one process can run several agents.
 
@@ -136,6 +149,11 @@ class AgentMetrics:
         )
         self._refusals = self._counter("refusals", "Rejected requests, by reason.", ("reason",))
         self._retries = self._counter("retries", "Retries of requests that had not started, by reason.", ("reason",))
+        self._continuations = self._counter(
+            "stream_continuations",
+            "Failed streams of models with `continue_streams`, by outcome.",
+            ("outcome",),
+        )
         self._forwarded_residency_refusals = self._counter(
             "forwarded_residency_refusals",
             "Forwarded requests rejected because their residency class forbids this region; normally 0.",
@@ -255,6 +273,8 @@ class AgentMetrics:
             self._refusals.labels(reason.value)
         for retry_reason in RetryReason:
             self._retries.labels(retry_reason.value)
+        for outcome_of_stream in ContinuationOutcome:
+            self._continuations.labels(outcome_of_stream.value)
         self._config_age.set(inf)
         self._shared_load_age.set(inf)
 
@@ -316,6 +336,10 @@ class AgentMetrics:
     def retried(self, reason: RetryReason) -> None:
         """Count one retry of a request that had not started."""
         self._retries.labels(reason.value).inc()
+
+    def stream_failed(self, outcome: ContinuationOutcome) -> None:
+        """Count one failed stream of a model with `continue_streams`."""
+        self._continuations.labels(outcome.value).inc()
 
     def revoked(self, state: str, reason: str) -> None:
         """Count one open request that a new policy ended; `state` is that of its exchange, `reason` a Reason."""

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -127,6 +129,23 @@ class Agent:
         active: Any = self.proxy.active
         found = (exchange._target.upstream for exchange in active)
         return [connection for connection in found if connection is not None]
+
+    def continue_streams(self, kind: EngineKind = EngineKind.VLLM) -> None:
+        """Have streams continued, by endpoints of this kind."""
+        policy = self.config.policy
+        models = {name: replace(model, continue_streams=True) for name, model in policy.models.items()}
+        self.config.policy = replace(policy, models=models)
+        for endpoint in self.endpoints.every():
+            endpoint.set_kind(kind)
+
+    def continued(self) -> dict[str, float]:
+        """`stream_continuations_total` by outcome, without zeros."""
+        return {
+            sample.labels["outcome"]: sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "penstock_agent_stream_continuations_total" and sample.value
+        }
 
     def waiting(self) -> int:
         """Requests that wait for room."""

@@ -51,6 +51,10 @@ class ModelDocument(PolicyDocument):
     service_objective: ServiceObjectiveSpec | None = None
     """Target for the start of responses. `penstock status` and alerts report it, and a rollout that breaks it is rolled
     back; planning does not use it. null: no objective."""
+    continue_streams: bool = False
+    """Whether another endpoint continues a streamed chat or text completion whose endpoint or serving region fails.
+    Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
+    continued."""
 
 
 class VersionSpec(StrictModel):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.engine.completion_request import BadRequest, CompletionRequest, parse_completion
+from lab.engine.openai_format import words
 
 MODEL = "llama-3.1-8b"
 CONTEXT = 131_072
@@ -126,3 +127,23 @@ def test_too_long_is_400_in_the_words_of_vllm() -> None:
         "messages, 200 in the completion). Please reduce the length of the messages or completion."
     )
     assert refused(chat("x" * 4 * CONTEXT)).status == 400
+
+
+def test_an_answer_extends_the_final_message() -> None:
+    continued = chat() | {"continue_final_message": True, "add_generation_prompt": False, "max_tokens": 5}
+    continued["messages"].append({"role": "assistant", "content": " water flows down"})
+    answer = parse(continued)
+    assert (answer.first_word, answer.prompt_tokens) == (3, parse(chat()).prompt_tokens + 3)
+    assert answer.spans == parse(chat()).spans
+
+
+def test_an_answer_extends_a_prompt_that_ends_with_generated_words() -> None:
+    prompt = "Why is the sky blue?"
+    for count in (0, 1, 4, 26, 27, 28, 80):
+        answer = parse({"prompt": prompt + words(0, count)}, chat=False)
+        assert (answer.first_word, answer.prompt_tokens) == (count, 5 + count)
+
+
+def test_a_final_message_is_extended_only_as_vllm_does() -> None:
+    assert refused(chat() | {"continue_final_message": True}).status == 400
+    assert refused(chat() | {"continue_final_message": True, "add_generation_prompt": False}).status == 400

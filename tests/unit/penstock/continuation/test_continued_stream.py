@@ -42,7 +42,8 @@ def test_an_answer_that_is_more_than_text_is_passed_on_and_not_continued(breaks:
     answer = stream()
     first = event({"role": "assistant", "content": "a"})
     assert answer.feed(first + breaks[:7]) == first
-    assert answer.feed(breaks[7:] + b"data: hal") == breaks + b"data: hal"
+    rest = event({"content": "b"}) + b"data: hal"
+    assert answer.feed(breaks[7:] + rest) == breaks + rest
     assert answer.problem
     error = b'f\n\ndata: {"error": {"code": 500}}\n\n'
     assert answer.feed(error) == error
@@ -68,6 +69,13 @@ def test_a_long_event_is_not_held() -> None:
     assert "too long" in answer.problem
 
 
+def test_an_answer_that_is_given_up_loses_no_byte() -> None:
+    answer = stream()
+    assert answer.feed(b"data: ha") == b""
+    answer.give_up("no memory")
+    assert answer.feed(b"lf") == b"data: half"
+
+
 def test_an_endless_end_is_not_held() -> None:
     answer, finish = stream(), event({}, "stop")
     assert answer.feed(finish * MAX_HELD_EVENTS) == b""
@@ -91,6 +99,14 @@ def test_an_error_of_the_engine_is_a_failure_and_one_of_the_request_is_not(error
     last = b"data: %b\n\n" % json.dumps({"error": error}).encode()
     assert answer.feed(first + last + DONE) == (first if failure else first + last + DONE)
     assert answer.failure == failure
+    assert (answer.end(), bool(answer.failure)) == (b"", bool(failure))
+
+
+def test_half_an_event_before_a_failure_is_left_out() -> None:
+    answer, first = stream(), event({"content": "a"})
+    error = b'data: {"error": {"message": "broke off", "code": "engine_failed"}}\n\n'
+    assert answer.feed(first + first[:30] + b"\n\n" + error) == first
+    assert (answer.failure, answer.problem) == ("broke off", "")
 
 
 def test_an_end_without_a_finish_reason_is_a_failure() -> None:

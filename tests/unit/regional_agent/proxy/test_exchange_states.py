@@ -40,7 +40,8 @@ def test_every_state_can_be_reached_and_can_end() -> None:
 
 
 def test_nothing_is_retried_once_the_client_has_received_a_byte() -> None:
-    assert TRANSITIONS[STREAMING] == TRANSITIONS[TUNNEL] == (DONE,)
+    assert TRANSITIONS[STREAMING] == (SELECTING, DONE), "only a continuation selects another target"
+    assert TRANSITIONS[TUNNEL] == (DONE,)
 
 
 @pytest.mark.parametrize("state", list(TRANSITIONS))

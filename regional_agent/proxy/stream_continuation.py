@@ -1,0 +1,159 @@
+"""Continues a streamed answer at another target, after its endpoint or its serving region failed.
+
+Only the agent that received the client's request does so: the agent of a serving region ends its stream with an error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.admission.queueing import MAX_WAIT_S
+from penstock.continuation.continuable_request import continuable_request
+from penstock.continuation.continued_stream import ContinuedStream
+from penstock.policy.policy import Policy
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.messages import Request
+from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.telemetry.agent_metrics import ContinuationOutcome
+from regional_agent.upstream.response_head import ResponseHead
+
+MAX_CONTINUATIONS: Final = 2
+"""Continuations of one answer."""
+
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+_OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
+"""Refusals that only mean that no target continues the answer: the client receives the failure of the stream."""
+
+
+def continuation_of(
+    services: ExchangeServices, context: RequestContext, request: Request, head: ResponseHead
+) -> StreamContinuation | None:
+    """The continuation of a response that begins; None for one that is not continued.
+
+    Args:
+        head: the head of the response.
+    """
+    if not _opted_in(context.policy, context.model) or context.route_context is not None:
+        return None
+    if head.status != 200 or not head.is_event_stream or b"content-length" in head.by_name:
+        return None
+    if request.http_1_0 or not request.whole or request.body_dropped:
+        return None
+    parsed = continuable_request(request.path, request.body)
+    return None if isinstance(parsed, str) else StreamContinuation(services, context, request, ContinuedStream(parsed))
+
+
+class StreamContinuation:
+    """The stream of one exchange, and how it is continued."""
+
+    __slots__ = (
+        "_body",
+        "_context",
+        "_failed_endpoints",
+        "_failed_regions",
+        "_failure",
+        "_request",
+        "_services",
+        "detail",
+        "end",
+        "stream",
+    )
+
+    def __init__(
+        self, services: ExchangeServices, context: RequestContext, request: Request, stream: ContinuedStream
+    ) -> None:
+        """Continue `stream`, the response to `request`, when it fails."""
+        self._services = services
+        self._context = context
+        self._request = request
+        self._body = request.body
+        """The client's request, of which `request.body` may be a continuation."""
+        self._failed_endpoints: frozenset[str] = frozenset()
+        self._failed_regions: list[str] = []
+        self._failure = Refusal(_ENGINE_FAILED, "")
+        self.stream = stream
+        self.end: bytes | None = None
+        """The rest of an answer that is complete; None of one that a target has to continue."""
+        self.detail = ""
+        """How the stream failed, and why it was not continued, for the client."""
+
+    def forget_body(self) -> None:
+        """The memory of the body is needed for another tenant: the answer cannot be continued."""
+        self._body = b""
+        self.stream.give_up("the request body was not kept")
+
+    def prepare(self, attempt: Attempt, failure: Refusal, now: float) -> bool:
+        """Make the request continue the answer, or set the end of one that is complete; False if neither is possible.
+
+        Args:
+            attempt: the attempt that failed.
+            failure: how it failed.
+            now: by the agent's clock (s).
+        """
+        context, stream = self._context, self.stream
+        self._failure, self.detail = failure, failure.detail
+        if stream.done:
+            self.end = b""
+            return True
+        if stream.problem:
+            return self._refuse(stream.problem, ContinuationOutcome.NOT_CONTINUABLE)
+        if not _opted_in(self._services.router.readmission.policy, context.model):
+            return self._refuse("the policy does not permit it", ContinuationOutcome.NOT_CONTINUABLE)
+        if context.continuations >= MAX_CONTINUATIONS:
+            return self._refuse(f"it was continued {MAX_CONTINUATIONS} times", ContinuationOutcome.OVER_BUDGET)
+        if not self._services.retry_budget.withdraw(now):
+            return self._refuse("the retry budget is used up", ContinuationOutcome.OVER_BUDGET)
+        self._exclude(attempt, reported=bool(stream.failure))
+        context.continuations += 1
+        context.extends_text = stream.has_text
+        context.max_wait_s = now - context.received_at + MAX_WAIT_S
+        body = stream.next_body(self._body)
+        stream.next_stream()
+        if body is None:
+            self._count(ContinuationOutcome.RESUMED)
+            self.end = stream.finish_at_limit()
+        else:
+            self._request.body, self._request.length = body, len(body)
+        return True
+
+    def resume(self, head: ResponseHead) -> Refusal | None:
+        """The target responds; returns the refusal if it does not continue the answer."""
+        if head.status == 200 and head.is_event_stream:
+            self._count(ContinuationOutcome.RESUMED)
+            return None
+        return Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}")
+
+    def failed(self, refusal: Refusal) -> tuple[Reason, str]:
+        """No target continues the answer: the reason and detail for the client."""
+        self._refuse(refusal.detail, ContinuationOutcome.NO_TARGET)
+        return self._failure.reason if refusal.reason in _OF_CAPACITY else refusal.reason, self.detail
+
+    def _refuse(self, problem: str, outcome: ContinuationOutcome) -> bool:
+        self._count(outcome)
+        self.detail = f"{self._failure.detail}; not continued: {problem}"
+        return False
+
+    def _exclude(self, attempt: Attempt, *, reported: bool) -> None:
+        """Exclude the targets that failed. A region that reported the failure has judged its endpoint itself."""
+        context, attempts = self._context, self._context.attempts
+        if not attempt.from_peer:
+            self._failed_endpoints |= {attempt.endpoint_name}
+        elif not reported:
+            self._failed_regions.append(attempt.region)
+        if self._failure.reason is _ENGINE_FAILED and (reported or not attempt.from_peer):
+            context.broken += 1
+        context.forget_tries()
+        context.attempts = attempts
+        context.tried_endpoints = self._failed_endpoints
+        for region in self._failed_regions:
+            context.tried(region, Reason.UNREACHABLE)
+
+    def _count(self, outcome: ContinuationOutcome) -> None:
+        self._services.recorder.metrics.stream_failed(outcome)
+
+
+def _opted_in(policy: Policy | None, model: str) -> bool:
+    known = policy.models.get(model) if policy is not None else None
+    return known is not None and known.continue_streams

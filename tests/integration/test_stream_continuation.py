@@ -1,0 +1,354 @@
+"""Streams whose engine or serving region fails in the middle: continued by another, within every limit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from lab.engine.openai_format import words
+from penstock.health.engine_kinds import EngineKind
+from penstock.health.region_health import RegionState
+from penstock.policy.geography import Location
+from regional_agent.http.limits import Limits
+from regional_agent.proxy.access_log import AccessLog
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, agent
+from tests.support.chats import answers, ask, is_busy, says_nothing
+from tests.support.engines import running_engines
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import RawClient, Script, ScriptedEngine, engine, post
+from tests.support.streamed_chats import (
+    CHAT,
+    Failure,
+    chat,
+    dies,
+    ends,
+    hangs,
+    in_turn,
+    is_complete,
+    read_stream,
+    reports_an_error,
+    speaks,
+)
+from tests.support.wait import until
+
+HASTY = Limits(max_body_bytes=64 * 1024, idle_linger_s=0.0, stall_timeout_s=0.3)
+
+Fleet = tuple[Agent, list[ScriptedEngine]]
+
+
+@asynccontextmanager
+async def before(directory: Path, *scripts: Script, engines: int = 2, **options: Any) -> AsyncIterator[Fleet]:
+    """An agent that continues streams, before engines that answer as `scripts` say, in order of arrival."""
+    async with AsyncExitStack() as stack:
+        shared = in_turn(*scripts)
+        scripted = [await stack.enter_async_context(engine(shared)) for _ in range(engines)]
+        one = await stack.enter_async_context(agent(directory, [each.address for each in scripted], **options))
+        one.continue_streams()
+        yield one, scripted
+        await until(lambda: released(one))
+
+
+def released(one: Agent) -> bool:
+    return one.held() == one.waiting() == sum(one.proxy.in_flight().values()) == 0
+
+
+@pytest.mark.parametrize("failure", [dies, ends, reports_an_error, hangs])
+@pytest.mark.parametrize("limit", [0, 1, 7, 29])
+async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failure, limit: int) -> None:
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    scripts = speaks(1, limit, failure), speaks(2)
+    async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (one, engines):
+        status, headers, body = await chat(one)
+        assert (status, is_complete(body)) == (200, True)
+        assert [len(each.heard) for each in engines] == [1, 1]
+        assert headers["x-penstock-endpoint"] in ("gpu-0", "gpu-1")
+        await until(lambda: released(one))
+        assert (one.counted(), one.continued()) == ({"ok": 1}, {"resumed": 1})
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["outcome"], line["continuations"], line["attempts"]) == ("ok", 1, 2)
+
+
+async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_path: Path) -> None:
+    async with before(tmp_path, speaks(1, 5), speaks(2), speaks(3)) as (one, _):
+        client = await RawClient.connect(one.traffic)
+        for _ in range(2):
+            client.say(post(json.dumps(CHAT).encode()))
+            assert is_complete((await client.answer()).body)
+        client.close()
+
+
+async def test_a_text_completion_is_continued(tmp_path: Path) -> None:
+    fields = {"model": MODEL, "stream": True, "prompt": "Why?", "ignore_eos": True, "max_tokens": 30}
+    async with before(tmp_path, speaks(1, 9), speaks(2)) as (one, _):
+        answer = await ask(one, body=json.dumps(fields).encode(), path="/v1/completions")
+        assert is_complete(answer.body)
+
+
+@pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"logprobs": True}, {"response_format": {}}])
+async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
+        _, _, body = await chat(one, **fields)
+        code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
+        assert (code, sum(len(each.heard) for each in engines)) == ("engine_failed", 1)
+        assert (one.counted(), one.continued()) == ({"engine_error": 1}, {})
+
+
+async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
+    async def two(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+        await speaks(1, 3)(e, replace_n(heard), writer)
+
+    def replace_n(heard: Any) -> Any:
+        return heard._replace(body=json.dumps(json.loads(heard.body) | {"n": 1}).encode())
+
+    async with before(tmp_path, two, speaks(2)) as (one, engines):
+        assert b"engine_failed" in (await chat(one, n=2)).body
+        assert sum(len(each.heard) for each in engines) == 1
+
+
+async def test_a_model_whose_policy_says_nothing_is_not_continued(tmp_path: Path) -> None:
+    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, _):
+        policy = one.config.policy
+        one.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
+        assert b"engine_failed" in (await chat(one)).body
+        assert one.continued() == {}
+
+
+def spend_the_budget(one: Agent) -> None:
+    while one.proxy.retry_budget.withdraw(one.proxy.clock()):
+        pass
+
+
+def forget_the_kinds(one: Agent) -> None:
+    for endpoint in one.endpoints.every():
+        endpoint.set_kind(EngineKind.AUTO)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "outcome", "told"),
+    [
+        (spend_the_budget, "over_budget", "the retry budget is used up"),
+        (forget_the_kinds, "no_target", "not continued"),
+    ],
+)
+async def test_a_limit_ends_the_stream_with_an_error(
+    tmp_path: Path, prepare: Callable[[Agent], None], outcome: str, told: str
+) -> None:
+    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
+        prepare(one)
+        stream = read_stream((await chat(one)).body)
+        assert (stream.text, stream.done) == (words(0, 7), False)
+        assert stream.error is not None
+        assert (stream.error["code"], told in stream.error["message"]) == ("engine_failed", True)
+        assert sum(len(each.heard) for each in engines) == 1
+        assert (one.counted(), one.continued()) == ({"engine_error": 1}, {outcome: 1})
+
+
+async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
+    async with before(tmp_path, *[speaks(1, 7)] * 3, engines=3) as (one, engines):
+        stream = read_stream((await chat(one)).body)
+        assert (stream.text, stream.done) == (words(0, 14), False)
+        assert stream.error is not None
+        assert "may be the cause" in stream.error["message"]
+        assert sum(len(each.heard) for each in engines) == 2
+
+
+async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> None:
+    scripts = *[speaks(1, 7, hangs)] * 3, speaks(2)
+    async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (one, engines):
+        stream = read_stream((await chat(one)).body)
+        assert (stream.text, stream.error and stream.error["code"]) == (words(0, 21), "stream_stalled")
+        assert sum(len(each.heard) for each in engines) == 3
+        assert one.continued() == {"resumed": 2, "over_budget": 1}
+
+
+async def test_a_continuation_that_an_engine_refuses_ends_with_an_error(tmp_path: Path) -> None:
+    async def refuses(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with before(tmp_path, speaks(1, 7), refuses) as (one, _):
+        stream = read_stream((await chat(one)).body)
+        assert stream.error is not None
+        assert (stream.error["code"], "status 400" in stream.error["message"]) == ("engine_failed", True)
+        assert one.continued() == {"no_target": 1}
+
+
+async def test_a_continuation_is_retried_like_any_request(tmp_path: Path) -> None:
+    async with before(tmp_path, speaks(1, 7), is_busy, speaks(2), engines=3) as (one, _):
+        assert is_complete((await chat(one)).body)
+
+
+async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
+    break_off, go_on = asyncio.Event(), asyncio.Event()
+
+    async def dies_later(writer: asyncio.StreamWriter) -> None:
+        await break_off.wait()
+        writer.transport.abort()
+
+    async def ends_later(writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        await reports_an_error(writer)
+
+    scripts = speaks(1, 7, dies_later), speaks(2, 3, ends_later), speaks(3)
+    async with before(tmp_path, *scripts, slots=1, queue=0) as (one, engines):
+        pool = one.endpoints.pool(MODEL)
+        pool.prior_s = 0.1
+        pool.recount()
+        first = asyncio.create_task(chat(one))
+        await until(lambda: any(each.heard for each in engines))
+        second = asyncio.create_task(chat(one, n=1, logprobs=True))
+        await until(lambda: all(each.heard for each in engines))
+        break_off.set()
+        await until(lambda: one.waiting() == 1)
+        go_on.set()
+        assert b"EngineCore" in (await second).body
+        assert is_complete((await first).body)
+
+
+async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None:
+    async def forgets_the_end(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+        longer = json.loads(heard.body) | {"max_tokens": 31}
+        await speaks(1, 30)(e, heard._replace(body=json.dumps(longer).encode()), writer)
+
+    async with before(tmp_path, forgets_the_end, speaks(2)) as (one, engines):
+        stream = read_stream((await chat(one)).body)
+        assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
+        assert sum(len(each.heard) for each in engines) == 1
+
+
+async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> None:
+    async with before(tmp_path, speaks(1, 7), says_nothing) as (one, engines):
+        client = await RawClient.connect(one.traffic)
+        client.say(post(json.dumps(CHAT).encode()))
+        await client.head()
+        await until(lambda: all(each.heard for each in engines))
+        client.close()
+        await until(lambda: released(one))
+        assert one.counted() == {"cancelled": 1}
+
+
+async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
+    async with before(tmp_path, speaks(1, 7), says_nothing) as (one, _):
+        answer = await ask(one, "X-Request-Timeout-Ms: 400", body=json.dumps(CHAT).encode())
+        stream = read_stream(answer.body)
+        assert stream.error is not None
+        assert stream.error["code"] == "deadline_passed"
+        assert one.counted() == {"timeout": 1}
+
+
+async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.transport.abort()
+
+    async with before(tmp_path, speaks(1, 7, waits), speaks(2), anonymous="personal") as (one, engines):
+        one.location = Location("DE")
+        client = await RawClient.connect(one.traffic)
+        client.say(post(json.dumps(CHAT).encode()))
+        await client.head()
+        policy = one.config.policy
+        forbidding = replace(policy.residency[0], name="elsewhere", allow=frozenset({"eu-es"}))
+        one.config.policy = replace(policy, residency=(forbidding,))
+        go_on.set()
+        body = b""
+        while part := await client.chunk():
+            body += part
+        stream = read_stream(body)
+        assert stream.error is not None
+        assert (stream.done, sum(len(each.heard) for each in engines)) == (False, 1)
+        assert one.counted() == {"revoked": 1}
+
+
+@asynccontextmanager
+async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIterator[tuple[Agent, Agent]]:
+    """An origin that sends its requests to another region, where the engines answer as `away` says in turn."""
+    elsewhere = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with AsyncExitStack() as stack:
+        shared = in_turn(*away)
+        engines = [await stack.enter_async_context(engine(shared)) for _ in away]
+        near = await stack.enter_async_context(engine(home))
+        server = await stack.enter_async_context(
+            agent(directory / "server", [each.address for each in engines], region="eu-es", anonymous=None)
+        )
+        origin = await stack.enter_async_context(
+            agent(directory / "origin", [near.address], plan=elsewhere, peers={"eu-es": server.peer})
+        )
+        for one in (server, origin):
+            one.continue_streams()
+        yield origin, server
+        await until(lambda: released(origin) and released(server))
+
+
+async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_off(tmp_path: Path) -> None:
+    async with two_regions(tmp_path, answers, speaks(1, 7), speaks(2)) as (origin, server):
+        _, headers, body = await chat(origin)
+        assert (headers["x-penstock-region"], is_complete(body)) == ("eu-es", True)
+        assert (origin.continued(), server.continued()) == ({"resumed": 1}, {})
+        await until(lambda: server.counted() == {"engine_error": 1, "ok": 1})
+        assert origin.counted() == {"ok": 1}
+
+
+async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path: Path) -> None:
+    async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, server):
+        client = await RawClient.connect(origin.traffic)
+        client.say(post(json.dumps(CHAT).encode()))
+        await client.head()
+        body = await client.chunk()
+        origin.peers.addresses.clear()
+        server.peer_listener.stop_accepting()
+        await server.peer_listener.drain(0.0)
+        while part := await client.chunk():
+            body += part
+        assert is_complete(body)
+        assert origin.counted() == {"ok": 1}
+
+
+async def test_the_origin_continues_the_stream_of_a_region_that_fails_silently(tmp_path: Path) -> None:
+    async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, _):
+        client = await RawClient.connect(origin.traffic)
+        client.say(post(json.dumps(CHAT).encode()))
+        await client.head()
+        body = await client.chunk()
+        origin.peers.states["eu-es"] = RegionState.FAILED
+        while part := await client.chunk():
+            body += part
+        assert is_complete(body)
+
+
+async def test_an_engine_process_that_is_killed_loses_no_word(tmp_path: Path) -> None:
+    directories = tmp_path / "a", tmp_path / "b"
+    with ExitStack() as stack:
+        processes = []
+        for directory in directories:
+            directory.mkdir()
+            processes.append(stack.enter_context(running_engines(directory, {"name": "gpu", "time_scale": 1})))
+        addresses = [Address.parse(process.urls["gpu"]) for process in processes]
+        async with agent(tmp_path, addresses) as one:
+            one.endpoints.start()
+            try:
+                await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+                await until(lambda: {each.kind for each in one.endpoints.every()} == {EngineKind.VLLM})
+                one.continue_streams()
+                client = await RawClient.connect(one.traffic)
+                client.say(post(json.dumps(CHAT | {"max_tokens": 200}).encode()))
+                _, headers = await client.head()
+                body = await client.chunk()
+                processes[int(headers["x-penstock-endpoint"].removeprefix("gpu-"))].kill()
+                while part := await client.chunk():
+                    body += part
+                assert is_complete(body, 200)
+                assert one.continued() == {"resumed": 1}
+                await until(lambda: released(one))
+            finally:
+                await one.endpoints.stop()
