@@ -25,6 +25,10 @@ COMPLETION_PATHS = {"/v1/chat/completions": True, "/v1/completions": False}
 
 FAULTS_PATH = "/lab/faults"
 
+NOT_FOUND = b'{"detail":"Not Found"}'
+METHOD_NOT_ALLOWED = b'{"detail":"Method Not Allowed"}'
+"""Responses of vLLM's framework, which are not in OpenAI's format."""
+
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -111,9 +115,9 @@ class Endpoint:
 
     def _serve_page(self, connection: HttpConnection) -> None:
         if connection.path not in ("/health", "/v1/models", "/metrics"):
-            _refuse(connection, 404, "NotFoundError", f"there is no {connection.path} here")
+            connection.respond(404, NOT_FOUND)
         elif connection.method != "GET":
-            _refuse(connection, 405, "MethodNotAllowedError", f"{connection.path} takes GET")
+            connection.respond(405, METHOD_NOT_ALLOWED, more=("allow: GET",))
         elif connection.path == "/metrics":
             connection.respond(200, self._engine.render_metrics(), PROMETHEUS_TEXT)
         elif not self._engine.loaded:
@@ -144,7 +148,7 @@ class Endpoint:
     def _serve_completion(self, connection: HttpConnection) -> None:
         faults = self._engine.faults
         if connection.method != "POST":
-            _refuse(connection, 405, "MethodNotAllowedError", f"{connection.path} takes POST")
+            connection.respond(405, METHOD_NOT_ALLOWED, more=("allow: POST",))
         elif not self._engine.loaded:
             _refuse(connection, 503, "ServiceUnavailableError", "the model is still being loaded")
         elif faults.reject:

@@ -19,6 +19,9 @@ from lab.engine.openai_format import error_body
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
+KEEP_ALIVE_S = 5.0
+"""Time (s) after a response without another request, after which the connection is closed, as vLLM does."""
+
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
@@ -72,6 +75,7 @@ class HttpConnection(asyncio.Protocol):
         self._closing = False
         self._chunked = True
         self._keep_alive = True
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._target = b""
         self.method = ""
         self.path = ""
@@ -93,6 +97,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        self._stop_idle_timer()
         if self._answering:
             self.reset()
             return
@@ -131,6 +136,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._closing = True
+        self._stop_idle_timer()
         self.on_resume = None
         self._handler.connection_lost(self)
 
@@ -225,6 +231,17 @@ class HttpConnection(asyncio.Protocol):
         self.headers = {}
         self.body = b""
         self.on_resume = None
+        self._idle_timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer something that is no request, and be done with this client."""

@@ -1,8 +1,7 @@
 """An engine's /metrics: vLLM's names, labels and buckets, in Prometheus' text format.
 
-Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names from
-vllm/v1/metrics/loggers.py and docs/design/metrics.md of vLLM; `gpu_cache_usage_perc` is what `kv_cache_usage_perc` was
-called until 0.9, and was exposed beside it for some versions.
+Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names as those of
+vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ REQUEST_BUCKETS_S = (
     1920.0, 7680.0,
 )  # fmt: skip
 
-FINISH_REASONS = ("stop", "length", "abort")
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Histogram:
@@ -63,12 +62,10 @@ class EngineMetrics:
             model: the engine's scheduler.
             block_tokens: size of its KV blocks.
         """
-        usage = model.kv.usage
         lines: list[str] = []
         self._one(lines, "num_requests_running", "gauge", len(model.running))
         self._one(lines, "num_requests_waiting", "gauge", len(model.waiting))
-        self._one(lines, "kv_cache_usage_perc", "gauge", usage)
-        self._one(lines, "gpu_cache_usage_perc", "gauge", usage)
+        self._one(lines, "kv_cache_usage_perc", "gauge", model.kv.usage)
         lines.append("# TYPE vllm:cache_config_info gauge")
         blocks = f'block_size="{block_tokens}",num_gpu_blocks="{model.kv.total_blocks}"'
         lines.append(f'vllm:cache_config_info{{{blocks},engine="0"}} 1')

@@ -133,5 +133,6 @@ def models_body(model: str, created: int, max_model_len: int) -> bytes:
         "root": model,
         "parent": None,
         "max_model_len": max_model_len,
+        "permission": [],
     }
     return msgspec.json.encode({"object": "list", "data": [card]})

@@ -146,9 +146,24 @@ async def test_models_health_and_what_is_not_there(connect: Connect) -> None:
     (card,) = (await client.get("/v1/models")).json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == (MODEL, "model", 131_072)
     assert (await client.get("/health")).status_code == 200
-    assert (await client.get("/v1/nothing")).status_code == 404
-    assert (await client.get("/v1/chat/completions")).status_code == 405
+    missing, wrong = await client.get("/v1/nothing"), await client.get("/v1/chat/completions")
+    assert (missing.status_code, missing.json()) == (404, {"detail": "Not Found"})
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert (await client.post("/health")).status_code == 405
+
+
+async def test_a_connection_without_requests_is_closed_after_five_seconds(connect: Connect) -> None:
+    url = httpx.URL(connect("plain").base_url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    clock = asyncio.get_running_loop()
+    for pause_s in (0.0, 3.0):  # each request begins the time anew
+        await asyncio.sleep(pause_s)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    began_s = clock.time()
+    assert await reader.read() == b""
+    assert clock.time() - began_s > 4.5
+    writer.close()
 
 
 async def test_an_engine_is_unhealthy_until_its_model_is_loaded(

@@ -33,7 +33,6 @@ def test_the_text_parses_and_says_what_happened() -> None:
     assert samples["vllm:num_requests_running", None].value == 1
     assert samples["vllm:num_requests_waiting", None].value == 1
     assert samples["vllm:kv_cache_usage_perc", None].value == 0.1
-    assert samples["vllm:gpu_cache_usage_perc", None].value == 0.1
     assert samples["vllm:prompt_tokens_total", None].value == 3200
     assert samples["vllm:generation_tokens_total", None].value == 7
     assert samples["vllm:request_success_total", "stop"].value == 1
