@@ -1,7 +1,7 @@
 """An engine's /metrics: vLLM's names, labels and buckets, in Prometheus' text format.
 
-Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names as those of
-vLLM 0.32.
+Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names as those
+of vLLM 0.32.
 """
 
 from __future__ import annotations

@@ -21,7 +21,16 @@ from typing import NamedTuple
 from lab.servers.errors import ServerError
 from tests.engines import service_cases, vllm_cases
 from tests.engines.client_runs import SCRIPTS, client_results
-from tests.engines.environments import INFINITY, LITSERVE, MLSERVER, VLLM, CannotInstall, Environment, install
+from tests.engines.environments import (
+    INFINITY,
+    LITSERVE,
+    LLAMA_CPP,
+    MLSERVER,
+    VLLM,
+    CannotInstall,
+    Environment,
+    install,
+)
 from tests.engines.region import Region, running_region, within
 from tests.engines.report import Report
 from tests.engines.suite import CASES, Case, Failed, NotOffered, Result
@@ -42,6 +51,7 @@ ENGINES = {
     service_cases.MLSERVER: Engine(MLSERVER, service_cases.start_mlserver),
     service_cases.LITSERVE: Engine(LITSERVE, service_cases.start_litserve),
     service_cases.INFINITY: Engine(INFINITY, service_cases.start_infinity),
+    service_cases.LLAMA_CPP: Engine(LLAMA_CPP, service_cases.start_llama_cpp),
     vllm_cases.SUBJECT: Engine(VLLM, vllm_cases.start),
 }
 """In the order in which they are started and their cases run."""

@@ -23,7 +23,7 @@ from tests.support.agent_processes import AgentProcess, publish
 
 REGION = "eu-de"
 MODEL, ADAPTER = "tiny", "tiny-lora"
-MODELS = (MODEL, ADAPTER, "embedder", "sum", "echo")
+MODELS = (MODEL, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
 SERVE_TIMEOUT_S = 60.0
 RATE_LIMITED = [f"limited-{number}" for number in range(8)]
 """Tenants with a rate limit; each case uses one of its own, because the limit is per tenant."""

@@ -50,10 +50,11 @@ class Server(ServerProcess):
         )
 
 
-def write_model(installed: Installed, kind: str, out: Path, *more: Path) -> Path:
+def write_model(installed: Installed, kind: str, out: Path, *more: Path, script: str = "tiny_model.py") -> Path:
     """Write a tiny model with the engine's own libraries, unless it is there."""
     if not out.exists():
-        command = [str(installed.python), str(_HERE / "tiny_model.py"), kind, str(out), *map(str, more)]
+        arguments = [argument for argument in (kind, str(out), *map(str, more)) if argument]
+        command = [str(installed.python), str(_HERE / script), *arguments]
         written = subprocess.run(command, capture_output=True, text=True, env=os.environ | _LIBRARIES, check=False)
         if written.returncode:
             raise CannotInstall(f"the tiny model cannot be written: {written.stderr[-500:]}")
@@ -118,3 +119,15 @@ def infinity(installed: Installed, directory: Path, model: str) -> Server:
     return Server(
         "infinity", argv, port, "/health", directory, {"DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     )
+
+
+def llama_cpp(installed: Installed, directory: Path, model: str) -> Server:
+    """A llama.cpp server with a tiny Llama; not started yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    llama = write_model(installed, "", directory / "tiny.gguf", script="tiny_gguf.py")
+    (port,) = free_ports(1)
+    argv = [
+        *(str(installed.python), "-m", "llama_cpp.server", "--model", str(llama), "--model_alias", model),
+        *("--host", LOOPBACK, "--port", str(port), "--n_ctx", "2048", "--n_threads", "1"),
+    ]
+    return Server("llama-cpp", argv, port, "/v1/models", directory)

@@ -1,19 +1,20 @@
-"""Cases of engines with APIs of their own: MLServer, LitServe, and Infinity for embeddings."""
+"""Cases of engines other than vLLM: MLServer, LitServe, Infinity for embeddings, and llama.cpp."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
 
 from tests.engines.region import Region
-from tests.engines.servers import START_TIMEOUT_S, Server, infinity, litserve, mlserver
+from tests.engines.servers import START_TIMEOUT_S, Server, infinity, litserve, llama_cpp, mlserver
 from tests.engines.suite import NotOffered, case, expect
 
-MLSERVER, LITSERVE, INFINITY = "mlserver", "litserve", "infinity"
-SUM, ECHO, EMBEDDER = "sum", "echo", "embedder"
-"""Models of the three."""
+MLSERVER, LITSERVE, INFINITY, LLAMA_CPP = "mlserver", "litserve", "infinity", "llama-cpp"
+SUM, ECHO, EMBEDDER, GGUF = "sum", "echo", "embedder", "tiny-gguf"
+"""The model of each."""
 SLOTS = 4
 
 
@@ -34,11 +35,18 @@ async def start_infinity(region: Region) -> None:
     await _start(region, server, EMBEDDER, engine="auto")
 
 
-async def _start(region: Region, server: Server, model: str, **fields: object) -> None:
+async def start_llama_cpp(region: Region) -> None:
+    """Put llama.cpp behind the agent."""
+    server = llama_cpp(region.installed[LLAMA_CPP], region.directory / LLAMA_CPP, GGUF)
+    # It has no health path, runs one request at a time, and a second one interrupts the stream of the first.
+    await _start(region, server, GGUF, engine="auto", slots=1, health="/v1/models")
+
+
+async def _start(region: Region, server: Server, model: str, slots: int = SLOTS, **fields: object) -> None:
     region.servers[server.name] = server
     await asyncio.to_thread(server.start)
     await asyncio.to_thread(server.wait_ready, START_TIMEOUT_S)
-    await region.add(server.name, server, server.url, [model], slots=SLOTS, **fields)
+    await region.add(server.name, server, server.url, [model], slots=slots, **fields)
 
 
 async def post(region: Region, path: str, body: object, key: str | None = None) -> httpx.Response:
@@ -149,3 +157,37 @@ async def rerank(region: Region) -> None:
     """POST /v1/rerank reaches the server; the tiny model embeds only, and the server says so."""
     answer = await post(region, "/v1/rerank", {"model": EMBEDDER, "query": "a", "documents": ["b", "c"]})
     expect(answer.status_code == 400 and "rerank" in answer.text, f"{answer.status_code}: {answer.text}")
+
+
+def gguf_chat(**fields: object) -> dict[str, Any]:
+    """A chat request to llama.cpp."""
+    return {
+        "model": GGUF,
+        "messages": [{"role": "user", "content": "Rivers"}],
+        "max_tokens": 24,
+        "temperature": 0,
+    } | fields
+
+
+@case(LLAMA_CPP)
+async def chat(region: Region) -> None:
+    """A chat of llama.cpp is served, streamed and whole."""
+    whole = await post(region, "/v1/chat/completions", gguf_chat())
+    expect(whole.status_code == 200, f"{whole.status_code}: {whole.text}")
+    text = whole.json()["choices"][0]["message"]["content"]
+    streamed = (await post(region, "/v1/chat/completions", gguf_chat(stream=True))).text
+    events = [line.removeprefix("data: ") for line in streamed.splitlines() if line.startswith("data: ")]
+    expect(events[-1] == "[DONE]", f"the stream ends with {events[-1]}")
+    parts = [json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events[:-1]]
+    expect("".join(parts) == text, f"streamed {''.join(parts)!r}, whole {text!r}")
+
+
+@case(LLAMA_CPP)
+async def chats_at_once(region: Region) -> None:
+    """Streams to an engine that runs one at a time wait in the agent, and none is interrupted."""
+    answers = await asyncio.gather(
+        *(post(region, "/v1/chat/completions", gguf_chat(stream=True, max_tokens=50)) for _ in range(4))
+    )
+    expect({answer.status_code for answer in answers} == {200}, f"{sorted(answer.status_code for answer in answers)}")
+    ends = [answer.text.rstrip().endswith("data: [DONE]") and '"finish_reason": "' in answer.text for answer in answers]
+    expect(all(ends), f"{ends.count(False)} of 4 streams were interrupted")
