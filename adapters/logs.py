@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -64,6 +65,18 @@ class RepeatLimit:
         return dropped is not None
 
 
+class LossyLogger(structlog.PrintLogger):
+    """Drops the lines that cannot be written: a full disk behind the log must not end the loop that logs."""
+
+    def msg(self, message: str) -> None:
+        """Write one line, or drop it."""
+        # ValueError: the stream is closed.
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
+
+
 def configure_logs() -> None:
     """Send structlog's and the standard library's logs the same way; call once, before anything logs."""
     limit = RepeatLimit()
@@ -77,7 +90,7 @@ def configure_logs() -> None:
     render = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[limit, *shared, render],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: LossyLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

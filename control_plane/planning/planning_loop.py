@@ -237,7 +237,8 @@ class PlanningLoop:
         # Only a change between success and failure is logged.
         success = (PublishOutcome.PUBLISHED, PublishOutcome.UNCHANGED)
         if (outcome in success) != (self._last in success):
-            _log.info("publish outcome changed", outcome=outcome.value, **context)
+            log = _log.info if outcome in success else _log.warning
+            log("publish outcome changed", outcome=outcome.value, **context)
         self._last = outcome
 
     def _show_fleet(self, policy: Policy, now: float) -> None:

@@ -115,7 +115,7 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
     return file
 
 
-async def publish(etcd: EtcdServer, policy: Policy) -> None:
+async def publish(etcd: EtcdServer, policy: Policy, generation: int = 1) -> None:
     """Put a policy in force, with plans by which every region keeps what comes to it."""
     everywhere = residency_class(frozenset(policy.regions)).name
     store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
@@ -123,6 +123,6 @@ async def publish(etcd: EtcdServer, policy: Policy) -> None:
     for region in policy.regions:
         home = (Arc(region, 1.0, ArcReason.HOME),)
         classes = tuple(ClassPlan(model, everywhere, home, ()) for model in policy.models)
-        plan = RegionPlan(region, 1, 1, policy.digest(), 0.0, classes)
+        plan = RegionPlan(region, 1, generation, policy.digest(), 0.0, classes)
         await store.commit((), (Put(keys.plan(region), encode(plan)),))
     await store.close()

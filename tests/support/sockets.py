@@ -69,10 +69,12 @@ class ScriptedEngine:
 
 
 @asynccontextmanager
-async def engine(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedEngine]:
+async def engine(
+    script: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[ScriptedEngine]:
     """A scripted engine on a free port."""
     scripted = ScriptedEngine(script)
-    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(scripted.serve, host, 0, ssl=tls)
     scripted.address = Address(*server.sockets[0].getsockname()[:2], tls is not None)
     try:
         yield scripted

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import structlog
 
 from adapters import logs
-from adapters.logs import MAX_EVENTS, MAX_REPEATS, REPEAT_WINDOW_S, RepeatLimit
+from adapters.logs import MAX_EVENTS, MAX_REPEATS, REPEAT_WINDOW_S, LossyLogger, RepeatLimit
 
 
 class Clock:
@@ -72,3 +74,13 @@ def test_the_standard_librarys_logs_are_limited_by_the_line_that_logs(capsys: py
         logging.getLogger().handlers[:], logging.getLogger().level = before
     assert len(lines) == MAX_REPEATS
     assert lines[0]["event"] == "Fatal error on transport 0"
+
+
+def test_a_line_that_cannot_be_written_is_dropped() -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 (closing it fails)
+    logger = LossyLogger(full)
+    logger.info("one")
+    logger.error("two")
+    with suppress(OSError):
+        full.close()
+    logger.warning("three")
