@@ -56,7 +56,7 @@ class PathTemplate:
             raise TemplateError("does not begin with a slash")
         names: list[str] = []
         segments: list[bytes | str] = []
-        for segment in text[1:].split("/"):
+        for segment in text[1:].split("/") if text != "/" else ():
             parameter = _PARAMETER.fullmatch(segment)
             if parameter is not None:
                 names.append(parameter[1])

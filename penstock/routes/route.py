@@ -103,6 +103,8 @@ class CostFields(RouteStruct, frozen=True):
     """Limit on generated tokens."""
     count: tuple[str, ...] = ()
     """Number of results requested at once."""
+    batches: tuple[str, ...] = ()
+    """Number of times that `count` results are requested."""
     size: tuple[str, ...] = ()
     """Size of an image as one text, such as "1024x768"."""
     width: tuple[str, ...] = ()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.routes.presets.model_places import not_offered
 from penstock.routes.route import (
     BodyKind,
     CostFields,
+    ErrorFormat,
     ModelLocation,
     ModelSource,
     Route,
@@ -90,6 +92,41 @@ OPENAI_ROUTES: Final = (
         model=_BESIDE_BODY,
         body=BodyKind.NONE,
         stream=StreamKind.WEBSOCKET,
+    ),
+    *not_offered(
+        "openai",
+        (
+            "/v1/assistants",
+            "/v1/assistants/{id}",
+            "/v1/audio/voices",
+            "/v1/batches",
+            "/v1/batches/{id}",
+            "/v1/batches/{id}/cancel",
+            "/v1/conversations",
+            "/v1/conversations/{id}",
+            "/v1/containers",
+            "/v1/evals",
+            "/v1/files",
+            "/v1/files/{id}",
+            "/v1/files/{id}/content",
+            "/v1/fine_tuning/jobs",
+            "/v1/fine_tuning/jobs/{id}",
+            "/v1/moderations",
+            "/v1/realtime/sessions",
+            "/v1/threads",
+            "/v1/threads/{id}",
+            "/v1/threads/{id}/messages",
+            "/v1/threads/{id}/runs",
+            "/v1/uploads",
+            "/v1/uploads/{id}/complete",
+            "/v1/uploads/{id}/parts",
+            "/v1/vector_stores",
+            "/v1/vector_stores/{id}",
+            "/v1/vector_stores/{id}/files",
+            "/v1/vector_stores/{id}/search",
+            "/v1/videos",
+        ),
+        ErrorFormat.OPENAI,
     ),
 )
 """The routes of the preset `openai`, which a bundle without a RoutePresets document has."""

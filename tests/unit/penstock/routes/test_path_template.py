@@ -82,7 +82,6 @@ def test_a_decoded_segment_has_one_reading(segment: bytes) -> None:
     ("template", "problem"),
     [
         ("v1/x", "does not begin"),
-        ("/", "the segment ''"),
         ("/v1//x", "the segment ''"),
         ("/v1/x/", "the segment ''"),
         ("/v1/../x", "the segment '..'"),
@@ -106,3 +105,7 @@ def test_a_slash_is_accepted_only_where_it_is_declared() -> None:
     assert template.match(path, {"model"}) == {"model": "org/m"}
     assert template.match(b"/v2/models/..%2Fm/infer", {"model"}) is None
     assert template.replace(path, "model", "a/b c") == b"/v2/models/a%2Fb%20c/infer"
+
+
+def test_the_root_is_a_template() -> None:
+    assert PathTemplate("/").is_exact

@@ -14,7 +14,7 @@ ROUTES = (
     Route("infer", "/v2/models/{model}/infer", model=BY_PATH),
     Route("ready", "/v2/models/{model}/ready", frozenset({"GET"}), model=BY_PATH),
     Route("stats", "/v2/models/all/ready", frozenset({"POST"})),
-    Route("files", "/v1/files/{id}", frozenset({"GET", "DELETE"}), offered=False),
+    Route("files", "/v1/blobs/{id}", frozenset({"GET", "DELETE"}), offered=False),
 )
 TABLE = RouteTable(ROUTES)
 
@@ -50,8 +50,8 @@ def test_the_reason_of_a_miss() -> None:
     assert missed(b"websocket", b"/v1/chat/completions") == (Miss.METHOD_NOT_ALLOWED, ("POST",))
     assert missed(b"GET", b"/v1/realtime")[0] is Miss.UPGRADE_REQUIRED
     assert missed(b"POST", b"/v1/realtime")[0] is Miss.UNKNOWN_PATH
-    assert missed(b"DELETE", b"/v1/files/f-1")[0] is Miss.NOT_OFFERED
-    assert missed(b"PUT", b"/v1/files/f-1") == (Miss.METHOD_NOT_ALLOWED, ("DELETE", "GET", "HEAD"))
+    assert missed(b"DELETE", b"/v1/blobs/f-1")[0] is Miss.NOT_OFFERED
+    assert missed(b"PUT", b"/v1/blobs/f-1") == (Miss.METHOD_NOT_ALLOWED, ("DELETE", "GET", "HEAD"))
 
 
 SEGMENT = st.sampled_from(("a", "b", "{x}", "{y}"))

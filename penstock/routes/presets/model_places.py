@@ -1,0 +1,41 @@
+"""Where requests of presets name the model, and the routes of an API that a fleet does not offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.routes.route import BodyKind, ErrorFormat, ModelLocation, ModelSource, Route
+
+GET: Final = frozenset({"GET"})
+EVERY_METHOD: Final = frozenset({"DELETE", "GET", "PATCH", "POST", "PUT"})
+
+IN_BODY: Final = (ModelLocation(ModelSource.JSON, "/model"),)
+IN_PATH: Final = (ModelLocation(ModelSource.PATH, "model"),)
+BESIDE_BODY: Final = (ModelLocation(ModelSource.HEADER, "x-model"), ModelLocation(ModelSource.QUERY, "model"))
+
+
+def fixed_or_beside(model: str | None) -> tuple[ModelLocation, ...]:
+    """For APIs whose requests name no model: the fixed model of the preset; without one, a header or the query."""
+    return BESIDE_BODY if model is None else (ModelLocation(ModelSource.FIXED, model),)
+
+
+def not_offered(api: str, paths: Iterable[str], errors: ErrorFormat) -> tuple[Route, ...]:
+    """Routes that are refused with status 501.
+
+    Args:
+        api: name of the preset, with which the names of the routes start.
+        paths: path templates.
+        errors: format of the refusals.
+    """
+    return tuple(
+        Route(
+            f"{api}-not-offered{path.replace('/', '-').replace('{', '').replace('}', '')}",
+            path,
+            EVERY_METHOD,
+            body=BodyKind.NONE,
+            errors=errors,
+            offered=False,
+        )
+        for path in paths
+    )

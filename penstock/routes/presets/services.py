@@ -1,0 +1,70 @@
+"""Services with an API of their own: ComfyUI, Automatic1111's web UI, and plain prediction services.
+
+Sources: https://docs.comfy.org/development/comfyui-server/comms_routes and server.py of ComfyUI, modules/api/api.py of
+https://github.com/AUTOMATIC1111/stable-diffusion-webui, and https://lightning.ai/docs/litserve for /predict.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, fixed_or_beside, not_offered
+from penstock.routes.route import BodyKind, CostFields, ErrorFormat, ModelLocation, ModelSource, Route, StreamKind
+
+_A1111_COST: Final = CostFields(
+    count=("/batch_size",), batches=("/n_iter",), width=("/width",), height=("/height",), steps=("/steps",)
+)
+_A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_model_checkpoint")
+
+
+def comfyui_routes(model: str | None) -> tuple[Route, ...]:
+    """ComfyUI. A prompt is a graph with nodes of any names, so that its cost is that of the default size and steps.
+
+    The history of a prompt is read from the endpoint that has the prompt. Files (`/view`) and the WebSocket belong to
+    one endpoint too, but do not name the prompt: serve one model from one ComfyUI, or with a shared output folder.
+    """
+    places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
+    return (
+        Route("comfyui-prompt", "/prompt", model=places, repeatable=False, errors=errors, object_id="/prompt_id"),
+        Route(
+            "comfyui-history",
+            "/history/{prompt_id}",
+            GET,
+            places,
+            BodyKind.NONE,
+            cost=CostFields(generates=False),
+            errors=errors,
+            object_id="prompt_id",
+        ),
+        Route("comfyui-view", "/view", GET, places, BodyKind.NONE, cost=CostFields(generates=False), errors=errors),
+        Route("comfyui-websocket", "/ws", GET, places, BodyKind.NONE, StreamKind.WEBSOCKET, errors=errors),
+        *not_offered("comfyui", ("/free", "/history", "/interrupt", "/queue", "/upload/image", "/upload/mask"), errors),
+    )
+
+
+def automatic1111_routes(model: str | None) -> tuple[Route, ...]:
+    """Automatic1111's web UI. A request for another checkpoint than the model is refused, since loading one blocks."""
+    places, errors = (*fixed_or_beside(model), _A1111_MODEL), ErrorFormat.PROBLEM
+    return (
+        Route("automatic1111-txt2img", "/sdapi/v1/txt2img", model=places, cost=_A1111_COST, errors=errors),
+        Route("automatic1111-img2img", "/sdapi/v1/img2img", model=places, cost=_A1111_COST, errors=errors),
+        *not_offered(
+            "automatic1111",
+            (
+                "/sdapi/v1/interrupt",
+                "/sdapi/v1/options",
+                "/sdapi/v1/progress",
+                "/sdapi/v1/refresh-checkpoints",
+                "/sdapi/v1/reload-checkpoint",
+                "/sdapi/v1/skip",
+                "/sdapi/v1/unload-checkpoint",
+            ),
+            errors,
+        ),
+    )
+
+
+def predict_routes(model: str | None) -> tuple[Route, ...]:
+    """A plain prediction service. Without a fixed model, the header `x-model`, the query or the body names one."""
+    places = (*BESIDE_BODY, *IN_BODY) if model is None else fixed_or_beside(model)
+    return (Route("predict", "/predict", model=places, cost=CostFields(generates=False), errors=ErrorFormat.PROBLEM),)
