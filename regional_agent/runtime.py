@@ -125,7 +125,11 @@ class AgentRuntime:
             allow_plaintext=settings.allow_plaintext_peers,
         )
         self.shared_load = SharedLoad(
-            self.endpoints, shared=settings.redis_url is not None, is_known=self._is_agent_here, clock=clock
+            self.endpoints,
+            shared=settings.redis_url is not None,
+            agent=name,
+            is_known=self._is_agent_here,
+            clock=clock,
         )
         self.queue = AdmissionQueue(self.endpoints, self.shared_load, clock, metrics.waited)
         self.shared_load_exchange = self._make_exchange(region_key)

@@ -115,7 +115,7 @@ class BatchingModel:
             max_num_batched_tokens: new tokens that one pass computes at the most.
         """
         self._step_time = step_time
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self.kv = KvCache(kv_blocks)
         self.running: dict[Sequence, None] = {}
@@ -204,7 +204,7 @@ class BatchingModel:
     def _admit(self, work: dict[Sequence, int]) -> list[Sequence]:
         budget = self._max_num_batched_tokens - sum(work.values())
         admitted: list[Sequence] = []
-        while self.waiting and budget and len(self.running) < self._max_num_seqs:
+        while self.waiting and budget and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
             hit_tokens = self._hold_prefix(sequence)
             tokens = min(sequence.known_tokens - sequence.computed, budget)

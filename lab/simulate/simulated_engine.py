@@ -27,12 +27,28 @@ class SimulatedEngine:
         assert isinstance(deployment, Deployment), f"{model} does not fit on {accelerator}"
         self.busy_s = 0.0
         """Time (s) in which some pass ran."""
+        self.slowness = 1.0
+        """Factor of the time of passes that begin from now on."""
         self._clock = clock
         self._model = BatchingModel(StepTime(deployment), deployment.kv_blocks, max_num_seqs, MAX_BATCHED_TOKENS)
         self._watchers: dict[Sequence, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._step: Step | None = None
         self._began_at = 0.0
         self._turn = 0
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch."""
+        return len(self._model.running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a place in it."""
+        return len(self._model.waiting)
+
+    def resize(self, max_num_seqs: int) -> None:
+        """Change how many sequences run at once, as a restart with other settings does."""
+        self._model.max_num_seqs = max_num_seqs
 
     def submit(self, sequence: Sequence, on_first: Callable[[], None], on_end: Callable[[], None]) -> None:
         """Queue a sequence; the callbacks report its first token and its last."""
@@ -47,6 +63,7 @@ class SimulatedEngine:
     def _begin(self) -> None:
         self._step = self._model.begin(HORIZON_S)
         if self._step is not None:
+            self._step.durations_s[:] = [duration_s * self.slowness for duration_s in self._step.durations_s]
             self._began_at = self._clock.now
             self._wait()
 

@@ -77,7 +77,16 @@ class Reservation(Generic[Member]):
 class Placement(Reservation[Member]):
     """A reservation for a chosen endpoint, with the times from which the endpoint's speed is learned."""
 
-    __slots__ = ("ahead_s", "estimate", "first_byte_at", "prefill_over_at", "queued", "since", "streams")
+    __slots__ = (
+        "ahead_s",
+        "concurrency_area",
+        "estimate",
+        "first_byte_at",
+        "prefill_over_at",
+        "queued",
+        "since",
+        "streams",
+    )
 
     def __init__(self, endpoint: Member, estimate: WorkEstimate, spared_s: float, now: float) -> None:
         """Create the placement of a request.
@@ -107,6 +116,9 @@ class Placement(Reservation[Member]):
         """Prefill (s, reference) that precedes its first byte, its own included."""
         self.prefill_over_at = now + start_s + prefill_s
         """Time (s) at which its prefill is expected to end."""
+        limit = endpoint.concurrency_limit
+        self.concurrency_area = limit.advance(streams, now) if limit is not None else 0.0
+        """Integral of the endpoint's concurrency over time (request-seconds), where its limit is learned."""
         self.first_byte_at: float | None = None
         """Time (s) of the first byte of a streamed response."""
 

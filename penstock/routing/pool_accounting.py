@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.fleet.expected_wait import mean_with, pool_service_s
+from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.outlier_ejection import EjectionRules, room_to_eject
 from penstock.policy.policy import Model
 from penstock.routing.endpoint_selection import EndpointView
@@ -72,7 +73,7 @@ class PoolTotals(ABC):
 class EndpointAccount:
     """One endpoint's account at one agent. Its `view` is what endpoint selection reads."""
 
-    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "view")
+    __slots__ = ("completions", "concurrency_limit", "learner", "name", "pools", "remote_load", "service_s", "view")
 
     def __init__(self, view: EndpointView, accelerator: str) -> None:
         """Create an account without requests.
@@ -86,6 +87,8 @@ class EndpointAccount:
         """The load that the region's other agents report, faded with its age."""
         self.learner = SpeedLearner(accelerator)
         """The endpoint's speed, learned from completions."""
+        self.concurrency_limit: ConcurrencyLimit | None = None
+        """Learns the slots; None where they are configured."""
         self.service_s: float | None = None
         """Recent mean time (s) a request holds its slot; None before the first completion."""
         self.completions = 0
@@ -129,6 +132,13 @@ class EndpointAccount:
         self.service_s = mean_with(prior_s, self.completions, service_s)
         self.completions += 1
         self.view.completions = self.completions
+
+    def set_slots(self, slots: int, queue: int) -> None:
+        """Apply a number of slots, and of requests that may wait in the engine. The caller recounts the pools."""
+        view = self.view
+        if view.slots != slots or view.limit != slots + queue:
+            view.slots, view.limit = slots, slots + queue
+            view.update_score()
 
     def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
         view = self.view

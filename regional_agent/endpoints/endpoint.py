@@ -9,6 +9,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
@@ -94,7 +95,7 @@ class Endpoint(EndpointAccount):
         Args:
             on_models: called when the set of loaded models changes.
         """
-        super().__init__(EndpointView(spec.name, spec.slots, spec.slots + spec.queue), spec.accelerator)
+        super().__init__(EndpointView(spec.name, 1, 1), spec.accelerator)
         self.spec = spec
         self.address = spec.address
         """The address on which the engine listens."""
@@ -133,6 +134,7 @@ class Endpoint(EndpointAccount):
         self._out_since = -inf
         self.probe_now = asyncio.Event()
         """Set to trigger an immediate probe."""
+        self._apply_slots(spec)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -157,9 +159,7 @@ class Endpoint(EndpointAccount):
         if spec.accelerator != self.spec.accelerator:
             self.learner = SpeedLearner(spec.accelerator)
         self.spec = spec
-        self.view.slots = spec.slots
-        self.view.limit = spec.slots + spec.queue
-        self.view.update_score()
+        self._apply_slots(spec)
         self._models_at = -inf
 
     def set_rewrite(self, rewrite: RequestRewrite | None, problem: str, *, usable: bool) -> None:
@@ -236,6 +236,13 @@ class Endpoint(EndpointAccount):
         self.readings = updated_readings(self.readings, values, now)
         if Signal.RUNNING in values:
             self.progress.read_load(values[Signal.RUNNING] + values.get(Signal.QUEUED, 0.0), now)
+            if self.concurrency_limit is not None:
+                self.concurrency_limit.reported(values.get(Signal.QUEUED, 0.0), values[Signal.RUNNING], now)
+
+    def follow_limit(self, limit: int | None) -> None:
+        """Use the learned slots of another agent of the region; None for those that this agent learns."""
+        if self.concurrency_limit is not None:
+            self.set_slots(self.concurrency_limit.follow(limit, self._detection.clock()), self.spec.queue)
 
     def mark_full(self) -> None:
         """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
@@ -295,6 +302,7 @@ class Endpoint(EndpointAccount):
             "models": spec.models,
             "loaded": None if self.loaded is None else sorted(self.loaded),
             "slots": view.slots,
+            "learned_slots": None if self.concurrency_limit is None else self.concurrency_limit.status(),
             "queue": spec.queue,
             "in_flight": view.in_flight,
             "ready": view.ready,
@@ -321,13 +329,15 @@ class Endpoint(EndpointAccount):
         }
 
     def tick(self) -> None:
-        """Update what depends on time: progress, ejection, warm-up weight, pressure. The caller updates the pools."""
+        """Update what depends on time: slots, progress, ejection, weight, pressure. The caller updates the pools."""
         now = self._detection.clock()
+        if self.concurrency_limit is not None:
+            self.set_slots(self.concurrency_limit.tick(self.view.in_flight, now), self.spec.queue)
         self.sample = self.progress.take_sample()
         self.ejection = made_progress(at_time(self.ejection, now), self.sample.progressed_at)
         self.view.weight = self._weight(now)
         if self.readings:
-            self.view.pressure = pressure(self.readings, self.spec.slots, now)
+            self.view.pressure = pressure(self.readings, self.view.slots, now)
         self.view.update_score()
 
     def update_readiness(self) -> None:
@@ -336,6 +346,17 @@ class Endpoint(EndpointAccount):
         self.view.ready = alive and (self.ejection.accepts_requests or any(pool.panics for pool in self.pools))
         self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()
+
+    def _apply_slots(self, spec: EndpointSpec) -> None:
+        bounds, now = spec.learned_slots, self._detection.clock()
+        if bounds is None:
+            self.concurrency_limit = None
+            self.set_slots(spec.slots, spec.queue)
+            return
+        if self.concurrency_limit is None:
+            self.concurrency_limit = ConcurrencyLimit(bounds, now)
+        self.concurrency_limit.set_bounds(bounds, now)
+        self.set_slots(self.concurrency_limit.limit, spec.queue)
 
     def _set_ejection(self, ejection: Ejection) -> None:
         before, self.ejection = self.ejection, ejection

@@ -6,11 +6,12 @@ Every error message states the remedy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from penstock.health.concurrency_limit import DEFAULT_MAX_SLOTS, LimitBounds
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints import endpoint_options
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, text
@@ -21,6 +22,9 @@ MAX_MODELS = 64
 """Maximum number of models of one endpoint, adapters included."""
 MAX_REQUESTS = 100_000
 """Maximum slots, and maximum queue, of one endpoint."""
+
+AUTO = "auto"
+"""The value of `slots` that has them learned."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
@@ -35,7 +39,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     address: Address
     models: tuple[str, ...]
     slots: int
-    """Maximum number of requests that run concurrently."""
+    """Maximum number of requests that run concurrently; 0 if it is learned (`slots: auto`)."""
     queue: int = 0
     """Maximum number of requests that wait in the engine when all slots are in use."""
     zone: str = ""
@@ -64,6 +68,15 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     client_key_file: str = ""
     server_name: str = ""
     """Name in the engine's certificate; empty for the host of its address."""
+    min_slots: int = 1
+    """Minimum of learned slots."""
+    max_slots: int = DEFAULT_MAX_SLOTS
+    """Maximum of learned slots."""
+
+    @property
+    def learned_slots(self) -> LimitBounds | None:
+        """Bounds of the slots if they are learned; None if they are configured."""
+        return None if self.slots else LimitBounds(self.min_slots, max(self.min_slots, self.max_slots))
 
     @property
     def has_files(self) -> bool:
@@ -138,6 +151,28 @@ def _whole_number(minimum: int, maximum: int, unit: str) -> Callable[[Any], int]
     return check
 
 
+def _slots(value: Any) -> int:
+    if value == AUTO:
+        return 0
+    try:
+        return _whole_number(1, MAX_REQUESTS, "requests")(value)
+    except InvalidField as error:
+        raise InvalidField(f"{error}, or {AUTO} to have it learned") from None
+
+
+def slots_problem(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The field of the slots that contradicts another one, and the problem; None if there is none.
+
+    Args:
+        values: by attribute of EndpointSpec; None where a value is invalid.
+    """
+    for field in ("min_slots", "max_slots"):
+        if values.get(field) is not None and values.get("slots"):
+            return field, f"the slots are not learned; remove it, or write `slots: {AUTO}`"
+    least, most = values.get("min_slots") or 1, values.get("max_slots") or DEFAULT_MAX_SLOTS
+    return ("min_slots", f"more than the {most} of max_slots; lower it") if least > most else None
+
+
 def _port(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
         raise InvalidField("not a port; write a whole number from 1 to 65535")
@@ -150,7 +185,9 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "models": ("models", _models),
     "zone": ("zone", _name),
     "accelerator": ("accelerator", _name),
-    "slots": ("slots", _whole_number(1, MAX_REQUESTS, "requests")),
+    "slots": ("slots", _slots),
+    "min_slots": ("min_slots", _whole_number(1, MAX_REQUESTS, "requests")),
+    "max_slots": ("max_slots", _whole_number(1, MAX_REQUESTS, "requests")),
     "queue": ("queue", _whole_number(0, MAX_REQUESTS, "requests")),
     "engine": ("engine", _engine),
     "version": ("version", _version),

@@ -11,9 +11,10 @@
 - name: gpus
   dns: engines.default.svc:8000
   models: [llama-3-8b]
-  slots: 16
+  slots: auto
 
-The second entry is one endpoint for each address of its host name. Further fields are optional: `engine` (see
+The second entry is one endpoint for each address of its host name, with slots that are learned (see
+penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. Further fields are optional: `engine` (see
 penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, and those of endpoint_options.py.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 import yaml
 
 from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
-from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec
+from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_PAIRS, InvalidField, conflicts
 from regional_agent.upstream.address import Address
 
@@ -170,6 +171,9 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
         problems.append("dns: the endpoint also has a url; remove one of them")
     if "dns" in values and len(values.get("name") or "") > MAX_NAME:
         problems.append(f"name: more than {MAX_NAME} characters, to which addresses are appended; shorten it")
+    conflict = slots_problem(values)
+    if conflict is not None:
+        problems.append(": ".join(conflict))
     return problems
 
 

@@ -25,7 +25,7 @@ import structlog
 from penstock.routes.route import ErrorFormat
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.config.settings import BadSettings
-from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -267,6 +267,9 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
             raise _BadField(field, "missing; add it")
     for field, problem in conflicts(values):
         raise _BadField(field, problem)
+    conflict = slots_problem(values)
+    if conflict is not None:
+        raise _BadField(*conflict)
     if is_reserved(values["address"].host):
         raise _BadField(
             "url", "an unspecified, multicast, link-local or metadata address; use the engine's own address"

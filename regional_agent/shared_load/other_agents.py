@@ -60,7 +60,8 @@ class OtherAgents:
         self._live[start] = _Received(load, now, counts)
         if before is None or counts is not counted:
             return counts
-        return counts and (load.loads != before.load.loads or load.waiting != before.load.waiting)
+        past = before.load
+        return counts and (load.loads != past.loads or load.waiting != past.waiting or load.limits != past.limits)
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""
@@ -90,6 +91,20 @@ class OtherAgents:
             for model, queue in received.load.waiting.items():
                 queues.setdefault(model, []).append(queue)
         return loads, queues
+
+    def limits(self, agent: str) -> dict[str, int]:
+        """The learned slots that `agent` follows, by endpoint: those of the first agent by name before it.
+
+        The region's agents share the endpoints' slots, so one limit has to be in force in all of them at a time. Called
+        after `total`.
+        """
+        limits: dict[str, int] = {}
+        for start in sorted(self._live):
+            received = self._live[start]
+            if received.counts and start[0] < agent:
+                for name, limit in received.load.limits.items():
+                    limits.setdefault(name, limit)
+        return limits
 
     def _remember(self, start: AgentStart, number: int) -> None:
         self._numbers.pop(start, None)

@@ -50,6 +50,8 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     """By endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
     waiting: dict[str, QueueSummary] = {}
     """Admission queues by model."""
+    limits: dict[str, _Requests] = {}
+    """Slots in force by endpoint, where the agent learns them."""
 
     @property
     def field(self) -> str:
@@ -65,11 +67,13 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     number: _Number
     loads: dict[str, msgspec.Raw] = {}
     waiting: dict[str, msgspec.Raw] = {}
+    limits: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
 _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
+_limit_decoder = msgspec.json.Decoder(_Requests)
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 
@@ -102,4 +106,8 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for model, queue in unchecked.waiting.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             queues[model] = _queue_decoder.decode(queue)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues)
+    limits: dict[str, int] = {}
+    for name, limit in unchecked.limits.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            limits[name] = _limit_decoder.decode(limit)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, limits)

@@ -30,6 +30,7 @@ class SharedLoad:
         endpoints: EndpointSet,
         *,
         shared: bool = False,
+        agent: str = "",
         is_known: Callable[[str], bool] = lambda agent: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -38,6 +39,7 @@ class SharedLoad:
         Args:
             endpoints: the endpoints whose views show the load.
             shared: whether the region has other agents to receive load from; False for the only agent of a region.
+            agent: name of this agent.
             is_known: whether the directory of agents knows an agent of this region; loads of others do not count.
             clock: monotonic, in seconds.
         """
@@ -55,6 +57,9 @@ class SharedLoad:
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
+        self._agent = agent
+        self._followed: dict[str, int] = {}
+        """The learned slots of other agents that are in force here, by endpoint."""
         self._remote_queues: dict[str, list[QueueSummary]] = {}
         self._is_faded = False
         """Whether some of the remote load counted only in part when it was last added up."""
@@ -102,6 +107,14 @@ class SharedLoad:
                 )
         return loads
 
+    def learned_limits(self) -> dict[str, int]:
+        """The learned slots to publish, by endpoint: of those that enough requests use to learn from."""
+        return {
+            endpoint.name: limit.limit
+            for endpoint in self._endpoints.every()
+            if (limit := endpoint.concurrency_limit) is not None and limit.is_measuring
+        }
+
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
         """Take in what the other agents published; whether their load or queues differ from before.
 
@@ -120,6 +133,10 @@ class SharedLoad:
         now = self._clock()
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
+        limits = self._others.limits(self._agent)
+        if limits != self._followed:
+            self._endpoints.follow_limits(limits)
+            self._followed = limits
         if loads == self._remote_loads and queues == self._remote_queues:
             return False
         self._remote_loads, self._remote_queues = loads, queues

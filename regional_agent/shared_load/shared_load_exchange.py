@@ -100,7 +100,7 @@ class SharedLoadExchange:
         await cancel(self._tasks)
         self._tasks = []
         with suppress(*FAILURES):
-            await self._exchange({}, {})
+            await self._exchange({}, {}, {})
         await self._redis.aclose()
         self._load.up = False
 
@@ -109,7 +109,7 @@ class SharedLoadExchange:
         while True:
             began_at = time.monotonic()
             try:
-                await self._exchange(self._load.begin_publishing(), self._queues())
+                await self._exchange(self._load.begin_publishing(), self._queues(), self._load.learned_limits())
             except FAILURES as error:
                 self._set_down(error)
                 wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
@@ -124,10 +124,12 @@ class SharedLoadExchange:
                     async with asyncio.timeout(MIN_INTERVAL_S if self._queues() else IDLE_INTERVAL_S):
                         await self._load.changed.wait()
 
-    async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
+    async def _exchange(
+        self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary], limits: dict[str, int]
+    ) -> None:
         began_at = time.monotonic()
         self._number += 1
-        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues))
+        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues), limits)
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

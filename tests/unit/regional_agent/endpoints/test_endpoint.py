@@ -5,9 +5,13 @@ import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
+from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import choose_endpoint
+from penstock.routing.placement import Placement, WorkEstimate
 from penstock.routing.pool_accounting import Load
 from penstock.routing.speed_learning import prior
+from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -201,3 +205,32 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
     assert one.learner is learner
     one.resize(msgspec.structs.replace(spec, accelerator="h100"))
     assert one.learner.prior == prior("h100")
+
+
+def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
+    """An engine without any limit, which is given one request after the other as long as it has slots."""
+    pool = pool_of(1, clock)
+    (gpu,) = pool.endpoints
+    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 0, queue=2, min_slots=2, max_slots=40))
+    assert (gpu.view.slots, gpu.view.limit) == (8, 10)
+    chooser, cost = EndpointChooser(Random(1)), Cost(CostUnit.REQUEST, 0.0, 1.0)
+    work = WorkEstimate("t", "m", cost, CostInputs(100), Work(0.0, 1.0), streaming=False)
+    running: list[Placement[Endpoint]] = []
+    for _ in range(2000):
+        while gpu.view.in_flight < gpu.view.slots:
+            running.append(Placement(gpu, work, 0.0, clock.now))
+            running[-1].take()
+        later(pool, clock, 0.2)
+        for placement in [placement for placement in running if clock.now - placement.since >= 1.0]:
+            running.remove(placement)
+            placement.release()
+            gpu.completed(1.0)
+            chooser.learn_response(placement, clock.now, ())
+
+    assert gpu.view.slots == pool.slots == 40
+    assert gpu.view.limit == 42
+    status = gpu.status(None)
+    assert status["slots"] == 40
+    assert status["learned_slots"]["min_slots"] == 2
+    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4))
+    assert (gpu.view.slots, gpu.view.limit, gpu.status(None)["learned_slots"]) == (4, 4, None)

@@ -1,0 +1,465 @@
+"""Learns how many requests an endpoint should run at once: the concurrency from which on its throughput stops growing.
+
+Limiters that compare latencies (Netflix concurrency-limits' Vegas and Gradient2, after TCP Vegas; Envoy's adaptive
+concurrency filter) keep the latency near that of an idle server. An engine with continuous batching slows each stream
+long before its throughput stops growing, so that such limiters stop at a fraction of its capacity. This one compares
+throughputs: it alternates between the present limit and a higher or a lower one, and keeps the higher of the two only
+if its throughput is higher (trials as in PCC: Dong et al., "PCC: Re-architecting Congestion Control for Consistent High
+Performance", NSDI 2015, and "PCC Vivace", NSDI 2018). Both sides of a trial see the same minutes, so an engine that is
+slow for a minute moves the limit by a step at most; and a limit does not fall below half of the highest of the last
+minutes (a windowed maximum as in BBR: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016).
+
+What an engine reports about itself decides nothing: requests that wait in it make a trial of a lower limit due, and
+the throughput decides. Throughput is estimated as in `penstock.health.throughput_fit`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import ceil, exp, inf, log
+from typing import Final
+
+import msgspec
+
+from penstock.health.throughput_fit import Growth, ThroughputFit
+
+DEFAULT_MAX_SLOTS: Final = 256
+"""Upper bound of a learned limit: vLLM's default for max_num_seqs on most devices."""
+
+START_SLOTS: Final = 8
+"""The limit before any completion."""
+
+MIN_GROWTH: Final = 0.05
+"""Elasticity of throughput above which a higher limit is kept: 10 % more requests at once for 0.5 % more throughput."""
+
+MAX_GROWTH_GIVEN_UP: Final = 0.2
+"""Elasticity, error included, below which a lower limit is kept. Higher than MIN_GROWTH, because the errors of a small
+step are larger than either, and a limit that is too low costs more than one that is too high."""
+
+REACHED: Final = 0.75
+"""Part of the limit that the mean concurrency must reach for a trial: below it, demand is the limit."""
+
+REACHED_MEMORY_S: Final = 3.0
+"""Time constant (s) of that mean."""
+
+STEP: Final = 1.4
+"""Ratio of the two limits of a trial."""
+
+LARGE_STEP: Final = 2.0
+"""The same for a new endpoint, after trials in a row that moved the limit, and after a lower limit was neither clearly
+better nor clearly worse."""
+
+LARGE_AFTER: Final = 2
+"""Trials in a row that moved the limit, after which the step up is large."""
+
+MIN_SIDE_S: Final = 1.0
+SIDE_SERVICE_TIMES: Final = 2.0
+"""Minimum duration of one side of a trial: seconds, and mean service times, for requests must begin and end in it."""
+
+MAX_SIDE_S: Final = 120.0
+"""Maximum duration (s) of one side of a trial. If it has too few completions by then, the trial has no result."""
+
+MIN_SAMPLES: Final = 20
+"""Completions of requests that began on one side of a trial, before it may end."""
+
+MIN_SIDES: Final = 4
+MAX_SIDES: Final = 8
+"""Sides of a trial, at least and at most. Two suffice for a result beyond CLEAR."""
+
+CLEAR: Final = 0.3
+"""Difference of an elasticity from the deciding one that needs no second look."""
+
+DEPENDENCE: Final = 2.0
+"""Factor of the standard error: requests of the same minute are not independent."""
+
+MAX_ELASTICITY: Final = 2.0
+"""An elasticity beyond this, either way, is a change of the engine during the trial, and no result."""
+
+MIN_CONTRAST: Final = 0.05
+"""Logarithm of the ratio of two concurrencies, below which they are not compared."""
+
+MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 240.0
+"""Time (s) until the next trial, when neither more nor less was better. It doubles each time."""
+
+PEAK_S: Final = 300.0
+MIN_OF_PEAK: Final = 0.5
+"""A limit does not fall below this part of the highest one of the last PEAK_S seconds."""
+
+QUEUED_SHARE: Final = 0.1
+"""Part of an engine's requests that wait in it, from which on a trial of a lower limit is due."""
+
+SIGNAL_S: Final = 5.0
+"""Age (s) from which on what an engine reported is not used."""
+
+SIGNAL_WEIGHT: Final = 0.4
+"""Weight of the newest report in the mean."""
+
+MEMORY_COMPLETIONS: Final = 50
+"""Completions that the mean service time remembers."""
+
+RATE_S: Final = 60.0
+START_RATE, MIN_RATE = 20, 5
+"""Completions in RATE_S seconds from which on an agent measures, and below which it no longer does."""
+
+SETTLES_AFTER: Final = 2
+"""Trials in a row, up and down, that have not moved the limit, from which on there is a pause between trials."""
+
+
+class LimitBounds(msgspec.Struct, frozen=True):
+    """Bounds of a learned limit, in requests."""
+
+    min_slots: int = 1
+    max_slots: int = DEFAULT_MAX_SLOTS
+
+    def within(self, limit: int) -> int:
+        """The nearest limit within the bounds."""
+        return max(self.min_slots, min(limit, self.max_slots))
+
+
+class LimitState(StrEnum):
+    """Why a learned limit is what it is."""
+
+    NEW = "new"
+    """Too few requests have been completed at this limit."""
+    DEMAND = "demand"
+    """Requests do not reach the limit, so a higher one cannot be tried."""
+    RAISED = "raised"
+    """The last trial raised it: throughput still grew."""
+    LOWERED = "lowered"
+    """The last trial lowered it: the lower limit had the same throughput."""
+    SETTLED = "settled"
+    """A higher limit has no more throughput, a lower one has less."""
+    FOLLOWS = "follows"
+    """It is that of another agent of the region, which has measured more."""
+
+
+class _Trial:
+    """A comparison of two limits, in turn."""
+
+    __slots__ = ("area", "by_queue", "high", "low", "passed_s", "sides", "up")
+
+    def __init__(self, low: int, high: int, *, up: bool, by_queue: bool) -> None:
+        self.low = low
+        self.high = high
+        self.up = up
+        """Whether the present limit is the lower one."""
+        self.by_queue = by_queue
+        """Whether requests that wait in the engine are the reason."""
+        self.sides = 0
+        """Sides that have ended, the one before the trial included."""
+        self.area = [0.0, 0.0]
+        """Integral of the concurrency over time at the lower and at the higher limit."""
+        self.passed_s = [0.0, 0.0]
+
+    def add_side(self, limit: int, area: float, passed_s: float) -> None:
+        self.sides += 1
+        self.area[limit == self.high] += area
+        self.passed_s[limit == self.high] += passed_s
+
+    def concurrency(self, *, high: bool) -> float:
+        """The mean concurrency that was measured at one of the limits; 0 before."""
+        return self.area[high] / self.passed_s[high] if self.passed_s[high] > 0.0 else 0.0
+
+    def contrast(self) -> float:
+        """Logarithm of the ratio of the concurrencies that were measured."""
+        low, high = self.concurrency(high=False), self.concurrency(high=True)
+        return log(high / low) if high > low > 0.0 else 0.0
+
+    @property
+    def deciding(self) -> float:
+        """The elasticity that decides between the limits."""
+        return MIN_GROWTH if self.up else MAX_GROWTH_GIVEN_UP
+
+    def is_clear(self, growth: Growth) -> bool:
+        """Whether more sides would hardly change the result."""
+        away = abs(growth.elasticity - self.deciding)
+        enough = self.sides >= (2 if away >= CLEAR else MIN_SIDES)
+        return self.sides >= MAX_SIDES or (enough and away > DEPENDENCE * growth.error)
+
+
+class ConcurrencyLimit:
+    """The limit of one endpoint. Its owner reports what happens there, and applies the result of `tick`."""
+
+    __slots__ = (
+        "_area",
+        "_at",
+        "_failed",
+        "_fit",
+        "_followed",
+        "_in_flight",
+        "_kept_moving",
+        "_pause_s",
+        "_peak",
+        "_peak_at",
+        "_queued",
+        "_rate_at",
+        "_rate_samples",
+        "_reached",
+        "_reached_at",
+        "_running",
+        "_service_s",
+        "_side_area",
+        "_side_at",
+        "_side_samples",
+        "_signals_at",
+        "_trial",
+        "_trial_at",
+        "_up",
+        "_wide",
+        "bounds",
+        "is_measuring",
+        "limit",
+        "samples",
+        "settled",
+        "state",
+    )
+
+    def __init__(self, bounds: LimitBounds, now: float) -> None:
+        """Create a limit without completions; `now` is monotonic, in seconds."""
+        self.bounds = bounds
+        self.settled = bounds.within(START_SLOTS)
+        """The limit that has been learned, in requests."""
+        self.limit = self.settled
+        """The limit in force: `settled`, or the other side of a trial."""
+        self.state = LimitState.NEW
+        self.samples = 0
+        """Completions that it has learned from."""
+        self.is_measuring = False
+        """Whether enough requests end at this agent to learn from."""
+        self._followed = False
+        self._rate_at, self._rate_samples = now, 0
+        self._area = 0.0
+        self._at = now
+        self._in_flight = 0
+        self._reached = 0.0
+        self._reached_at = now
+        self._service_s = 0.0
+        self._peak, self._peak_at = self.settled, now
+        self._kept_moving = LARGE_AFTER
+        self._wide = False
+        self._up = True
+        self._failed = 0
+        self._pause_s = MIN_PAUSE_S
+        self._trial: _Trial | None = None
+        self._trial_at = now
+        self._fit = ThroughputFit()
+        self._side_at, self._side_area, self._side_samples = now, 0.0, 0
+        self._signals_at = -inf
+        self._queued = self._running = 0.0
+
+    def set_bounds(self, bounds: LimitBounds, now: float) -> None:
+        """Apply other bounds."""
+        if bounds != self.bounds:
+            self.bounds = bounds
+            self._peak = bounds.within(self._peak)
+            self._end_trial(self.settled, now)
+
+    def advance(self, in_flight: int, now: float) -> float:
+        """The concurrency is `in_flight` from `now` (s) on. Returns its integral over time, in request-seconds."""
+        passed_s = now - self._at
+        if passed_s > 0.0:
+            self._area += self._in_flight * passed_s
+            self._reached += (self._in_flight - self._reached) * (1.0 - exp(-passed_s / REACHED_MEMORY_S))
+            self._at = now
+        self._in_flight = in_flight
+        return self._area
+
+    def completed(self, area: float, at_start: int, work_s: float, service_s: float) -> None:
+        """Learn from a request that ends at the time of the last `advance`.
+
+        Args:
+            area: what `advance` returned when it began.
+            at_start: requests on the endpoint then, itself included.
+            work_s: its work (s, reference).
+            service_s: how long (s) it held its slot.
+        """
+        if not (0.0 < work_s < inf and 0.0 < service_s < inf):
+            return
+        self._fit.add(float(at_start), max(1.0, (self._area - area) / service_s), work_s, service_s)
+        self.samples += 1
+        self._service_s += (service_s - self._service_s) / min(self.samples, MEMORY_COMPLETIONS)
+        if area >= self._side_area:
+            self._side_samples += 1
+
+    def reported(self, queued: float, running: float, now: float) -> None:
+        """Apply the requests that the engine reports to wait in it and to run."""
+        weight = 1.0 if now - self._signals_at > SIGNAL_S else SIGNAL_WEIGHT
+        self._queued += (queued - self._queued) * weight
+        self._running += (running - self._running) * weight
+        self._signals_at = now
+
+    def tick(self, in_flight: int, now: float) -> int:
+        """Begin, continue or end a trial. Returns the limit to apply. Called a few times a second.
+
+        Args:
+            in_flight: requests on the endpoint now, of all agents of the region.
+            now: monotonic, in seconds.
+        """
+        self.advance(in_flight, now)
+        self._measure_rate(now)
+        if self._followed:
+            return self.limit
+        if self.settled >= self._peak or now - self._peak_at > PEAK_S:
+            self._peak, self._peak_at = self.settled, now
+        if self._trial is not None:
+            self._continue_trial(self._trial, now)
+        elif now >= self._trial_at:
+            self._begin_trial(now)
+        return self.limit
+
+    def follow(self, limit: int | None, now: float) -> int:
+        """Use the limit of the agent that leads, or none: this agent learns again. Returns the limit to apply."""
+        if limit is not None:
+            self._followed = True
+            self.state = LimitState.FOLLOWS
+            self._end_trial(limit, now)
+        elif self._followed:
+            self._followed = False
+            self.state = LimitState.NEW
+            self._rest(now)
+        return self.limit
+
+    def status(self) -> dict[str, object]:
+        """For the status page: the limit, and why it is that."""
+        return {
+            "limit": self.limit,
+            "learned": self.settled,
+            "state": self.state.value,
+            "min_slots": self.bounds.min_slots,
+            "max_slots": self.bounds.max_slots,
+            "completions": self.samples,
+        }
+
+    def _begin_trial(self, now: float) -> None:
+        if self._reached < REACHED * self.settled:
+            if now - self._reached_at > self._side_s() and self.state is not LimitState.NEW:
+                self.state = LimitState.DEMAND
+            self._begin_side(now)
+            return
+        self._reached_at = now
+        if now - self._side_at < self._side_s() or self._side_samples < MIN_SAMPLES:
+            return
+        queues = self._engine_queues(now)
+        if queues and not self._failed:
+            self._up = False
+        trial = self._higher() if self._up else self._lower(queues)
+        if log(trial.high / trial.low) < 2 * MIN_CONTRAST:
+            self._not_moved(now)
+            return
+        self._trial = trial
+        self._end_side(trial, now)
+        self.limit = trial.high if trial.up else trial.low
+
+    def _higher(self) -> _Trial:
+        step = LARGE_STEP if self._kept_moving >= LARGE_AFTER else STEP
+        high = min(self.bounds.max_slots, max(self.settled + 1, round(self.settled * step)))
+        return _Trial(self.settled, high, up=True, by_queue=False)
+
+    def _lower(self, queues: bool) -> _Trial:
+        low = min(self.settled - 1, round(self.settled / (LARGE_STEP if self._wide else STEP)))
+        if queues:
+            low = min(low, round(self._running))
+        least = max(self.bounds.min_slots, ceil(self._peak * MIN_OF_PEAK))
+        return _Trial(min(self.settled, max(least, low)), self.settled, up=False, by_queue=queues)
+
+    def _engine_queues(self, now: float) -> bool:
+        queued, running = self._queued, self._running
+        return now - self._signals_at <= SIGNAL_S and queued >= 1.0 and queued > QUEUED_SHARE * (queued + running)
+
+    def _continue_trial(self, trial: _Trial, now: float) -> None:
+        passed_s = now - self._side_at
+        if passed_s > MAX_SIDE_S:
+            self._no_result(now)
+            return
+        if passed_s < self._side_s() or self._side_samples < MIN_SAMPLES:
+            return
+        self._end_side(trial, now)
+        if self._reached < REACHED * trial.low:
+            self._no_result(now)
+        elif trial.contrast() < MIN_CONTRAST:
+            # The concurrency did not follow the limit.
+            self._demand_limits(trial, now)
+        else:
+            growth = self._fit.growth(trial.concurrency(high=False), trial.concurrency(high=True))
+            if growth is not None and trial.is_clear(growth):
+                self._decide(trial, growth, now)
+            elif trial.sides >= MAX_SIDES:
+                self._no_result(now)
+            else:
+                self.limit = trial.low if self.limit == trial.high else trial.high
+
+    def _decide(self, trial: _Trial, growth: Growth, now: float) -> None:
+        elasticity, error = growth.elasticity, DEPENDENCE * growth.error
+        if abs(elasticity) > MAX_ELASTICITY:
+            self._no_result(now)
+            return
+        if not trial.up:
+            was_wide, self._wide = self._wide, not self._wide and abs(elasticity - trial.deciding) < error
+            if not (trial.by_queue and self._queued > self._running):
+                elasticity += growth.error if was_wide or trial.by_queue else error
+        better = trial.high if elasticity > trial.deciding else trial.low
+        if better == self.settled:
+            self._end_trial(better, now)
+            self._not_moved(now)
+            return
+        self.state = LimitState.RAISED if trial.up else LimitState.LOWERED
+        self._kept_moving += 1
+        self._failed = 0
+        self._pause_s = MIN_PAUSE_S
+        self._end_trial(better, now)
+
+    def _demand_limits(self, trial: _Trial, now: float) -> None:
+        """Allow somewhat more than the present demand, and nothing beyond."""
+        self.state = LimitState.DEMAND
+        limit = self.settled
+        if trial.up:
+            limit = min(trial.high, max(limit, ceil(self._reached / REACHED)))
+        self._end_trial(limit, now)
+        self._rest(now)
+
+    def _not_moved(self, now: float) -> None:
+        """The present limit is the better one; the other direction comes next."""
+        self._up = not self._up
+        self._kept_moving = 0
+        self._failed += 1
+        if self._failed >= SETTLES_AFTER:
+            self.state = LimitState.SETTLED
+            self._rest(now)
+            if self._failed % SETTLES_AFTER == 0:
+                self._pause_s = min(MAX_PAUSE_S, 2.0 * self._pause_s)
+        else:
+            self._begin_side(now)
+
+    def _no_result(self, now: float) -> None:
+        self._kept_moving = 0
+        self._end_trial(self.settled, now)
+        self._rest(now)
+
+    def _end_trial(self, limit: int, now: float) -> None:
+        self.settled = self.limit = self.bounds.within(limit)
+        self._trial = None
+        self._trial_at = now
+        self._begin_side(now)
+
+    def _rest(self, now: float) -> None:
+        self._trial_at = now + self._pause_s
+        self._begin_side(now)
+
+    def _measure_rate(self, now: float) -> None:
+        if now - self._rate_at >= RATE_S:
+            completions = self.samples - self._rate_samples
+            self.is_measuring = completions >= (MIN_RATE if self.is_measuring else START_RATE)
+            self._rate_at, self._rate_samples = now, self.samples
+
+    def _side_s(self) -> float:
+        """Minimum duration (s) of one side of a trial."""
+        return min(MAX_SIDE_S / 2, max(MIN_SIDE_S, SIDE_SERVICE_TIMES * self._service_s))
+
+    def _end_side(self, trial: _Trial, now: float) -> None:
+        trial.add_side(self.limit, self._area - self._side_area, now - self._side_at)
+        self._side_at, self._side_area, self._side_samples = now, self._area, 0
+
+    def _begin_side(self, now: float) -> None:
+        """Begin to measure at the present limit, without what was measured before."""
+        self._fit = ThroughputFit()
+        self._side_at, self._side_area, self._side_samples = now, self._area, 0
