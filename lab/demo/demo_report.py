@@ -35,6 +35,7 @@ DEFINITIONS = {
     "spillover": "answered requests that another region than their home served while their home stood",
     "failover.detected_s": "from SIGKILL until a surviving agent's status first said that the region had failed",
     "failover.rerouted_s": "from SIGKILL until the last attempt of client or agent that went to the dead region first",
+    "failover.streams_continued": "streams of the lost region to clients of other regions, finished elsewhere",
     "failover.lost_not_started": "requests of the whole run that failed for the client and that no engine ever saw",
     "failback.seconds": "from the region being ready until it serves 90 % of its steady share of home demand over 3 s",
     "residency.checked": "requests seen by engines, compared there with what the lab's own table permits",
@@ -102,6 +103,8 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
             "requests": kinds[Kind.FAILOVER],
             "retried_elsewhere": measured.retried,
             "broken_after_start": measured.broken_after_start,
+            "streams_continued": measured.continued,
+            "streams_not_continued": measured.not_continued,
             "lost_not_started": measured.lost_not_started,
         },
         "failback": {

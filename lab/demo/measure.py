@@ -82,6 +82,10 @@ class Failover(msgspec.Struct, frozen=True):
     """Requests that tried the dead region and were served elsewhere."""
     broken_after_start: int
     """Requests that the dead region was running, and that failed for the client."""
+    continued: int
+    """Streams that the dead region was sending through another region's agent, and that were finished elsewhere."""
+    not_continued: int
+    """The same, but that failed for the client."""
     lost_not_started: int
     """Requests, of the whole run, that failed for the client though no engine had ever started them."""
 
@@ -91,7 +95,7 @@ def failover(run: Run) -> Failover:
     killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
     lost = [request for request in run.served if request.outcome is Outcome.FAILED and request.id not in run.started]
     if killed is None:
-        return Failover(None, None, None, None, 0, 0, len(lost))
+        return Failover(None, None, None, None, 0, 0, 0, 0, len(lost))
     until_s = back.at_s if back is not None else run.scenario.duration_s
     noticed = _first_notice(run, killed.at_s, until_s)
     touched = _attempts_at_the_dead(run, killed.at_s, until_s)
@@ -103,6 +107,7 @@ def failover(run: Run) -> Failover:
     ]
     there = {sighting.id for sighting in run.sightings if sighting.region == run.scenario.lost_region}
     broken = [request for request in run.served if request.outcome is Outcome.FAILED and request.id in there]
+    forwarded = _forwarded_streams(run, killed.at_s)
     return Failover(
         detected_s=min(noticed) - killed.at_s if noticed else None,
         all_detected_s=max(noticed) - killed.at_s if noticed else None,
@@ -110,8 +115,25 @@ def failover(run: Run) -> Failover:
         first_elsewhere_s=min(elsewhere, default=None),
         retried=sum(request.outcome is Outcome.OK for request, _ in touched),
         broken_after_start=len(broken),
+        continued=sum(request.outcome is Outcome.OK for request in forwarded),
+        not_continued=sum(request.outcome is Outcome.FAILED for request in forwarded),
         lost_not_started=len(lost),
     )
+
+
+def _forwarded_streams(run: Run, killed_s: float) -> list[Served]:
+    """Streams that the region was sending when it died, to clients whose entry lives on."""
+    lost = run.scenario.lost_region
+    there = {sighting.id for sighting in run.sightings if sighting.region == lost and sighting.at_s < killed_s}
+    return [
+        request
+        for request in run.served
+        if request.id in there
+        and request.origin != lost
+        and request.ttft_s is not None
+        and request.due_s + request.ttft_s < killed_s
+        and (request.e2e_s is None or request.due_s + request.e2e_s > killed_s)
+    ]
 
 
 def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:

@@ -155,6 +155,15 @@ def _nothing_lost(run: Run) -> Check:
     return Check("nothing lost that had not started", None, measured.lost_not_started == 0, says)
 
 
+def _streams_survive(run: Run) -> Check:
+    measured, lost = failover(run), run.scenario.lost_region
+    says = (
+        f"{measured.continued} streams that {lost} was sending through other regions were finished elsewhere, "
+        f"{measured.not_continued} broke off"
+    )
+    return Check("streams continue", PhaseName.REGION_LOSS, measured.not_continued == 0, says)
+
+
 def _failures_explained(run: Run) -> Check:
     lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
     there = {sighting.id for sighting in run.sightings if sighting.region == lost}
@@ -219,6 +228,7 @@ _CHECKS: tuple[Callable[[Run], Check], ...] = (
     _rerouted,
     _failback,
     _nothing_lost,
+    _streams_survive,
     _failures_explained,
     _new_leader,
     _control_loss,

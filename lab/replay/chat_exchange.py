@@ -17,6 +17,7 @@ DONE = b"[DONE]"
 
 
 class _Delta(msgspec.Struct):
+    role: str | None = None
     content: str | None = None
 
 
@@ -36,6 +37,7 @@ class _Error(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     """The fields used of a chat.completion.chunk, an error event, or an error body."""
 
+    id: str | None = None
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
     error: _Error | None = None
@@ -45,6 +47,9 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 SILENT = "silent"
 """The problem of an exchange whose first byte did not come in time."""
+
+SECOND_ANSWER = "second_answer"
+"""Stands for the code of a stream with chunks of several answers, or with several roles."""
 
 UNTYPED_ERROR = "error"
 """Stands for the code of an error event that has none."""
@@ -59,6 +64,8 @@ class ChatExchange:
         "_error_body",
         "_events",
         "_hang_up_after_tokens",
+        "_id",
+        "_role_seen",
         "_timer",
         "cancelled",
         "code",
@@ -79,6 +86,8 @@ class ChatExchange:
         self._error_body = bytearray()
         self._events = EventStream()
         self._hang_up_after_tokens = hang_up_after_tokens
+        self._id: str | None = None
+        self._role_seen = False
         self._timer: asyncio.TimerHandle | None = None
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first_byte_s: float | None = None
@@ -158,8 +167,17 @@ class ChatExchange:
         if chunk.usage is not None and not chunk.choices:
             # An engine may put several tokens into one event; its own count is right.
             self.tokens = max(self.tokens, chunk.usage.completion_tokens)
+        self._id = self._id or chunk.id
+        if chunk.id is not None and chunk.id != self._id:
+            self.code = self.code or SECOND_ANSWER
         for choice in chunk.choices:
-            if choice.delta is not None and choice.delta.content:
+            delta = choice.delta
+            if delta is None:
+                continue
+            if delta.role is not None:
+                self.code = self.code or (SECOND_ANSWER if self._role_seen else "")
+                self._role_seen = True
+            if delta.content:
                 self._token()
 
     def _token(self) -> None:

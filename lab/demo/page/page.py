@@ -89,6 +89,7 @@ def _figures(report: dict[str, Any]) -> str:
         (report["spillover"]["in_surge"], "spilled over in the surge, within residency"),
         (_seconds(failover["rerouted_s"]), f"until nothing went to dead {failover['region']} first"),
         (failover["lost_not_started"], "lost that had not started"),
+        (failover["streams_continued"], "of its streams to other regions finished elsewhere"),
         (_seconds(report["failback"]["seconds"]), "until it had its traffic back, ramped"),
         (report["control_plane_loss"]["failed_requests"], "failed while control plane, etcd, Redis died"),
     ]

@@ -104,7 +104,7 @@ def test_the_page_says_in_words_which_checks_failed() -> None:
     number = next(n for n, one in enumerate(RUN.served) if len(one.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)
-    assert "1 of 12 checks failed" in page
+    assert "1 of 13 checks failed" in page
     assert "Every promise was kept" in render_page(report_of(RUN), RUN)
 
 

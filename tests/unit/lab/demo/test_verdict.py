@@ -32,7 +32,7 @@ def each_served(run: Run, change_one: Callable[[object], object]) -> Run:
 
 def test_a_good_run_passes_every_check() -> None:
     assert missed(RUN) == set()
-    assert len(judge(RUN)) == 12
+    assert len(judge(RUN)) == 13
 
 
 def test_one_request_at_a_forbidden_engine_is_a_violation() -> None:
@@ -153,6 +153,25 @@ def test_what_was_running_in_the_killed_region_may_break() -> None:
     assert broken
     assert failover(RUN).broken_after_start == len(broken)
     assert failover(RUN).lost_not_started == 0
+
+
+def test_a_stream_through_another_region_has_to_be_continued() -> None:
+    number = next(n for n, one in enumerate(RUN.served) if one.due_s > KILLED_S)
+    stream = msgspec.structs.replace(
+        RUN.served[number],
+        due_s=KILLED_S - 1.0,
+        ttft_s=0.2,
+        e2e_s=3.0,
+        outcome=Outcome.OK,
+        attempts=(Attempt(KILLED_S - 1.0, "eu-es", Answer.SERVED),),
+    )
+    sighting = Sighting(stream.id, KILLED_S - 0.9, RUN.scenario.lost_region, "gpu", stream.required)
+    run = replaced(RUN, served=(*RUN.served, stream), sightings=(*RUN.sightings, sighting))
+    assert (failover(run).continued, failover(run).not_continued) == (1, 0)
+    broken = msgspec.structs.replace(stream, outcome=Outcome.FAILED, e2e_s=None)
+    run = replaced(run, served=(*RUN.served, broken))
+    assert (failover(run).continued, failover(run).not_continued) == (0, 1)
+    assert "streams continue" in missed(run)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
