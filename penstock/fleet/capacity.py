@@ -10,12 +10,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from penstock.fleet.capacity_groups import SharedSlots, coupled_models
 from penstock.fleet.snapshot import FadedPool, Snapshot, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.policy import Failover, Policy
 
 MIN_COMPLETIONS = 50
 """Completions from which on a pool's own mean service time is used alone; below, it is mixed with the fleet's mean."""
+
+MIN_WEIGHT = 1e-3
+"""Slots added to those of every pool where a mean is weighted by slots, so that a pool without slots has a weight."""
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -27,6 +31,16 @@ class Supply(msgspec.Struct, frozen=True):
     """Mean time (s) for which a request holds a slot."""
     max_share: float = 1.0
     """Maximum share (0-1] of any class's demand that the region may serve now: below 1 on a failback ramp."""
+    shared: tuple[SharedSlots, ...] = ()
+    """The part of `slots` that other models may use as well, by capacity group."""
+    work: float = 1.0
+    """Work of one request in units that all models with shared slots have in common; the same in every region. The
+    time for which one unit holds a slot, `service_s / work`, is the same for all of these models in a region."""
+
+    @property
+    def own_slots(self) -> float:
+        """The part of `slots` that no other model may use."""
+        return max(0.0, self.slots - sum(group.slots for group in self.shared))
 
 
 class Shortfall(msgspec.Struct, frozen=True):
@@ -66,7 +80,51 @@ def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, st
             own_s, known = seen.report.service_s, min(1.0, seen.report.completions / MIN_COMPLETIONS)
             service_s = known * own_s + (1.0 - known) * fleet_mean_s.get(model, own_s)
             service_s = service_s or policy.models[model].expected_service_s
-            found[region, model] = Supply(seen.report.slots * seen.weight, service_s, weight)
+            shared = _shared_slots(seen, policy)
+            slots = max(seen.report.slots * seen.weight, sum(group.slots for group in shared))
+            found[region, model] = Supply(slots, service_s, weight, shared)
+    return _in_common_units(found)
+
+
+def _shared_slots(seen: FadedPool, policy: Policy) -> tuple[SharedSlots, ...]:
+    """Returns the slots that models of the policy share, by set of models."""
+    slots: dict[tuple[str, ...], float] = {}
+    for group in seen.groups:
+        models = tuple(name for name in group.models if name in policy.models)
+        if len(models) > 1:
+            slots[models] = slots.get(models, 0.0) + group.slots * seen.weight
+    return tuple(SharedSlots(models, count) for models, count in sorted(slots.items()))
+
+
+def _in_common_units(found: dict[tuple[str, str], Supply]) -> dict[tuple[str, str], Supply]:
+    """Returns the capacity with service times that are the product of a time per model and a speed per region, for
+    models that share slots.
+
+    They run on the same hardware, so a region that is slow for one is slow for the others. Only in such units do slots
+    of one region have one capacity, whatever the mix of models.
+    """
+    coupled = coupled_models(group.models for pool in found.values() for group in pool.shared)
+    if not coupled:
+        return found
+    slots: dict[str, float] = {}
+    busy: dict[str, float] = {}
+    for (_, model), pool in found.items():
+        slots[model] = slots.get(model, 0.0) + pool.slots + MIN_WEIGHT
+        busy[model] = busy.get(model, 0.0) + (pool.slots + MIN_WEIGHT) * pool.service_s
+    mean_s = {model: busy[model] / slots[model] for model in slots}
+    weight: dict[tuple[str, tuple[str, ...]], float] = {}
+    slowness: dict[tuple[str, tuple[str, ...]], float] = {}
+    for (region, model), pool in found.items():
+        if model in coupled:
+            at = region, coupled[model]
+            weight[at] = weight.get(at, 0.0) + pool.slots + MIN_WEIGHT
+            slowness[at] = slowness.get(at, 0.0) + (pool.slots + MIN_WEIGHT) * pool.service_s / mean_s[model]
+    for (region, model), pool in found.items():
+        if model in coupled:
+            at, unit_s = (region, coupled[model]), mean_s[coupled[model][0]]
+            found[region, model] = msgspec.structs.replace(
+                pool, service_s=mean_s[model] * slowness[at] / weight[at], work=mean_s[model] / unit_s
+            )
     return found
 
 

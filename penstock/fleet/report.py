@@ -21,12 +21,30 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     slots: int
     """Concurrent requests that the ready endpoints can run."""
     in_flight: int
-    """Requests running or queued on these endpoints, of all agents of the region."""
+    """Requests running or queued on these endpoints, of all models and of all agents of the region."""
     service_s: float
     """Recent mean time (s) for which a request holds its slot."""
     completions: int = MEMORY_COMPLETIONS
     """Completions that `service_s` is based on, at most MEMORY_COMPLETIONS; with few of them `service_s` is mostly the
     policy's prior."""
+
+
+class GroupReport(msgspec.Struct, frozen=True, gc=False):
+    """A capacity group of several models: the endpoints of one region that serve exactly these models.
+
+    The models share its slots. Each model's pool contains the endpoints of all its groups, so the slots of a group are
+    in several pools, and a sum over pools counts them several times.
+    """
+
+    models: tuple[str, ...]
+    """At least two models, sorted by name."""
+    endpoints: int
+    ready: int
+    """Ready endpoints: those that accept a new request."""
+    slots: int
+    """Concurrent requests that the ready endpoints can run, of all models together."""
+    in_flight: int
+    """Requests running on these endpoints, of all agents of the region."""
 
 
 class DemandReport(msgspec.Struct, frozen=True, gc=False):
@@ -79,3 +97,5 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Every endpoint of the region; None if this report omits them and the last list of this epoch remains valid."""
     endpoints_omitted: int = 0
     """Endpoints beyond the limit of the list."""
+    groups: tuple[GroupReport, ...] = ()
+    """Capacity groups of several models. The slots of a pool that are in none of them serve its model alone."""

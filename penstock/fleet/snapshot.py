@@ -12,8 +12,9 @@ from math import isfinite
 
 import msgspec
 
+from penstock.fleet.capacity_groups import are_groups_of
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS
-from penstock.fleet.report import AgentReport, PoolReport
+from penstock.fleet.report import AgentReport, GroupReport, PoolReport
 from penstock.health.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -192,26 +193,53 @@ class FadedPool(msgspec.Struct, frozen=True):
     report: PoolReport
     weight: float
     """0-1, by the report's age."""
+    groups: tuple[GroupReport, ...] = ()
+    """The capacity groups of several models that the pool contains, from the same agent's report."""
 
 
 def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
     """Returns every pool with a report that has weight, by (region, model).
 
     Every agent of a region sees the same endpoints, so the report with the most slots, weighted by age, is used: an
-    agent that has just started and has not probed any endpoint does not remove a region's capacity.
+    agent that has just started and has not probed any endpoint does not remove a region's capacity. Where models share
+    slots, all pools of the region are from one report, since the groups of two reports may overlap.
     """
     best: dict[tuple[str, str], FadedPool] = {}
     listened = _ages_as_of(snapshot, now)
+    whole = _reports_with_groups(snapshot, listened)
     for (region, _), held in snapshot.agents.items():
         weight = freshness(listened - held.received_at)
-        if weight <= 0.0:
+        if weight <= 0.0 or whole.get(region, held) is not held:
             continue
         for report in held.report.pools:
             candidate = FadedPool(report, weight)
             before = best.get((region, report.model))
             if before is None or _preference(candidate) > _preference(before):
                 best[region, report.model] = candidate
+    for region, held in whole.items():
+        for report in held.report.pools:
+            groups = tuple(group for group in held.report.groups if report.model in group.models)
+            if groups:
+                best[region, report.model] = msgspec.structs.replace(best[region, report.model], groups=groups)
     return best
+
+
+def _reports_with_groups(snapshot: Snapshot, now: float) -> dict[str, HeldReport]:
+    """By region where some agent reports capacity groups of several models: the report with the most slots."""
+    regions = {region for (region, _), held in snapshot.agents.items() if held.report.groups}
+    best: dict[str, tuple[float, float, HeldReport]] = {}
+    for (region, _), held in snapshot.agents.items():
+        weight = freshness(now - held.received_at)
+        if region in regions and weight > 0.0:
+            candidate = (_distinct_slots(held.report) * weight, weight, held)
+            if region not in best or candidate[:2] > best[region][:2]:
+                best[region] = candidate
+    return {region: held for region, (_, _, held) in best.items()}
+
+
+def _distinct_slots(report: AgentReport) -> int:
+    shared = sum(group.slots * (len(group.models) - 1) for group in report.groups)
+    return sum(pool.slots for pool in report.pools) - shared
 
 
 def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
@@ -340,6 +368,9 @@ def _is_valid(report: AgentReport) -> bool:
         for pool in report.pools
         for count in (pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.completions)
     ]
+    counts += [
+        count for group in report.groups for count in (group.endpoints, group.ready, group.slots, group.in_flight)
+    ]
     rates = [
         *(pool.service_s for pool in report.pools),
         *(row.requests_per_s for row in report.demand),
@@ -360,5 +391,6 @@ def _is_valid(report: AgentReport) -> bool:
         and 0 <= report.endpoints_omitted <= MAX_COUNT
         and all(endpoint.is_possible(MAX_COUNT) for endpoint in endpoints)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
+        and are_groups_of(report.groups, report.pools)
         and all(row.residency == residency_class(frozenset(row.regions)).name for row in report.demand)
     )

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.fleet.capacity import Supply
+from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind
 from penstock.planning.change_limit import ramped, step_towards
@@ -208,14 +209,28 @@ def remaining(before: Mapping[K, ClassPlan], demands: Mapping[K, Demand]) -> dic
 
 
 def scaled(able: Mapping[tuple[str, str], Supply], interventions: Interventions) -> Mapping[tuple[str, str], Supply]:
-    """Supply with slots scaled by the weight that a region has for all origins; closed regions are unchanged."""
+    """Supply with slots scaled by the weight that a region has for all origins; closed regions are unchanged.
+
+    Slots that models share are scaled by the largest of their weights.
+    """
     if not interventions.overrides:
         return able
-    return {
-        (region, model): msgspec.structs.replace(pool, slots=pool.slots * weight) if 0.0 < weight < 1.0 else pool
-        for (region, model), pool in able.items()
-        for weight in (interventions.of(None, model).weights.get(region, 1.0),)
-    }
+    found = dict(able)
+    for (region, model), pool in able.items():
+        shared = tuple(
+            SharedSlots(group.models, group.slots * max(_scale(interventions, region, other) for other in group.models))
+            for group in pool.shared
+        )
+        own = pool.own_slots * _scale(interventions, region, model)
+        slots = own + sum(group.slots for group in shared)
+        if slots != pool.slots:
+            found[region, model] = msgspec.structs.replace(pool, slots=slots, shared=shared)
+    return found
+
+
+def _scale(interventions: Interventions, region: str, model: str) -> float:
+    weight = interventions.of(None, model).weights.get(region, 1.0)
+    return weight if 0.0 < weight < 1.0 else 1.0
 
 
 def capped(target: Mapping[str, float], constraints: Constraints, candidates: Sequence[str]) -> Mapping[str, float]:

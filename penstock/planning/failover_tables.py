@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.arrays import Ints
-from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.flows import Flows, slot_ledger
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 from penstock.planning.share_moves import Key
@@ -41,7 +41,7 @@ def compute_tables(
     """By key, a table for every region that serves a share of it, except if no other permitted region can serve.
 
     Args:
-        problems: the problem of each model.
+        problems: the problems of all models.
         plans: the slices to be published.
     """
     shares = {
@@ -51,44 +51,46 @@ def compute_tables(
     }
     found: dict[Key, tuple[FailoverTable, ...]] = {}
     for problem in problems:
-        for key, table in _tables_of_model(problem, shares):
+        for key, table in _tables(problem, shares):
             found[key] = (*found.get(key, ()), table)
     return found
 
 
-def _tables_of_model(
-    problem: Problem, shares: Mapping[Key, Mapping[str, float]]
-) -> Iterable[tuple[Key, FailoverTable]]:
+def _tables(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Iterable[tuple[Key, FailoverTable]]:
     shape = problem.shape
     flows = Flows.of_shares(problem, shares)
     keys, pools, amounts = flows.key, flows.pool, flows.per_s
-    spare = np.maximum(0.0, problem.capacity_per_s - flows.load_per_s()).tolist()
-    choices = shape.permitted.sum(axis=1)[shape.group_of[keys]]
-    order = np.lexsort((keys, choices, pools))
+    spare = slot_ledger(problem, problem.capacity_per_s)
+    for at, load in enumerate(flows.pool_load_per_s().tolist()):
+        spare.place(at, load)
+    choices = shape.permitted.sum(axis=1)[shape.class_of[keys]]
+    order = np.lexsort((keys, choices, shape.region_of[pools]))
     nearest = _Nearest(problem)
-    free: list[float] = spare
-    before = -1
-    for key, lost, amount in zip(keys[order].tolist(), pools[order].tolist(), amounts[order].tolist(), strict=True):
+    ordered = keys[order].tolist(), pools[order].tolist(), amounts[order].tolist()
+    region_of = shape.region_of.tolist()
+    free, before = spare, -1
+    for key, lost_pool, amount in zip(*ordered, strict=True):
+        lost = region_of[lost_pool]
         if lost != before:
             free, before = spare.copy(), lost
         taken: dict[str, float] = {}
         first = ""
         for pool in nearest.of(key):
-            if pool == lost:
+            region = shape.pools[pool].region
+            if pool == lost_pool:
                 continue
-            first = first or shape.pools[pool]
-            take = min(amount, free[pool])
+            first = first or region
+            take = free.place(pool, amount)
             if take > 0.0:
-                free[pool] -= take
                 amount -= take
-                taken[shape.pools[pool]] = take
+                taken[region] = take
             if amount <= 0.0:
                 break
         if first and amount > 0.0:
             taken[first] = taken.get(first, 0.0) + amount
         if taken:
             arcs = tuple(Arc(name, share, ArcReason.FAILOVER) for name, share in normalised(taken).items())
-            yield shape.keys[key], FailoverTable(shape.pools[lost], arcs)
+            yield shape.keys[key], FailoverTable(shape.regions[lost], arcs)
 
 
 def _rounded(table: FailoverTable) -> FailoverTable:
@@ -121,7 +123,7 @@ class FailoverTableSchedule:
 
         Args:
             plans: slices whose entries have the tables in force.
-            problems: the problem of each model.
+            problems: the problems of all models.
             now: the planner's clock, in seconds.
         """
         computed = None
@@ -162,19 +164,19 @@ class _Nearest:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._known: dict[int, tuple[Ints, list[list[int]]]] = {}
-        """By group: all of its pools that can serve, and by origin the NEAR cheapest of them."""
+        """By class: all of its pools that can serve, and by origin the NEAR cheapest of them."""
 
     def of(self, key: int) -> Iterator[int]:
         reach_s = self._problem.reach_s
-        group, origin = int(self._problem.shape.group_of[key]), int(self._problem.shape.origin_of[key])
-        if group not in self._known:
-            pools = np.flatnonzero(self._problem.shape.permitted[group] & (self._problem.slots > 0.0))
+        of_class, origin = int(self._problem.shape.class_of[key]), int(self._problem.shape.origin_of[key])
+        if of_class not in self._known:
+            pools = np.flatnonzero(self._problem.shape.permitted[of_class] & self._problem.serves)
             near = np.broadcast_to(pools, (len(reach_s), len(pools)))
             if len(pools) > NEAR:
                 near = np.sort(pools[np.argpartition(reach_s[:, pools], NEAR, axis=1)[:, :NEAR]], axis=1)
             order = np.argsort(np.take_along_axis(reach_s, near, axis=1), axis=1, kind="stable")
-            self._known[group] = pools, np.take_along_axis(near, order, axis=1).tolist()
-        pools, first = self._known[group]
+            self._known[of_class] = pools, np.take_along_axis(near, order, axis=1).tolist()
+        pools, first = self._known[of_class]
         yield from first[origin]
         if len(pools) > NEAR:
             yield from pools[np.argsort(reach_s[origin, pools], kind="stable")][NEAR:].tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.fleet.capacity import Supply
+from penstock.fleet.slot_ledger import SlotLedger
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.change_limit import normalised
@@ -49,7 +50,7 @@ def waterfall_shares(
 
     Demand that fits nowhere stays at home or, if home is on a failback ramp, at the nearest region that is not.
     """
-    free = {pool: capacity.slots * policy.spillover.target_utilisation for pool, capacity in supply.items()}
+    free = _ledger(supply, policy.spillover.target_utilisation)
     placements = []
     for key, demand in sorted(demands.items(), key=lambda item: (len(item[1].regions), item[0])):
         choices = [name for name in nearest_first(demand.origin, demand.regions) if (name, demand.model) in supply]
@@ -65,6 +66,22 @@ def waterfall_shares(
                 break
             placement.fill(region, free)
     return {placement.key: placement.shares() for placement in placements}
+
+
+def _ledger(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotLedger[tuple[str, str]]:
+    """The free slots of every region, up to a part (0-1) of them, by pool."""
+    free: list[float] = []
+    draws: dict[tuple[str, str], list[int]] = {}
+    known: dict[tuple[str, tuple[str, ...]], int] = {}
+    for (region, model), capacity in supply.items():
+        draws[region, model] = [len(free)]
+        free.append(capacity.own_slots * part)
+        for group in sorted(capacity.shared, key=lambda group: len(group.models)):
+            if (region, group.models) not in known:
+                known[region, group.models] = len(free)
+                free.append(group.slots * part)
+            draws[region, model].append(known[region, group.models])
+    return SlotLedger(free, draws)
 
 
 class _Placement:
@@ -85,19 +102,22 @@ class _Placement:
         }
         self._taken: dict[str, float] = {}
 
-    def keep(self, part: float, free: dict[tuple[str, str], float]) -> None:
+    def keep(self, part: float, free: SlotLedger[tuple[str, str]]) -> None:
         """Place this part (0-1) of the demand at its origin if the origin can serve it, even beyond its capacity."""
         origin = self.key.origin
         if part > 0.0 and origin in self._limit:
-            self._take(origin, min(part * self.left, self._limit[origin]), free)
+            amount = min(part * self.left, self._limit[origin])
+            free.place((origin, self.key.model), amount)
+            self._take(origin, amount)
 
-    def fill(self, region: str, free: dict[tuple[str, str], float]) -> None:
+    def fill(self, region: str, free: SlotLedger[tuple[str, str]]) -> None:
         """Place as much in a region as its free capacity permits."""
-        self._take(region, min(self.left, self._limit[region], free[region, self.key.model]), free)
-
-    def _take(self, region: str, amount: float, free: dict[tuple[str, str], float]) -> None:
+        amount = min(self.left, self._limit[region])
         if amount > 0.0:
-            free[region, self.key.model] -= amount
+            self._take(region, free.place((region, self.key.model), amount))
+
+    def _take(self, region: str, amount: float) -> None:
+        if amount > 0.0:
             self._limit[region] -= amount
             self.left -= amount
             self._taken[region] = self._taken.get(region, 0.0) + amount

@@ -126,7 +126,7 @@ def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(worl
     for problem in world.problems(fresh=True):
         found, _ = optimum(problem)
         sets = problem.shape.confinements
-        missing = worst(sets, found.by_group(), found.load_per_s(), problem.capacity_per_s).sum()
+        missing = worst(sets, found.by_class(), found.load_per_s, problem.capacity_per_s).sum()
         assume(evaluate(found).no_room == 0.0)
         best = WrittenOut(problem, weigh=False).missing_at_losses
         assert missing <= best + 1e-4 * (1.0 + best)
@@ -134,7 +134,7 @@ def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(worl
 
 def missing_by_force(problem: Problem, flow: np.ndarray, lost: int) -> float:
     """Hall's condition over every collection of groups: demand that must leave `lost`, less the room it may go to."""
-    groups = range(len(problem.shape.groups))
+    groups = range(len(problem.shape.classes))
     spare = problem.capacity_per_s - flow.sum(axis=0)
     most = 0.0
     for some in chain.from_iterable(combinations(groups, size) for size in range(1, len(groups) + 1)):
@@ -151,11 +151,11 @@ def test_what_a_loss_leaves_without_a_place_is_found_whatever_the_plan(world: Wo
         wish = data.draw(
             st.lists(
                 st.lists(st.floats(0.0, 1.0), min_size=len(NAMES), max_size=len(NAMES)),
-                min_size=len(shape.groups),
-                max_size=len(shape.groups),
+                min_size=len(shape.classes),
+                max_size=len(shape.classes),
             )
         )
-        flow = np.array(wish)[:, : len(shape.pools)] * shape.permitted * capacity / len(shape.groups)
+        flow = np.array(wish)[:, : len(shape.pools)] * shape.permitted * capacity / len(shape.classes)
         found = worst(shape.confinements, flow, flow.sum(axis=0), capacity)
         for lost in range(len(shape.pools)):
             assert abs(found[lost] - missing_by_force(problem, flow, lost)) < 1e-6

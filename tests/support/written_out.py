@@ -36,7 +36,7 @@ class WrittenOut:
         self._problem, self._price, self._weigh = problem, problem.prices(), weigh
         shape = problem.shape
         self._keys, self._pools = range(len(shape.keys)), range(len(shape.pools))
-        self._may = [[bool(shape.permitted[shape.group_of[k], p]) for p in self._pools] for k in self._keys]
+        self._may = [[bool(shape.permitted[shape.class_of[k], p]) for p in self._pools] for k in self._keys]
         self._flow: dict[tuple[int, int], list[int]] = {}
         """By key and pool: the columns of what stays and of what moves."""
         self._load: dict[int, list[int]] = {p: [] for p in self._pools}

@@ -38,14 +38,17 @@ class ArcDetails:
         self._origins = distances.index
         self._pools: dict[str, tuple[dict[str, int], Floats, list[bool], list[float], list[float]]] = {}
         for flows in answers:
-            problem, load = flows.problem, flows.load_per_s()
-            full = load >= FULL * problem.target_utilisation * problem.capacity_per_s
+            problem, load = flows.problem, flows.load_per_s
+            per_pool = problem.shape.min_of_pools
+            filled = load >= FULL * problem.target_utilisation * problem.capacity_per_s
+            full = per_pool(filled.astype(np.float64)) > 0.0
             edges = np.cumsum(problem.piece_per_s[:, : PIECES - 2], axis=1)
             # At the edge of a piece, one request less saves less than one request more costs.
-            fewer = _price_at(problem, (load[:, None] > edges / FULL).sum(axis=1))
-            more = _price_at(problem, (load[:, None] >= edges * FULL).sum(axis=1))
-            place = {name: at for at, name in enumerate(problem.shape.pools)}
-            self._pools[problem.shape.model] = (place, problem.reach_s, full.tolist(), fewer.tolist(), more.tolist())
+            fewer = per_pool(_price_at(problem, (load[:, None] > edges / FULL).sum(axis=1)))
+            more = per_pool(_price_at(problem, (load[:, None] >= edges * FULL).sum(axis=1)))
+            for model in problem.shape.models:
+                place = {pool.region: at for at, pool in enumerate(problem.shape.pools) if pool.model == model}
+                self._pools[model] = (place, problem.reach_s, full.tolist(), fewer.tolist(), more.tolist())
 
     def __call__(self, key: Key, home: str, server: str) -> str:
         """Why some of the demand of `key`, whose nearest region is `home`, is served by `server`."""
@@ -60,7 +63,7 @@ class ArcDetails:
 
 
 def _price_at(problem: Problem, piece: Ints) -> Floats:
-    """By pool: the cost (s) of GPU time and waiting for one request in this piece of its load."""
+    """By group: the cost (s) of GPU time and waiting for one unit of work in this piece of its load."""
     at = np.minimum(piece, PIECES - 3)[:, None]
     price: Floats = problem.gpu_s + np.take_along_axis(problem.piece_cost_s, at, axis=1)[:, 0]
     return price

@@ -29,7 +29,7 @@ class FlowPlanner:
     def __init__(self, time_limit_s: float = 0.25) -> None:
         self._time_limit_s = time_limit_s
         self._builder = PlanBuilder()
-        self._solvers: dict[str, ModelSolver] = {}
+        self._solvers: dict[tuple[str, ...], ModelSolver] = {}
         self._hysteresis = Hysteresis()
 
     def plan(self, tick: TickInput) -> PlanResult:
@@ -42,7 +42,9 @@ class FlowPlanner:
         if fallbacks:
             left = {key: demand for key, demand in work.open_demands.items() if key.model in fallbacks}
             shares |= waterfall_shares(tick.policy, left, work.open_supply, nearest_first, work.limits)
-            answers += [Flows.of_shares(problem, shares) for problem in problems if problem.shape.model in fallbacks]
+            answers += [
+                Flows.of_shares(problem, shares) for problem in problems if problem.shape.models[0] in fallbacks
+            ]
         targets = self._damped(shares, work, nearest_first, tick.now)
         detail = ArcDetails(answers, targets, builder.distances)
         return self._builder.build(tick, work, targets, answers, fallbacks=fallbacks, detail=detail)
@@ -50,23 +52,26 @@ class FlowPlanner:
     def _solve(self, problems: Sequence[Problem]) -> tuple[list[Flows], dict[str, str]]:
         """The cheapest flows by model, small models first, and the reason for each model without an optimum in time."""
         left_s = self._time_limit_s
-        answers, fallbacks = [], {}
+        answers: list[Flows] = []
+        fallbacks: dict[str, str] = {}
         for problem in sorted(problems, key=lambda problem: len(problem.shape.keys)):
             solver = self._solver(problem)
             before_s = solver.ran_s
             try:
                 answers.append(solver.solve(problem, left_s))
             except Unsolved as error:
-                fallbacks[problem.shape.model] = str(error)
+                fallbacks |= dict.fromkeys(problem.shape.models, str(error))
                 if not isinstance(error, OutOfTime):
-                    del self._solvers[problem.shape.model]
+                    del self._solvers[problem.shape.models]
             left_s -= solver.ran_s - before_s
         return answers, fallbacks
 
     def _solver(self, problem: Problem) -> ModelSolver:
-        solver = self._solvers.get(problem.shape.model)
+        models = problem.shape.models
+        solver = self._solvers.get(models)
         if solver is None or solver.program.shape is not problem.shape:
-            solver = self._solvers[problem.shape.model] = ModelSolver(problem)
+            self._solvers = {of: known for of, known in self._solvers.items() if not {*of} & {*models}}
+            solver = self._solvers[models] = ModelSolver(problem)
         return solver
 
     def _damped(

@@ -37,16 +37,16 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def evaluate(flows: Flows) -> Cost:
-    """The cost of one model's flows."""
+    """The cost of one problem's flows."""
     problem, key, pool, per_s = flows.problem, flows.key, flows.pool, flows.per_s
     price = problem.prices()
-    load = flows.load_per_s()
+    load = flows.load_per_s
     taken = _filled(problem, load)
     origin = problem.shape.origin_of[key]
     egress = float(per_s @ problem.egress_s[origin, pool])
     reserve = 0.0
     if problem.survive_one_loss:
-        missing = worst(problem.shape.confinements, flows.by_group(), load, problem.capacity_per_s)
+        missing = worst(problem.shape.confinements, flows.by_class(), load, problem.capacity_per_s)
         reserve = price.reserve * float(missing.sum())
     return Cost(
         round_trips=float(per_s @ problem.reach_s[origin, pool]) - egress,
@@ -61,7 +61,7 @@ def evaluate(flows: Flows) -> Cost:
 
 
 def _filled(problem: Problem, load_per_s: Floats) -> Floats:
-    """How much of each piece of each pool a load takes, the cheapest pieces first."""
+    """How much of each piece of each group a load takes, the cheapest pieces first."""
     below = np.cumsum(problem.piece_per_s[:, :-1], axis=1)
     start = np.concatenate([np.zeros((len(below), 1)), below], axis=1)
     taken: Floats = np.clip(load_per_s[:, None] - start, 0.0, problem.piece_per_s)

@@ -1,8 +1,13 @@
-"""One tick's planning problem of one model, as arrays. Models are planned separately."""
+"""One tick's planning problem of one model, as arrays; or of several models, if they share slots.
+
+Demand and capacity are in units of work per second. For one model a unit is a request; models that share slots have
+units that hold a slot for the same time (`penstock.fleet.capacity.Supply.work`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,25 +20,71 @@ RETURN_COST = 0.1
 enough that of two equal plans the one with fewer changes is chosen."""
 
 
+class Pool(NamedTuple):
+    """The endpoints of one region that serve one model."""
+
+    region: str
+    model: str
+
+
+class Group(NamedTuple):
+    """A capacity group: the endpoints of one region that serve exactly these models of the problem."""
+
+    region: str
+    models: tuple[str, ...]
+
+
+class TrafficClass(NamedTuple):
+    """What has one set of permitted pools."""
+
+    model: str
+    residency: str
+    """Name of the residency class, as far as overrides leave it open."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """The part of a problem that is constant while the same classes have demand and the same regions have the model."""
 
-    model: str
+    models: tuple[str, ...]
+    """One model, or those that share slots, directly or through other models."""
     keys: tuple[Key, ...]
-    pools: tuple[str, ...]
-    """Regions that have the model, or had it since the planner started; sorted."""
-    groups: tuple[str, ...]
-    """Names of the residency classes, as far as overrides leave them open."""
+    pools: tuple[Pool, ...]
+    """Pools that exist, or have existed since the planner started; sorted."""
+    regions: tuple[str, ...]
+    """The regions of the pools, sorted."""
+    region_of: Ints
+    """By pool."""
+    groups: tuple[Group, ...]
+    """Capacity groups; the same order as `pools` unless models share slots."""
+    group_region: Ints
+    """By group: its region."""
+    draw_pool: Ints
+    draw_group: Ints
+    """The (pool, group) pairs where the group is a part of the pool."""
+    classes: tuple[TrafficClass, ...]
     permitted: Flags
-    """By (group, pool). The program has no column for a forbidden pair."""
-    group_of: Ints
+    """By (class, pool). The program has no column for a forbidden pair."""
+    class_of: Ints
     """By key."""
     origin_of: Ints
     """By key: the index of its origin in `Distances.names`."""
     pool_at: Ints
-    """By pool: its index in `Distances.names`."""
+    """By pool: the index of its region in `Distances.names`."""
     confinements: Confinements
+
+    @property
+    def shares_slots(self) -> bool:
+        """Whether models share slots. If not, every pool is one group, of the same index."""
+        return len(self.models) > 1
+
+    def min_of_pools(self, by_group: Floats) -> Floats:
+        """By pool: the smallest value of its groups."""
+        if not self.shares_slots:
+            return by_group
+        smallest = np.full(len(self.pools), np.inf)
+        np.minimum.at(smallest, self.draw_pool, by_group[self.draw_group])
+        return smallest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +98,7 @@ class Held:
     """By key."""
 
     def stays_per_s(self, demand: Floats) -> Floats:
-        """The unchanged part of each flow: the share in force times the current demand, in requests/s."""
+        """The unchanged part of each flow: the share in force times the current demand."""
         stays: Floats = demand[self.key] * self.share
         return stays
 
@@ -66,27 +117,32 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """One model's demand, pools and prices; latency in seconds, flow in requests per second, cost their product."""
+    """Demand, capacity and prices; latency in seconds, flow in units per second, cost their product."""
 
     shape: Shape
     demand: Floats
     """By key; 0 where no permitted region can serve."""
+    work: Floats
+    """By pool: units of one request of its model; 1 unless models share slots."""
     slots: Floats
-    """By pool; 0 where it cannot serve."""
+    """By group; 0 where it cannot serve."""
     service_s: Floats
+    """By group: the time (s) for which one unit holds a slot."""
+    serves: Flags
+    """By pool: whether some group of it has slots."""
     max_share: Floats
     """By pool: the largest share (0-1) of a key's demand that it may have; below 1 on a failback ramp."""
     capped: Flags
     """By key: some permitted pool may have all of it, so the pools on a ramp are held to `max_share`."""
     target_utilisation: float
     reach_s: Floats
-    """By (index of the origin, pool): round trip, egress cost, and a tiny amount that breaks ties by name."""
+    """By (index of the origin, pool), for one unit: round trip, egress cost, and a tiny amount that breaks ties."""
     egress_s: Floats
     """The egress part of `reach_s`."""
     gpu_s: Floats
-    """By pool, the cost of its GPU time."""
+    """By group, the cost of its GPU time for one unit."""
     piece_per_s: Floats
-    """By (pool, piece of its load): how many requests per second fit; the last piece takes any number."""
+    """By (group, piece of its load): how many units per second fit; the last piece takes any number."""
     piece_cost_s: Floats
     """The waiting cost of each piece; not defined for the pieces past the target, which `prices` prices."""
     home: Ints
@@ -101,7 +157,7 @@ class Problem:
 
     @property
     def capacity_per_s(self) -> Floats:
-        """By pool: requests per second that it serves with every slot busy."""
+        """By group: units per second that it serves with every slot busy."""
         return self.slots / self.service_s
 
     def prices(self) -> Prices:
@@ -110,7 +166,7 @@ class Problem:
             self.reach_s.max(initial=0.0)
             + self.gpu_s.max(initial=0.0)
             + self.piece_cost_s.max(initial=0.0)
-            + self.change_s
+            + self.change_s / self.work.min(initial=np.inf)
         )
         largest = 2.0 ** np.ceil(np.log2(max(ordinary, 1.0)))
         reserve = 4.0 * largest
@@ -119,28 +175,29 @@ class Problem:
         return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
 
     def changing_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pair: the cost (s) of moving a request of the key to the pool from where the plan in force has it."""
+        """By pair: the cost (s) of moving a unit of the key to the pool from where the plan in force has it."""
         price: Floats = np.where(pool == self.home[key], RETURN_COST * self.change_s, self.change_s)
-        return np.where(self.held.planned[key], price, 0.0)
+        return np.where(self.held.planned[key], price / self.work[pool], 0.0)
 
     def limits_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pair: how many requests per second of the key may go to the pool."""
+        """By pair: how many units per second of the key may go to the pool."""
         return np.where(
             self.capped[key] & (self.max_share[pool] < 1.0), self.max_share[pool] * self.demand[key], np.inf
         )
 
     def min_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pair: how many requests per second of the key must go to the pool, as far as a ramp allows."""
+        """By pair: how many units per second of the key must go to the pool, as far as a ramp allows."""
         least: Floats = np.where(pool == self.origin[key], self.kept[key] * self.demand[key], 0.0)
         return np.minimum(least, self.limits_per_s(key, pool))
 
     def unavoidable_shortfall_per_s(self) -> Floats:
-        """By pool: the shortfall (requests/s) at its loss under any plan, in confinements closed to other groups."""
+        """By region: the shortfall (units/s) at its loss under any plan, in confinements closed to other classes."""
         sets = self.shape.confinements
         if not self.survive_one_loss:
-            return np.zeros(len(self.slots))
-        demand = summed(self.shape.group_of, self.demand, len(self.shape.groups))
-        pools, capacity = sets.pools[sets.settled], self.capacity_per_s
-        lacking = (sets.inside[sets.settled] @ demand - pools @ capacity)[:, None] + capacity[None, :]
-        least: Floats = np.where(pools & (capacity > 0.0)[None, :], lacking, 0.0).max(axis=0, initial=0.0)
+            return np.zeros(len(self.shape.regions))
+        demand = summed(self.shape.class_of, self.demand, len(self.shape.classes))
+        settled, capacity = sets.settled, self.capacity_per_s
+        lacking = (sets.inside[settled] @ demand)[:, None] - sets.elsewhere(capacity)[settled]
+        counts = sets.affected[settled] & sets.serving(capacity)[None, :]
+        least: Floats = np.where(counts, lacking, 0.0).max(axis=0, initial=0.0)
         return least

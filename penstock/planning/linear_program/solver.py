@@ -1,4 +1,4 @@
-"""One model's linear program in HiGHS, kept from tick to tick.
+"""One problem's linear program in HiGHS, kept from tick to tick.
 
 Only costs and bounds change between ticks, and HiGHS starts each solve from the basis of the last one. N-1 rows are
 added when an answer violates them: there can be many, and few ever bind.
@@ -31,7 +31,7 @@ NEGLIGIBLE_S = 1e-5
 """Reduced costs (s) below this are rounding errors."""
 
 NOTICEABLE_PER_S = 1e-6
-"""Minimum growth of a shortfall, in requests/s and as a part of the pool's capacity, that adds an N-1 row."""
+"""Minimum growth of a shortfall, in units/s and as a part of the region's capacity, that adds an N-1 row."""
 
 
 class Unsolved(Exception):
@@ -79,19 +79,21 @@ class ModelSolver:
             values = self._optimum(ends_s)
             flow = self.program.flow(values)
             used = np.flatnonzero(flow > 0.0)
-            flows = Flows(problem, self.program.arc_key[used], self.program.arc_pool[used], flow[used])
+            key, pool = self.program.arc_key[used], self.program.arc_pool[used]
+            flows = Flows(problem, key, pool, flow[used], self.program.load(values))
             if not problem.survive_one_loss or not self._add_violated(flows, values):
                 return flows
 
     def _add_violated(self, flows: Flows, values: Floats) -> bool:
-        """Add, for each lost pool, the N-1 row that the answer violates most; returns whether there is any."""
+        """Add, for each lost region, the N-1 row that the answer violates most; returns whether there is any."""
         program, sets = self.program, flows.problem.shape.confinements
         capacity = flows.problem.capacity_per_s
-        found = excesses(sets, flows.by_group(), flows.load_per_s(), capacity)
+        found = excesses(sets, flows.by_class(), flows.load_per_s, capacity)
         found[sets.settled] = -np.inf
-        found[program.row_set, program.row_pool] = -np.inf
+        found[program.row_set, program.row_region] = -np.inf
         worst = found.argmax(axis=0) if len(found) else np.zeros(0, np.intp)
-        counted = values[program.shortfalls_at : program.moves_at] + NOTICEABLE_PER_S * (1.0 + capacity)
+        noticeable = NOTICEABLE_PER_S * (1.0 + capacity @ sets.groups_in)
+        counted = values[program.shortfalls_at : program.draws_at] + noticeable
         lost = np.flatnonzero(found.max(axis=0, initial=-np.inf) > counted)
         if not len(lost):
             return False

@@ -1,4 +1,4 @@
-"""The cost of waiting in a pool by its load: convex and piecewise linear, as a linear program needs it.
+"""The cost of waiting in a capacity group by its load: convex and piecewise linear, as a linear program needs it.
 
 The mean number of waiting requests in a pool of n slots at utilisation u is u^sqrt(2(n+1)) / (1-u), Sakasegawa's
 approximation of M/M/n (Annals of the Institute of Statistical Mathematics 29, 1977), within a few percent of Erlang C.
@@ -29,11 +29,11 @@ def waiting(utilisation: Floats, slots: Floats) -> Floats:
 
 
 def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: float) -> tuple[Floats, Floats]:
-    """Width (requests/s) and cost (s per request) of each piece, by pool.
+    """Width (units/s) and cost (s per unit of work) of each piece, by capacity group.
 
     Args:
-        slots: by pool; all pieces of a pool without slots have width 0.
-        service_s: by pool, the mean time (s) a request holds a slot.
+        slots: by group; all pieces of a group without slots have width 0.
+        service_s: by group, the mean time (s) a unit of work holds a slot.
         target_utilisation: the utilisation (0-1] that a plan fills.
         weight: seconds of latency that one second of waiting is worth.
     """

@@ -84,14 +84,14 @@ def test_pieces_end_at_the_target_at_the_slots_and_nowhere_and_cost_ever_more() 
 def test_nested_classes_have_as_many_confinements_as_there_are_classes() -> None:
     permitted = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]], dtype=bool)
     sets = confinements(permitted)
-    assert sorted(sets.pools.sum(axis=1).tolist()) == [1, 1, 2, 4]
+    assert sorted(sets.groups.sum(axis=1).tolist()) == [1, 1, 2, 4]
     assert sets.settled.tolist() == [False, False, False, True]
 
 
 def test_unions_of_overlapping_classes_are_bounded() -> None:
     permitted = np.eye(20, dtype=bool)
     permitted[:, 0] = True
-    assert len(confinements(permitted).pools) <= 20 * MAX_UNIONS
+    assert len(confinements(permitted).groups) <= 20 * MAX_UNIONS
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -157,13 +157,13 @@ def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(se
     tables = compute_tables([wanted.problem], planned.plans)
     demands = planned_for(one.policy, demand(snapshot, 0.0))
     entries = in_force(planned.plans, demands)
-    load = dict(zip(wanted.problem.shape.pools, wanted.load_per_s().tolist(), strict=True))
-    room = dict(zip(wanted.problem.shape.pools, wanted.problem.capacity_per_s.tolist(), strict=True))
+    load = dict(zip(wanted.problem.shape.regions, wanted.load_per_s.tolist(), strict=True))
+    room = dict(zip(wanted.problem.shape.regions, wanted.problem.capacity_per_s.tolist(), strict=True))
     arriving: dict[str, dict[str, float]] = {}
     for key, entry in entries.items():
         permitted = demands[key]
         served = {arc.server: arc.share for arc in entry.arcs}
-        others = permitted.regions & set(wanted.problem.shape.pools)
+        others = permitted.regions & set(wanted.problem.shape.regions)
         assert {one.lost for one in tables.get(key, ())} == {name for name in served if others - {name}}
         for table in tables.get(key, ()):
             assert sum(arc.share for arc in table.arcs) == pytest.approx(1.0)

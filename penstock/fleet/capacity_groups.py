@@ -1,0 +1,102 @@
+"""Capacity groups: endpoints of one region that serve the same models, whose slots those models share.
+
+The groups of a region are a partition of its endpoints, so a slot belongs to exactly one group. A pool is the union of
+the groups that serve its model; pools overlap, groups do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.fleet.report import GroupReport, PoolReport
+
+MAX_GROUPS = 64
+"""Maximum number of capacity groups of several models in a report."""
+
+
+class SharedSlots(msgspec.Struct, frozen=True):
+    """Slots of a capacity group of several models that a plan may use."""
+
+    models: tuple[str, ...]
+    """At least two models, sorted by name; the key of the group within its region."""
+    slots: float
+    """Concurrent requests of all models together."""
+
+
+class EndpointCapacity(msgspec.Struct, frozen=True):
+    """What one endpoint contributes to its capacity group."""
+
+    models: frozenset[str]
+    slots: int
+    in_flight: int
+    ready: bool
+
+
+def group_reports(endpoints: Iterable[EndpointCapacity]) -> tuple[GroupReport, ...]:
+    """The capacity groups of several models among the endpoints of a region.
+
+    Beyond MAX_GROUPS the smallest groups are merged. A merged group names all their models, so its slots are still
+    counted once.
+    """
+    groups: dict[frozenset[str], GroupReport] = {}
+    for endpoint in endpoints:
+        if len(endpoint.models) > 1:
+            counted = GroupReport(
+                tuple(sorted(endpoint.models)),
+                1,
+                int(endpoint.ready),
+                endpoint.slots if endpoint.ready else 0,
+                endpoint.in_flight if endpoint.ready else 0,
+            )
+            before = groups.get(endpoint.models)
+            groups[endpoint.models] = counted if before is None else _merged(before, counted)
+    ordered = sorted(groups.values(), key=lambda group: (-group.slots, group.models))
+    while len(ordered) > MAX_GROUPS:
+        last = ordered.pop()
+        merged = _merged(ordered.pop(), last)
+        same = [group for group in ordered if group.models == merged.models]
+        ordered = [group for group in ordered if group.models != merged.models]
+        ordered.append(_merged(same[0], merged) if same else merged)
+    return tuple(sorted(ordered, key=lambda group: group.models))
+
+
+def are_groups_of(groups: Sequence[GroupReport], pools: Iterable[PoolReport]) -> bool:
+    """Whether the groups of a report are well-formed: distinct sets of several models, each of which has a pool."""
+    known = {pool.model for pool in pools}
+    return (
+        len(groups) <= MAX_GROUPS
+        and len({group.models for group in groups}) == len(groups)
+        and all(
+            len(group.models) > 1
+            and group.models == tuple(sorted(known.intersection(group.models)))
+            and group.ready <= group.endpoints
+            for group in groups
+        )
+    )
+
+
+def coupled_models(groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """By model that shares slots: all models, itself included, whose capacity depends on one another, sorted.
+
+    Args:
+        groups: the models of each capacity group of several models.
+    """
+    sets: dict[str, set[str]] = {}
+    for models in groups:
+        joined = set(models).union(*(sets[model] for model in models if model in sets))
+        for model in joined:
+            sets[model] = joined
+    ordered = {id(joined): tuple(sorted(joined)) for joined in sets.values()}
+    return {model: ordered[id(joined)] for model, joined in sets.items()}
+
+
+def _merged(first: GroupReport, second: GroupReport) -> GroupReport:
+    return GroupReport(
+        tuple(sorted({*first.models, *second.models})),
+        first.endpoints + second.endpoints,
+        first.ready + second.ready,
+        first.slots + second.slots,
+        first.in_flight + second.in_flight,
+    )
