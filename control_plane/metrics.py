@@ -131,10 +131,16 @@ class ControlPlaneMetrics:
             ("region", "state"),
         )
         self._region_slots = self._gauge(
-            "region_slots", "Requests that the region's ready endpoints can run concurrently.", ("region", "model")
+            "region_slots",
+            "Requests that the region's ready endpoints for the model can run concurrently. Slots that models share are"
+            " in the value of each of them, so a sum over models counts them several times.",
+            ("region", "model"),
         )
         self._region_in_flight = self._gauge(
-            "region_in_flight", "Requests running or queued on the region's endpoints.", ("region", "model")
+            "region_in_flight",
+            "Requests running or queued on the region's endpoints for the model, including those of models that share"
+            " the endpoints.",
+            ("region", "model"),
         )
         self._overrides = self._gauge(
             "overrides", "Active overrides, by kind and region; the region of a freeze is empty.", ("kind", "region")

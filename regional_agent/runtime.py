@@ -268,6 +268,7 @@ class AgentRuntime:
             "geoip_problem": self.locator.geoip.problem,
             "shared_load": self.shared_load.status(),
             "pools": self._reports.pools(),
+            "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": [
                 endpoint.status(self.registrations.lease_left_s(endpoint.name)) for endpoint in self.endpoints.every()

@@ -99,10 +99,11 @@ def _load(region: RegionStatus) -> str:
 
 
 def _pool(pool: PoolStatus) -> str:
-    """Requests on a pool, of how many it runs at once; and the endpoints of it that are missing, if any are."""
+    """Requests on a pool, of how many it runs at once; the endpoints that are missing, and models that share them."""
     part = f" {pool.in_flight / pool.slots:.0%}" if pool.slots else ""
     missing = f", {pool.ready} of {pool.endpoints} ready" if pool.ready < pool.endpoints else ""
-    return f"{pool.model} {pool.in_flight}/{pool.slots}{part}{missing}"
+    shared = f", shared with {', '.join(pool.shares_slots_with)}" if pool.shares_slots_with else ""
+    return f"{pool.model} {pool.in_flight}/{pool.slots}{part}{missing}{shared}"
 
 
 def _objectives(status: Status) -> Iterable[Table]:

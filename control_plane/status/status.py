@@ -79,6 +79,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     slots: int
     in_flight: int
     service_s: float
+    shares_slots_with: tuple[str, ...] = ()
+    """Models that may use some of these slots as well; a sum over models counts shared slots several times."""
 
 
 class DemandStatus(msgspec.Struct, frozen=True):

@@ -19,8 +19,7 @@ from control_plane.status.status import (
     PoolStatus,
     RegionStatus,
 )
-from penstock.fleet.report import PoolReport
-from penstock.fleet.snapshot import HeldReport, Snapshot, demand, freshness, pools
+from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, freshness, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, Region
@@ -56,10 +55,10 @@ def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tu
     by_origin: dict[str, list[DemandStatus]] = {}
     for row in demand(snapshot, now):
         by_origin.setdefault(row.origin, []).append(DemandStatus(row.model, row.residency, row.requests_per_s))
-    by_region: dict[str, list[PoolReport]] = {}
+    by_region: dict[str, list[FadedPool]] = {}
     for (region, model), seen in sorted(pools(snapshot, now).items()):
         if model in policy.models:
-            by_region.setdefault(region, []).append(seen.report)
+            by_region.setdefault(region, []).append(seen)
     objectives: dict[str, list[ObjectiveReport]] = {}
     for (region, _), held in snapshot.agents.items():
         if freshness(now - held.received_at) > 0.0:
@@ -94,7 +93,7 @@ def arc_statuses(plans: Mapping[str, RegionPlan]) -> tuple[ArcStatus, ...]:
 def _region_status(
     region: Region,
     snapshot: Snapshot,
-    reports: Iterable[PoolReport],
+    reports: Iterable[FadedPool],
     offered: tuple[DemandStatus, ...],
     objectives: Iterable[ObjectiveReport],
     now: float,
@@ -110,12 +109,16 @@ def _region_status(
         state=health.state,
         state_age_s=now - health.since if health.state is not RegionState.UNKNOWN else None,
         report_age_s=now - newest.received_at if newest is not None else None,
-        pools=tuple(
-            PoolStatus(pool.model, pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.service_s)
-            for pool in reports
-        ),
+        pools=tuple(map(_pool_status, reports)),
         demand=offered,
         objectives=objective_statuses(objectives),
+    )
+
+
+def _pool_status(seen: FadedPool) -> PoolStatus:
+    pool, others = seen.report, {model for group in seen.groups for model in group.models} - {seen.report.model}
+    return PoolStatus(
+        pool.model, pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.service_s, tuple(sorted(others))
     )
 
 

@@ -25,34 +25,13 @@ class SharedSlots(msgspec.Struct, frozen=True):
     """Concurrent requests of all models together."""
 
 
-class EndpointCapacity(msgspec.Struct, frozen=True):
-    """What one endpoint contributes to its capacity group."""
+def group_reports(groups: Iterable[GroupReport]) -> tuple[GroupReport, ...]:
+    """At most MAX_GROUPS capacity groups of distinct models, sorted by their models.
 
-    models: frozenset[str]
-    slots: int
-    in_flight: int
-    ready: bool
-
-
-def group_reports(endpoints: Iterable[EndpointCapacity]) -> tuple[GroupReport, ...]:
-    """The capacity groups of several models among the endpoints of a region.
-
-    Beyond MAX_GROUPS the smallest groups are merged. A merged group names all their models, so its slots are still
+    Beyond that number the smallest groups are merged. A merged group names all their models, so its slots are still
     counted once.
     """
-    groups: dict[frozenset[str], GroupReport] = {}
-    for endpoint in endpoints:
-        if len(endpoint.models) > 1:
-            counted = GroupReport(
-                tuple(sorted(endpoint.models)),
-                1,
-                int(endpoint.ready),
-                endpoint.slots if endpoint.ready else 0,
-                endpoint.in_flight if endpoint.ready else 0,
-            )
-            before = groups.get(endpoint.models)
-            groups[endpoint.models] = counted if before is None else _merged(before, counted)
-    ordered = sorted(groups.values(), key=lambda group: (-group.slots, group.models))
+    ordered = sorted(groups, key=lambda group: (-group.slots, group.models))
     while len(ordered) > MAX_GROUPS:
         last = ordered.pop()
         merged = _merged(ordered.pop(), last)

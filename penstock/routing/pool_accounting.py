@@ -70,6 +70,44 @@ class PoolTotals(ABC):
         """Update the totals. Called after a change on one of the endpoints."""
 
 
+class GroupAccount(PoolTotals):
+    """The totals of a capacity group of several models. Its endpoints are in the pool of each of these models.
+
+    Outlier detection counts the endpoints of pools, so a group neither limits nor overrides ejections.
+    """
+
+    __slots__ = ("endpoints", "models", "ready", "slots")
+
+    def __init__(self, models: tuple[str, ...]) -> None:
+        """Create an empty group.
+
+        Args:
+            models: the models that each of its endpoints serves, sorted.
+        """
+        super().__init__(DEFAULT_SERVICE_S, EjectionRules())
+        self.models = models
+        self.endpoints: list[EndpointAccount] = []
+        self.ready = 0
+        """Endpoints that may take a request."""
+        self.slots = 0
+        """Requests that the ready endpoints run at once, of all models together."""
+
+    def has_room_to_eject(self) -> bool:
+        """As `PoolTotals.has_room_to_eject`: always."""
+        return True
+
+    def update_readiness(self) -> None:
+        """As `PoolTotals.update_readiness`."""
+        self.recount()
+
+    def recount(self) -> None:
+        """As `PoolTotals.recount`."""
+        ready = [endpoint.view for endpoint in self.endpoints if endpoint.view.ready and not endpoint.view.draining]
+        self.ready = len(ready)
+        self.slots = sum([view.slots for view in ready])
+        self.in_flight = sum([view.in_flight for view in ready])
+
+
 class EndpointAccount:
     """One endpoint's account at one agent. Its `view` is what endpoint selection reads."""
 
@@ -93,7 +131,7 @@ class EndpointAccount:
         """Recent mean time (s) a request holds its slot; None before the first completion."""
         self.completions = 0
         self.pools: tuple[PoolTotals, ...] = ()
-        """The pools whose totals include this endpoint."""
+        """The pools whose totals include this endpoint; the last is its capacity group, if it serves several models."""
 
     @property
     def local_load(self) -> Load:

@@ -7,13 +7,20 @@ one to the same origin and expires soon, so a lost or dead origin returns its cr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import NamedTuple
 
 import msgspec
 
+from penstock.fleet.expected_wait import headroom_slots
+from penstock.fleet.slot_ledger import SlotLedger
+
 MAX_WANTED = 10_000
 """Credits that one origin requests from one receiver at most."""
+
+ROUNDING = 1e-6
+"""Added before a number of requests is rounded down; sums of whole numbers of slots may be short by less."""
 
 
 class Credit(msgspec.Struct, frozen=True):
@@ -51,6 +58,55 @@ def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, t
     if given:
         alive[origin] = Credit(given, now + ttl_s)
     return Grants(alive), given
+
+
+class GroupLoad(NamedTuple):
+    """The load of one capacity group of a region."""
+
+    models: tuple[str, ...]
+    in_flight: int
+    """Requests of all models on its endpoints."""
+    slots: int
+    """Concurrent requests that its ready endpoints run."""
+
+
+def shared_headroom(
+    model: str,
+    groups: Sequence[GroupLoad],
+    waiting: Mapping[str, int],
+    granted: Mapping[str, int],
+    target_utilisation: float,
+    rank: int,
+    agents: int,
+) -> int:
+    """The headroom of a model, beside the credits of the models that it shares slots with, at one of a region's agents.
+
+    Args:
+        model: the model.
+        groups: every capacity group of the models that share slots, groups of a single model included.
+        waiting: requests that wait for a slot, by model.
+        granted: credits that this agent has granted and that have not expired, by other model.
+        target_utilisation: the part (0-1] of its slots that a group fills.
+        rank: the agent's position, as for `fair_part`.
+        agents: number of agents.
+    """
+    free = [float(headroom_slots(group.in_flight, group.slots, target_utilisation)) for group in groups]
+    ledger = _ledger(groups, free)
+    for name, count in waiting.items():
+        ledger.place(name, float(count))
+    parts = [float(fair_part(int(ledger.free(at) + ROUNDING), rank, agents)) for at in range(len(groups))]
+    ledger = _ledger(groups, parts)
+    for name, count in granted.items():
+        ledger.place(name, float(count))
+    return int(ledger.place(model, sum(parts)) + ROUNDING)
+
+
+def _ledger(groups: Sequence[GroupLoad], free: Sequence[float]) -> SlotLedger[str]:
+    draws: dict[str, list[int]] = {}
+    for at in sorted(range(len(groups)), key=lambda at: len(groups[at].models)):
+        for model in groups[at].models:
+            draws.setdefault(model, []).append(at)
+    return SlotLedger(free, draws)
 
 
 def fair_part(headroom: int, rank: int, agents: int) -> int:

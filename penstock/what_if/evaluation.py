@@ -13,7 +13,7 @@ from itertools import islice
 
 import msgspec
 
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.registry import OFFLINE_LIMIT_S, planner
@@ -25,6 +25,7 @@ from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
 from penstock.what_if.entry_regions import Entered, EntryResolver
 from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
+from penstock.what_if.shared_slots import served_shares
 from penstock.what_if.totals import totals
 
 
@@ -50,10 +51,7 @@ def evaluate_demand(
     shares = _planned(policy, held, verdicts, fleet, lost)
     pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
-    served = {
-        pool: min(1.0, pools[pool].slots / pools[pool].service_s / load) if load > 0.0 else 1.0
-        for pool, load in loads.items()
-    }
+    served = served_shares(pools, loads)
     demand_outcomes = tuple(
         _demand_outcome(group, verdict, shares, served, part)
         for group, verdict, part in zip(demand, verdicts, parts_in, strict=True)
@@ -184,7 +182,13 @@ def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, Re
         DemandReport(model, permitted.name, tuple(sorted(permitted.regions)), rate)
         for (model, permitted), rate in rates.items()
     )
-    return AgentReport(region, "", 1, 1, 0.0, pools, demand)
+    shared = {
+        group.models: GroupReport(group.models, 1, 1, int(group.slots), 0)
+        for pool in fleet
+        if pool.region == region
+        for group in pool.shared
+    }
+    return AgentReport(region, "", 1, 1, 0.0, pools, demand, groups=tuple(shared.values()))
 
 
 def _loads(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.fleet.capacity_groups import SharedSlots
 from penstock.routing.reasons import Reason
 
 
@@ -30,6 +31,13 @@ class Capacity(msgspec.Struct, frozen=True):
     """Maximum number of concurrent requests."""
     service_s: float
     """Mean time that one request holds a slot, in seconds."""
+    shared: tuple[SharedSlots, ...] = ()
+    """The part of `slots` that other models may use as well, by capacity group."""
+
+    @property
+    def own_slots(self) -> float:
+        """The part of `slots` that no other model may use."""
+        return max(0.0, self.slots - sum(group.slots for group in self.shared))
 
 
 class DemandOutcome(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
 from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Totals
+from penstock.what_if.shared_slots import SlotSet, slot_sets
 
 MAX_UTILISATION = 0.99
 """Utilisation (0-1) that caps the queueing model, which diverges at 1."""
@@ -35,7 +36,8 @@ def totals(
     """
     refused: dict[Reason, float] = defaultdict(float)
     trips: list[tuple[float, float]] = []
-    wait_s = {pool: _wait_s(pools[pool], load) for pool, load in loads.items()}
+    sets = slot_sets(pools, loads)
+    wait_s = {pool: _wait_s(sets[pool]) for pool in loads}
     elsewhere = waited = gpu = egress = 0.0
     for group, demand_outcome in zip(demand, demand_outcomes, strict=True):
         for reason, share in demand_outcome.refused.items():
@@ -52,9 +54,9 @@ def totals(
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)
     busy: dict[str, float] = defaultdict(float)
-    for (region, model), pool in pools.items():
-        slots[region] += pool.slots
-        busy[region] += min(pool.slots, loads.get((region, model), 0.0) * pool.service_s)
+    for of_set in set(sets.values()):
+        slots[of_set.region] += of_set.slots
+        busy[of_set.region] += min(of_set.slots, of_set.busy)
     return Totals(
         requests_per_s=sum(group.requests_per_s for group in demand),
         served_per_s=served,
@@ -69,14 +71,14 @@ def totals(
     )
 
 
-def _wait_s(pool: Capacity, load_per_s: float) -> float:
-    """Expected wait in a pool in seconds, by Little's law from the expected queue length."""
-    per_s = pool.slots / pool.service_s
-    utilisation = min(MAX_UTILISATION, load_per_s / per_s)
-    if utilisation <= 0.0:
+def _wait_s(of_set: SlotSet) -> float:
+    """Expected wait for a slot in seconds, by Little's law from the expected queue length."""
+    if of_set.busy <= 0.0:
         return 0.0
-    waiting_now = waiting(np.array([utilisation]), np.array([float(pool.slots)]))
-    return float(waiting_now[0]) / (utilisation * per_s)
+    utilisation = min(MAX_UTILISATION, of_set.busy / of_set.slots)
+    waiting_now = waiting(np.array([utilisation]), np.array([of_set.slots]))
+    service_s = of_set.busy / of_set.load_per_s
+    return float(waiting_now[0]) / (utilisation * of_set.slots / service_s)
 
 
 def _egress(policy: Policy, entry: str, server: str, model: str) -> float:

@@ -28,6 +28,7 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
@@ -96,6 +97,8 @@ class EndpointSet:
         self._by_name: dict[str, Endpoint] = {}
         self._draining: list[Endpoint] = []
         self._pools: dict[str, EndpointPool] = {}
+        self.groups = EndpointGroups()
+        """The capacity groups of endpoints that serve several models."""
         self._remote_loads: Mapping[str, Load] = {}
         self._followed_limits: Mapping[str, int] = {}
         self._prior_s: dict[str, float] = {}
@@ -267,12 +270,14 @@ class EndpointSet:
         self._pools = pools
         for endpoint in self._by_name.values():
             endpoint.pools = tuple(pools[model] for model in endpoint.models)
+        self.groups.fill(self._by_name.values())
         for model, pool in pools.items():
             loaded = members.get(model, [])
             renaming = frozenset(endpoint.name for endpoint in loaded if endpoint.spec.renames(model))
             pool.fill(loaded, configured[model] - len(loaded), renaming)
         for endpoint in self._by_name.values():
             endpoint.update_readiness()
+        self.groups.recount()
 
     def _new_pool(self, model: str) -> EndpointPool:
         return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), self._outlier_detection.rules, self._zone)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from penstock.fleet.expected_wait import headroom_slots
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, Spillover
-from penstock.routing.spill_credits import Grants, fair_part, grant, wanted
+from penstock.routing.spill_credits import Grants, fair_part, grant, shared_headroom, wanted
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.admission_queue import AdmissionQueue
@@ -46,16 +47,28 @@ class CreditLedger:
         self._grants: dict[str, Grants] = {}
 
     def wanted(self, model: str, spillover: Spillover) -> int:
-        """The number of credits that this agent requests from each other region for a model."""
-        pool = self._endpoints.pool(model)
-        return wanted(
-            pool.in_flight + self._queue.waiting(model),
-            pool.slots,
+        """The number of credits that this agent requests from each other region for a model.
+
+        What models that share slots lack together is divided among them by their demand.
+        """
+        pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
+        in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model)
+        waiting, part = self._queue.waiting(model), 1.0
+        if coupled:
+            loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
+            in_flight, slots = sum(load.in_flight for load in loads), sum(load.slots for load in loads)
+            waiting = sum(self._queue.waiting(name) for name in coupled)
+            total_per_s = sum(self._demand.per_s(name) for name in coupled)
+            part, per_s = per_s / total_per_s if total_per_s > 0.0 else 0.0, total_per_s
+        lacking = wanted(
+            in_flight + waiting,
+            slots,
             spillover.target_utilisation,
             pool.service_s,
-            self._demand.per_s(model),
+            per_s,
             spillover.credit_ttl_s,
         )
+        return ceil(part * lacking)
 
     def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
@@ -80,10 +93,21 @@ class CreditLedger:
         return granted
 
     def _headroom(self, model: str, policy: Policy) -> int:
-        """This agent's part of the free slots of a model's pool."""
+        """This agent's part of the free slots of a model's pool, less the credits of models that share them."""
+        agents, target = self._agents_here(), policy.spillover.target_utilisation
+        rank = agents.index(self._agent) if self._agent in agents else 0
+        coupled = self._endpoints.groups.coupled(model)
+        if coupled:
+            now, others = self._clock(), self._grants.keys() & set(coupled) - {model}
+            return shared_headroom(
+                model,
+                self._endpoints.groups.loads(coupled, self._endpoints.pools),
+                {name: self._queue.waiting(name) for name in coupled},
+                {name: self._grants[name].outstanding(now) for name in sorted(others)},
+                target,
+                rank,
+                len(agents),
+            )
         pool = self._endpoints.pool(model)
         in_flight = pool.in_flight + self._queue.waiting(model)
-        agents = self._agents_here()
-        rank = agents.index(self._agent) if self._agent in agents else 0
-        free = headroom_slots(in_flight, pool.slots, policy.spillover.target_utilisation)
-        return fair_part(free, rank, len(agents))
+        return fair_part(headroom_slots(in_flight, pool.slots, target), rank, len(agents))

@@ -84,6 +84,7 @@ class ReportBuilder:
             objectives=self._tally.report_objectives(self._clock()),
             endpoints=page.endpoints,
             endpoints_omitted=page.omitted,
+            groups=self._endpoints.groups.report(),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

@@ -37,7 +37,7 @@ from tests.support.wait import found, until
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("eu-de", "eu-es")},
-    models={"m": Model("m", 2.0)},
+    models={"m": Model("m", 2.0), "n": Model("n", 2.0)},
     tenants={},
     residency=(),
     failover=Failover(hold_down_s=0.1, failback_ramp_s=0.1),
@@ -58,6 +58,8 @@ class Site:
         self.directory.mkdir(exist_ok=True)
         self.etcd, self.redis = etcd, redis
         self.engine = SmallHttp(lambda *_: (200, b""))
+        self.engines = [(self.engine, "m", 4)]
+        """Engines with their models and slots."""
         self.control_plane = SmallHttp(self._take_report)
         self.peer = SmallHttp(self._answer_probe)
         self.reports: list[AgentReport] = []
@@ -84,10 +86,14 @@ class Site:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[AgentRuntime]:
         async with AsyncExitStack() as stack:
-            for server in (self.engine, self.control_plane, self.peer):
+            for server in (*(engine for engine, _, _ in self.engines), self.control_plane, self.peer):
                 await stack.enter_async_context(server)
-            line = f"- {{name: gpu-0, url: '{self.engine.url}', models: [m], slots: 4, queue: 2}}\n"
-            (self.directory / "endpoints.yaml").write_text(line)
+            (self.directory / "endpoints.yaml").write_text(
+                "".join(
+                    f"- {{name: gpu-{at}, url: '{engine.url}', models: [{models}], slots: {slots}, queue: 2}}\n"
+                    for at, (engine, models, slots) in enumerate(self.engines)
+                )
+            )
             pool = UpstreamPool()
             stack.callback(pool.close)
             self.runtime = AgentRuntime(
@@ -127,6 +133,37 @@ async def publish(etcd: EtcdServer) -> None:
 @pytest.fixture
 async def sites(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> list[Site]:
     return [Site(region, tmp_path, own_etcd, own_redis) for region in POLICY.regions]
+
+
+async def test_models_that_share_an_engine_are_reported_and_granted_once(
+    sites: list[Site], own_etcd: EtcdServer
+) -> None:
+    de, es = sites
+    de.engines = [(de.engine, "m, n", 10), (SmallHttp(lambda *_: (200, b"")), "n", 10)]
+    async with de.running() as here, es.running() as there:
+        await publish(own_etcd)
+        await until(lambda: here.endpoints.pool("n").ready == 2 and there.readiness.not_ready_reason() is None)
+        await until(lambda: bool(de.reports) and de.reports[-1].groups[:1] != () and de.reports[-1].pools[1].ready == 2)
+        report = de.reports[-1]
+        assert {pool.model: pool.slots for pool in report.pools} == {"m": 10, "n": 20}
+        assert [(group.models, group.endpoints, group.slots) for group in report.groups] == [(("m", "n"), 1, 10)]
+        assert here.status()["groups"] == report.groups
+
+        def granted(origin: str, **wanted: int) -> dict[str, int]:
+            prober = agent_sessions("eu-es", origin)
+            session = prober.session_with(de.sessions.identity.peer.certificate, time.time())
+            question = ProbeRequest("eu-es", origin, "eu-de", "nonce", time.time(), wanted)
+            certificate = encode_certificate(prober.identity.peer.certificate).encode()
+            status, body = here.responder.answer(probe.seal_request(question, session).encode(), certificate)
+            assert status == 200, body
+            models = probe.open_response(body, question, session).models
+            return {model: models[model].credits for model in wanted}
+
+        # 80 % of 20 slots are for overflow, 8 of them on the engine that both models use.
+        first = granted("x", m=6)
+        assert first == {"m": 6}
+        assert granted("y", n=99) == {"n": 10}
+        assert granted("z", m=99) == {"m": 0}
 
 
 async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: EtcdServer) -> None:

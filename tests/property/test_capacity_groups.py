@@ -14,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.fleet.capacity import Supply, supply
-from penstock.fleet.capacity_groups import EndpointCapacity, coupled_models, group_reports
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.capacity_groups import coupled_models, group_reports
+from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.slot_ledger import SlotLedger
 from penstock.fleet.snapshot import ReportVerdict, Snapshot, add_report, demand
 from penstock.health.region_health import RegionHealth, RegionState
@@ -30,6 +30,7 @@ from penstock.planning.tick_input import planned_for
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
+from penstock.routing.spill_credits import Grants, GroupLoad, grant, shared_headroom
 from tests.support.examples import examples
 from tests.support.planner_calls import tick_input
 
@@ -87,7 +88,9 @@ def report(
     name: str, groups: Mapping[frozenset[str], int], demand: tuple[DemandReport, ...], service_s: Mapping[str, float]
 ) -> AgentReport:
     """What an agent with one endpoint per capacity group reports."""
-    endpoints = [EndpointCapacity(models, slots, 0, ready=True) for models, slots in groups.items()]
+    endpoints = [
+        GroupReport(tuple(sorted(models)), 1, 1, slots, 0) for models, slots in groups.items() if len(models) > 1
+    ]
     pools = tuple(
         PoolReport(model, len(mine), len(mine), sum(mine), 0, service_s[model])
         for model in MODELS
@@ -193,12 +196,16 @@ def test_no_plan_gives_any_set_of_models_more_than_the_groups_that_serve_them(wo
 @few
 def test_the_flow_planner_finds_the_room_that_there_is(world: World) -> None:
     """The price of work past the target is above all others, so the planner leaves the least of it that is possible."""
-    past = 0.0
+    past, able = 0.0, world.supply()
     for problem in problems(world):
         flows = ModelSolver(problem).solve(problem, PATIENT_S)
         assume(evaluate(flows).no_room == 0.0)
         over = flows.load_per_s - TARGET * problem.capacity_per_s
-        past += float(np.maximum(0.0, over).sum())
+        # A unit of the problem is a request of its first model; those of the supply may be of a model without demand.
+        unit = next(
+            able[name, problem.shape.models[0]].work for name in NAMES if (name, problem.shape.models[0]) in able
+        )
+        past += float(np.maximum(0.0, over).sum()) * unit
     assert past <= Yardstick(world).past_target_per_s + EPS
 
 
@@ -312,6 +319,32 @@ def test_the_ledger_places_all_that_fits_and_never_more(
         assert took == pytest.approx(min(amount, room), abs=1e-6)
         placed[model] += took
         assert all(ledger.free(at) >= -1e-9 for at in range(len(order)))
+
+
+@given(
+    st.dictionaries(model_sets, st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from(MODELS), st.sampled_from("uvw"), st.integers(0, 30)), max_size=25
+    ),
+    st.dictionaries(st.sampled_from(MODELS), st.integers(0, 10)),
+)
+def test_no_sequence_of_grants_exceeds_what_is_free_in_any_set_of_groups(
+    groups: dict[frozenset[str], tuple[int, int]], asked: list[tuple[int, str, str, int]], waiting: dict[str, int]
+) -> None:
+    loads = [GroupLoad(tuple(sorted(models)), used, slots) for models, (used, slots) in groups.items()]
+    served = {model for models in groups for model in models}
+    queued = {model: count for model, count in waiting.items() if model in served}
+    held: dict[tuple[int, str], Grants] = {}
+    for agent, model, origin, wanted in asked:
+        if model not in served:
+            continue
+        others = {name: grants.outstanding(0.0) for (at, name), grants in held.items() if at == agent and name != model}
+        headroom = shared_headroom(model, loads, queued, others, TARGET, agent, 2)
+        held[agent, model], _ = grant(held.get((agent, model), Grants()), origin, wanted, headroom, 0.0, 1.0)
+        for models in subsets(MODELS):
+            granted = sum(grants.outstanding(0.0) for (_, name), grants in held.items() if name in models)
+            free = sum(max(0, int(TARGET * slots) - used) for those, (used, slots) in groups.items() if those & models)
+            assert granted <= free
 
 
 @given(st.lists(model_sets, max_size=5))

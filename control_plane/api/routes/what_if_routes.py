@@ -14,6 +14,7 @@ from control_plane.evaluation.evaluator import Evaluator
 from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import WhatIfResponse
+from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import demand, pools
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
@@ -80,7 +81,13 @@ def routes(view: FleetView, evaluator: Evaluator) -> APIRouter:
 def _capacities(view: FleetView) -> tuple[Capacity, ...]:
     """Return the reported capacity of each pool."""
     return tuple(
-        Capacity(region, model, pool.report.slots, pool.report.service_s)
+        Capacity(
+            region,
+            model,
+            pool.report.slots,
+            pool.report.service_s,
+            tuple(SharedSlots(group.models, group.slots) for group in pool.groups),
+        )
         for (region, model), pool in sorted(pools(view.snapshot, view.now()).items())
         if pool.report.slots > 0 and pool.report.service_s > 0.0
     )

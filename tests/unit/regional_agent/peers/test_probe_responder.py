@@ -104,6 +104,27 @@ def test_grants_headroom_once_over_all_origins(here: Here) -> None:
     assert here.ask("b", m=99).models["m"].credits == 10
 
 
+async def test_models_that_share_endpoints_share_their_credits(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(
+        "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m, cold], slots: 20}\n"
+        "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold], slots: 4}\n"
+    )
+    await here.endpoints.sources.reload_file()
+    for endpoint in here.endpoints.every():
+        endpoint.probed(ProbeOutcome.GOOD)
+    assert [(group.models, group.slots) for group in here.endpoints.groups.report()] == [(("cold", "m"), 20)]
+    assert here.ask("a", m=7).models["m"].credits == 7
+    # Three slots of the group are left, and two of the endpoint that serves this model alone.
+    assert here.ask("b", cold=99).models["cold"].credits == 5
+    assert here.ask("b", m=99, cold=2).models["cold"].credits == 2
+    for _ in range(10):
+        here.gpu.take()
+    here.clock.now += 0.76
+    answer = here.ask("a", m=9, cold=9)
+    assert (answer.models["m"].credits, answer.models["cold"].credits) == (0, 2)
+
+
 def test_grants_headroom_once_over_the_agents_of_an_origin(here: Here) -> None:
     assert here.ask("a", "x", m=7).models["m"].credits == 7
     assert here.ask("a", "y", m=7).models["m"].credits == 3
