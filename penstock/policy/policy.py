@@ -55,6 +55,8 @@ class CostUnit(StrEnum):
     """Image models: 10^6 pixels of each image, times denoising steps."""
     AUDIO_SECOND = "audio_second"
     """Speech models: seconds of generated speech."""
+    TENSOR_ELEMENT = "tensor_element"
+    """Models behind the Open Inference Protocol: elements of all input tensors."""
     REQUEST = "request"
     """Anything else: every request costs the same."""
 
@@ -69,7 +71,8 @@ class Cost(PolicyStruct, frozen=True):
     input_unit_s: float = 0.0
     """Time (s) of one unit of input: a prompt token that is not cached. 0 for units without input."""
     output_unit_s: float = 5.0
-    """Time (s) of one unit of output: a generated token, a megapixel step, a second of speech, a request."""
+    """Time (s) of one unit of output: a generated token, a megapixel step, a second of speech, a tensor element, a
+    request."""
 
 
 class Model(PolicyStruct, frozen=True):

@@ -29,6 +29,9 @@ usage."""
 TEXT_BYTES_PER_SECOND: Final = 15.0
 """Characters of English in a second of speech: about 150 words a minute."""
 
+BYTES_PER_ELEMENT: Final = 4.0
+"""Bytes of a tensor element in a request that states no shape: a 32-bit number in binary, or a short one in JSON."""
+
 MEMORY_REQUESTS: Final = 50
 """Requests that a mean remembers, about."""
 
@@ -129,7 +132,11 @@ def _units(unit: CostUnit, ask: CostInputs) -> float:
     if unit is CostUnit.MEGAPIXEL_STEP:
         return (ask.pixels or DEFAULT_PIXELS) / 1e6 * (ask.steps or DEFAULT_STEPS) * ask.count
     if unit is CostUnit.AUDIO_SECOND:
+        if ask.audio_s is not None:
+            return ask.audio_s
         return max(1.0, (ask.text_bytes if ask.text_bytes is not None else ask.body_bytes) / TEXT_BYTES_PER_SECOND)
+    if unit is CostUnit.TENSOR_ELEMENT:
+        return float(ask.elements) if ask.elements is not None else max(1.0, ask.body_bytes / BYTES_PER_ELEMENT)
     return float(ask.count)
 
 

@@ -108,7 +108,9 @@ class EndpointChooser:
         limit = placement.endpoint.concurrency_limit
         if not length_due and not speed_due and limit is None:
             return
-        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if estimate.cost.unit is _TOKEN else None
+        usage = None
+        if estimate.cost.unit is _TOKEN:
+            usage = read_usage(b"".join(tail)[-TAIL_BYTES:], estimate.usage_fields)
         if usage is not None and length_due:
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
         if limit is not None:

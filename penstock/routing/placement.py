@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from penstock.policy.policy import Cost
+from penstock.routes.route import UsageFields
 from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import MICROSECONDS, microseconds
 from penstock.routing.work import CostInputs, Work
@@ -18,7 +19,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 class WorkEstimate:
     """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
 
-    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
+    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "usage_fields", "work")
 
     def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
         """Create an estimate without cache keys.
@@ -38,6 +39,8 @@ class WorkEstimate:
         """Keys of the leading blocks of its prompt."""
         self.session: int | None = None
         """Key of its conversation."""
+        self.usage_fields: UsageFields | None = None
+        """Where the response states its usage; None where OpenAI's does."""
 
 
 class Reservation(Generic[Member]):

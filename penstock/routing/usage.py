@@ -1,14 +1,17 @@
 """Reads the usage that an engine reports at the end of a response, without parsing the response.
 
-The object is OpenAI's (https://platform.openai.com/docs/api-reference/chat/object). vLLM, SGLang, TGI and TensorRT-LLM
-send it too, in event streams when the client asks for it (`stream_options.include_usage`).
+By default, the object is OpenAI's (https://platform.openai.com/docs/api-reference/chat/object). vLLM, SGLang, TGI and
+TensorRT-LLM send it too, in event streams when the client asks for it (`stream_options.include_usage`).
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
+
+from penstock.routes.route import Route, UsageFields
 
 TAIL_BYTES = 2048
 """Usage is searched in this many last bytes of a response."""
@@ -16,6 +19,11 @@ TAIL_BYTES = 2048
 MAX_TOKENS = 1_000_000
 """Usage above this many tokens is ignored, and no estimate exceeds it: bodies with inlined images are large for other
 reasons."""
+
+OPENAI_USAGE = Route("", "").usage
+"""The default of routes, which is this one object."""
+
+Pattern = re.Pattern[bytes]
 
 _NAME = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
@@ -43,8 +51,15 @@ class _ReportedUsage(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_ReportedUsage)
 
 
-def read_usage(tail: bytes) -> Usage | None:
-    """The usage in the last bytes of a response, JSON or an event stream; None where they state none."""
+def read_usage(tail: bytes, fields: UsageFields | None = None) -> Usage | None:
+    """The usage in the last bytes of a response: JSON, an event stream, or JSON lines; None where they state none.
+
+    Args:
+        tail: the last bytes.
+        fields: where the response states its usage; None where OpenAI's does.
+    """
+    if fields is not None:
+        return _read_fields(tail, *_patterns(fields))
     at = tail.rfind(_NAME)
     found = _OBJECT.match(tail, at) if at >= 0 else None
     if found is None:
@@ -57,3 +72,37 @@ def read_usage(tail: bytes) -> Usage | None:
         return None
     cached = reported.prompt_tokens_details.cached_tokens if reported.prompt_tokens_details is not None else None
     return Usage(reported.prompt_tokens, reported.completion_tokens, max(0, min(cached or 0, reported.prompt_tokens)))
+
+
+def _read_fields(
+    tail: bytes, of_object: Pattern | None, of_prompt: Pattern, of_answer: Pattern, of_cached: Pattern
+) -> Usage | None:
+    """The usage in named fields. The prompt's tokens may be 0: some APIs state them at the start of a stream alone."""
+    if of_object is not None:
+        # A stream may state its usage several times, as in Anthropic's events message_start and message_delta.
+        tail = b"".join(of_object.findall(tail))
+    prompt, answer, cached = (_last(pattern, tail) for pattern in (of_prompt, of_answer, of_cached))
+    if (prompt is None and answer is None) or max(prompt or 0, answer or 0) > MAX_TOKENS:
+        return None
+    return Usage(prompt or 0, answer or 0, min(cached or 0, prompt or 0))
+
+
+def _last(pattern: Pattern, data: bytes) -> int | None:
+    numbers = pattern.findall(data)
+    return int(numbers[-1]) if numbers else None
+
+
+@lru_cache(maxsize=256)
+def _patterns(fields: UsageFields) -> tuple[Pattern | None, Pattern, Pattern, Pattern]:
+    """The expressions for the object and for the numbers of prompt, answer and cached tokens.
+
+    A name in a string of the response does not match: there, its quotes are escaped.
+    """
+    of_object = None
+    if fields.object:
+        of_object = re.compile(rb'"%b"\s*+:\s*+(\{(?:[^{}]|\{[^{}]*+\})*+\})' % re.escape(fields.object.encode()))
+    prompt, answer, cached = (
+        re.compile(rb'"%b"\s*+:\s*+(\d{1,9})(?![\d.eE])' % re.escape(name.encode()))
+        for name in (fields.prompt_tokens, fields.answer_tokens, fields.cached_tokens)
+    )
+    return of_object, prompt, answer, cached

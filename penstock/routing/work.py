@@ -21,6 +21,10 @@ class CostInputs(msgspec.Struct, frozen=True):
     """Denoising steps."""
     text_bytes: int | None = None
     """Of the text to be spoken."""
+    audio_s: float | None = None
+    """Duration (s) of audio that the request states."""
+    elements: int | None = None
+    """Elements of all input tensors."""
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ from penstock.routes.path_template import PathTemplate
 from penstock.routes.route import BodyKind, ModelSource
 from penstock.routes.route_reader import RouteReader
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.usage import MAX_TOKENS
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import scan_form
 from regional_agent.routing.classify import ABSENT, MAX_MODEL, RequestFields, RouteFields
@@ -24,6 +23,9 @@ MAX_QUERY_FIELDS: Final = 64
 _JSON, _UPLOAD = BodyKind.JSON, BodyKind.UPLOAD
 _PATH, _FORM, _HEADER, _QUERY = ModelSource.PATH, ModelSource.FORM, ModelSource.HEADER, ModelSource.QUERY
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_JSON_LENGTH: Final = b"inference-header-content-length"
+"""Bytes of JSON before the binary tensors of a request (Open Inference Protocol, extension for binary data)."""
 
 _NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream")
 
@@ -144,10 +146,13 @@ def _is_form(request: Request) -> bool:
 
 def _read_json(request: Request, reader: RouteReader) -> dict[str, Raw] | Refusal:
     """The values in a complete body. A body that need not name the model may have any content: engines validate it."""
-    values = reader.read(request.body)
-    if isinstance(values, str):
-        return _bad(values) if reader.model_pointers else {}
-    return values
+    if reader.model_pointers:
+        values = reader.read(request.body)
+        return _bad(values) if isinstance(values, str) else values
+    length = request.header(_JSON_LENGTH)
+    body = request.body[: int(length)] if length is not None and length.isdigit() and len(length) < 10 else request.body
+    values = reader.read(body)
+    return {} if isinstance(values, str) else values
 
 
 def _name_in_form(request: Request, reader: RouteReader, names: set[str]) -> set[str] | Refusal:
@@ -168,15 +173,8 @@ def _ambiguous(reader: RouteReader, names: set[str]) -> Refusal:
 def _fields(reader: RouteReader, model: str, values: dict[str, Raw]) -> RequestFields | Refusal:
     if not 0 < len(model) <= MAX_MODEL:
         return _bad(f"the name of the model is empty, or longer than {MAX_MODEL} characters")
-    route = reader.route
-    cost = route.cost
     fields = RouteFields(model, stream=reader.is_streaming(values), values=values)
-    fields.n, fields.size = _first(cost.count, values), _first(cost.size, values)
-    fields.steps, fields.input = _first(cost.steps, values), _first(cost.speech, values)
-    fields.prompt_cache_key = _first(route.session, values)
-    limit = bytes(_first(cost.max_tokens, values))
-    if limit.isdigit() and len(limit) <= len(str(MAX_TOKENS)):
-        fields.max_tokens = int(limit)
+    fields.prompt_cache_key = _first(reader.route.session, values)
     return fields
 
 

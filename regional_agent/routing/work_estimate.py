@@ -7,25 +7,17 @@ from typing import Any, Final
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.cost_estimate import CostEstimator
+from penstock.routing.cost_inputs import MAX_AT_ONCE, MAX_PIXELS, MAX_STEPS, cost_inputs
 from penstock.routing.placement import WorkEstimate
-from penstock.routing.usage import MAX_TOKENS
+from penstock.routing.usage import MAX_TOKENS, OPENAI_USAGE
 from penstock.routing.work import CostInputs
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import Raw, RequestFields
+from regional_agent.routing.classify import Raw, RequestFields, RouteFields
 
 SESSION_HEADER: Final = b"x-session-id"
 """Names a conversation. Without it OpenAI's `prompt_cache_key` is used, and without that `user`."""
 
 MAX_SESSION_BYTES: Final = 256
-
-MAX_AT_ONCE: Final = 128
-"""Upper bound for `n`, the number of results; larger values count as this one, here and below."""
-
-MAX_STEPS: Final = 1000
-"""Upper bound for the steps of a diffusion model."""
-
-MAX_PIXELS: Final = 1 << 28
-"""Upper bound for the pixels of one image."""
 
 MAX_PROMPT_OFFSET_BYTES: Final = 64 * 1024
 """The start of the prompt is searched in this part of a body. If it is not found, the prefix is that of the body."""
@@ -44,6 +36,8 @@ def work_estimate_of(
     estimate = WorkEstimate(
         tenant, model, cost, inputs, expectations.estimate(cost, tenant, model, inputs), fields.stream is True
     )
+    if request.route is not None and request.route.usage is not OPENAI_USAGE:
+        estimate.usage_fields = request.route.usage
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         estimate.prefix = prefix_keys(_scope(estimate), _prompt(request.body))
     session = session_of(request, fields)
@@ -66,6 +60,9 @@ def _scope(estimate: WorkEstimate) -> str:
 
 def _cost_inputs(request: Request, fields: RequestFields, unit: CostUnit) -> CostInputs:
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
+    if request.reader is not None:
+        values = fields.values if isinstance(fields, RouteFields) else {}
+        return cost_inputs(request.reader.route.cost, values, unit, size_bytes)
     count = 1
     if fields.n:
         count = _whole(fields.n, MAX_AT_ONCE) or 1

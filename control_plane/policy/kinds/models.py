@@ -13,13 +13,14 @@ from control_plane.policy.kinds.base import REMEDY, ModelName, NonEmptyList, Pol
 class CostSpec(StrictModel):
     """Cost of a model's requests: time of one request alone on an H100. A prior that agents correct from traffic."""
 
-    unit: Literal["token", "megapixel_step", "audio_second", "request"]
-    """Unit of cost: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; or requests,
-    each of which costs the same."""
+    unit: Literal["token", "megapixel_step", "audio_second", "tensor_element", "request"]
+    """Unit of cost: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; elements of
+    all input tensors; or requests, each of which costs the same."""
     input_unit_s: float = Field(0.0, ge=0, le=60)
     """Time (s) for one unit of input: an uncached prompt token. 0 where input costs nothing."""
     output_unit_s: float = Field(gt=0, le=3600)
-    """Time (s) for one unit of output: a generated token, a megapixel step, a second of speech, a request."""
+    """Time (s) for one unit of output: a generated token, a megapixel step, a second of speech, a tensor element, a
+    request."""
 
 
 class ServiceObjectiveSpec(StrictModel):

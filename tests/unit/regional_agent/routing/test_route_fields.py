@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
 from penstock.routes.route_table import RouteMatch, RouteTable
+from penstock.routing.cost_estimate import CostEstimator
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
 from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
+from regional_agent.routing.work_estimate import work_estimate_of
 
 PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource
 
@@ -52,6 +56,8 @@ def refused(made: Request, reason: Reason = Reason.BAD_REQUEST) -> str:
 def test_openai_routes_keep_their_decoder() -> None:
     table = RouteTable(OPENAI_ROUTES)
     for route in OPENAI_ROUTES:
+        if not route.offered:
+            continue
         found = table.find(b"websocket" if "GET" in route.methods else b"POST", route.path.encode())
         assert isinstance(found, RouteMatch)
         assert found.reader is None
@@ -128,10 +134,34 @@ def test_streams_are_recognised() -> None:
 def test_quantities_are_read_at_the_pointers_of_the_route() -> None:
     cost = CostFields(max_tokens=("/options/num_predict",), count=("/options/n",))
     body = {"model": "m", "options": {"num_predict": 7, "n": 2}}
-    fields = request_fields(request("/x", (JSON, "/model"), body=body, cost=cost))
+    ask = estimate(request("/x", (JSON, "/model"), body=body, cost=cost), CostUnit.TOKEN).ask
+    assert (ask.max_tokens, ask.count) == (7, 2)
+
+
+def test_tensors_are_read_before_their_binary_data() -> None:
+    header = json.dumps({"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32"}]}).encode()
+    made = request(
+        "/v2/models/m/infer",
+        (PATH, "model"),
+        path="/v2/models/{model}/infer",
+        body=header + bytes(24),
+        headers={"inference-header-content-length": str(len(header))},
+        cost=CostFields(tensors=("/inputs",)),
+    )
+    assert estimate(made, CostUnit.TENSOR_ELEMENT).ask.elements == 6
+
+
+def test_the_length_of_the_header_is_ignored_where_the_body_names_the_model() -> None:
+    made = request(
+        "/x", (JSON, "/model"), body=b'{"model":"m"}{"model":"n"}', headers={"inference-header-content-length": "13"}
+    )
+    assert "not valid JSON" in refused(made)
+
+
+def estimate(made: Request, unit: CostUnit) -> WorkEstimate:
+    fields = request_fields(made)
     assert not isinstance(fields, Refusal)
-    assert fields.max_tokens == 7
-    assert bytes(fields.n) == b"2"
+    return work_estimate_of(made, fields, "t", Cost(unit), CostEstimator())
 
 
 def test_a_model_is_replaced_in_path_and_body() -> None:
