@@ -121,3 +121,14 @@ class HedgeBudget:
     def withdraw(self) -> None:
         """Count a second attempt that `allows_one` allowed."""
         self._left -= 1.0
+
+
+class Hedging:
+    """What all second attempts of an agent share."""
+
+    __slots__ = ("budget", "delays")
+
+    def __init__(self) -> None:
+        """Create a budget without requests, and delays without samples."""
+        self.delays = HedgeDelays()
+        self.budget = HedgeBudget()

@@ -17,6 +17,7 @@ from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
+from regional_agent.proxy.hedge import Hedge, plan_hedge
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of
@@ -24,7 +25,7 @@ from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.routing.admission_queue import QueueEntry
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
@@ -67,8 +68,9 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model
     QUEUED: (SELECTING, DONE),
     CONNECTING: (AWAITING, SELECTING, DONE),
-    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, SELECTING, DONE),  # CONNECTING: the connection was stale
-    REJECTED: (SELECTING, DONE),
+    # CONNECTING: the connection was stale; AWAITING: the second attempt of a hedged request takes over
+    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, AWAITING, SELECTING, DONE),
+    REJECTED: (SELECTING, AWAITING, DONE),
     STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
     TUNNEL: (DONE,),
     DONE: (),
@@ -107,6 +109,7 @@ class Exchange:
         "_continuation",
         "_first_byte_at",
         "_head",
+        "_hedge",
         "_queue_entry",
         "_rejected_because",
         "_request",
@@ -132,6 +135,8 @@ class Exchange:
         """The current attempt, or the last one; it holds a reservation until it is settled."""
         self._target = TargetConnection(services, client, request, context)
         self._head: ResponseHead | None = None
+        self._hedge: Hedge | None = None
+        """The second attempt, planned or sent; None where the request is not hedged."""
         self._rejected_because = _SATURATED
         """Why the target rejected the request."""
         self._response = ClientResponse(client)
@@ -214,6 +219,9 @@ class Exchange:
     def _send(self, now: float) -> None:
         self._enter(AWAITING)
         self._target.send(self._current, self, now)
+        route = self._request.route
+        if route is not None and route.hedged and self._hedge is None:
+            self._hedge = plan_hedge(self, self._services, self._client, self._request, self._context, now)
 
     def _after_rejection(self) -> None:
         """The rejection has been read: try another target, unless a peer reports that its engine may have started."""
@@ -242,6 +250,10 @@ class Exchange:
 
     def _retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
+        if self._hedge is not None:
+            if self._hedge.win():
+                return
+            self._hedge.cancel()
         services, now = self._services, self._services.clock()
         self._current.settle(now)
         self._attempt = None
@@ -255,6 +267,20 @@ class Exchange:
         else:
             services.recorder.metrics.retried(why)
             self.select(now)
+
+    # the second attempt
+
+    def waiting_attempt(self) -> LocalAttempt | None:
+        """The attempt at an endpoint of this region that the request waits for; None in any other state."""
+        attempt = self._attempt
+        return attempt if self._state is AWAITING and isinstance(attempt, LocalAttempt) else None
+
+    def take_over(self, attempt: LocalAttempt, target: TargetConnection, head: ResponseHead | None) -> None:
+        """Cancel the first attempt, and continue with the second one, whose request has been sent."""
+        self._enter(AWAITING)
+        self._target.drop()
+        self._current.settle(self._services.clock())
+        self._attempt, self._target, self._head = attempt, target, head
 
     # timeouts
 
@@ -488,6 +514,8 @@ class Exchange:
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
         self._enter(STREAMING)
+        if self._hedge is not None:
+            self._hedge.cancel()
         self._target.waits_since = now = self._services.clock()
         upstream, streaming = self._target.upstream, self._context.estimate.streaming
         attempt.progressed(now)
@@ -600,8 +628,12 @@ class Exchange:
                     measured = outcome is _OK and state is not TUNNEL and not context.continuations
                     attempt.settle(now, now - self._target.sent_at if measured else None, response.tail)
             finally:
-                if context.counted:
-                    services.router.release_quota(context)
+                try:
+                    if self._hedge is not None:
+                        self._hedge.close(now, completed=outcome is _OK)
+                finally:
+                    if context.counted:
+                        services.router.release_quota(context)
         tunnel = self._tunnel
         received_bytes = self._request.received_bytes if tunnel is None else tunnel.received_bytes
         sent_bytes = response.sent_bytes if tunnel is None else tunnel.sent_bytes

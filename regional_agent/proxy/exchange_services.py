@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
+from penstock.admission.hedging import Hedging
 from penstock.admission.retry_budget import RetryBudget
 from penstock.routes.timeouts import TimeLimits
 from penstock.routing.reasons import Refusal
@@ -39,6 +40,7 @@ class ExchangeServices:
         "active",
         "clock",
         "endpoint_pool",
+        "hedging",
         "limits",
         "peer_pool",
         "recorder",
@@ -86,6 +88,7 @@ class ExchangeServices:
         self.rng = rng
         self.clock = clock
         self.retry_budget = RetryBudget(clock())
+        self.hedging = Hedging()
         self.response_headers = ResponseHeaders(router.region)
         self.active: TimerWheel[ActiveExchange] = TimerWheel()
         """The exchanges in progress."""

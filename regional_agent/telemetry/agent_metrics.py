@@ -129,6 +129,21 @@ class ContinuationOutcome(StrEnum):
     """No permitted target was able to continue the answer."""
 
 
+class HedgeOutcome(StrEnum):
+    """What became of the second attempt of a hedged request that was slow."""
+
+    WON = "won"
+    """It responded first, and the first attempt was cancelled."""
+    LOST = "lost"
+    """The first attempt responded first, or the request ended."""
+    FAILED = "failed"
+    """It failed; the first attempt went on."""
+    NO_BUDGET = "no_budget"
+    """It was not sent, because the budget was used up."""
+    NO_SLOT = "no_slot"
+    """It was not sent, because no other endpoint of the region had a free slot."""
+
+
 class AgentMetrics:
     """The metrics of one agent, on a separate registry, so that one process can run several agents.
 
@@ -153,6 +168,9 @@ class AgentMetrics:
             "stream_continuations",
             "Failed streams of models with `continue_streams`, by outcome.",
             ("outcome",),
+        )
+        self._hedges = self._counter(
+            "hedges", "Second attempts of slow requests of hedged routes, by outcome.", ("outcome",)
         )
         self._forwarded_residency_refusals = self._counter(
             "forwarded_residency_refusals",
@@ -271,6 +289,8 @@ class AgentMetrics:
             self._suspicions.labels(evidence.value)
         for reason in Reason:
             self._refusals.labels(reason.value)
+        for hedge_outcome in HedgeOutcome:
+            self._hedges.labels(hedge_outcome.value)
         for retry_reason in RetryReason:
             self._retries.labels(retry_reason.value)
         for outcome_of_stream in ContinuationOutcome:
@@ -340,6 +360,10 @@ class AgentMetrics:
     def stream_failed(self, outcome: ContinuationOutcome) -> None:
         """Count one failed stream of a model with `continue_streams`."""
         self._continuations.labels(outcome.value).inc()
+
+    def hedged(self, outcome: HedgeOutcome) -> None:
+        """Count one second attempt, or one that was not sent."""
+        self._hedges.labels(outcome.value).inc()
 
     def revoked(self, state: str, reason: str) -> None:
         """Count one open request that a new policy ended; `state` is that of its exchange, `reason` a Reason."""

@@ -1,0 +1,194 @@
+"""Second attempts of slow embeddings, between a real agent and scripted engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.admission.hedging import HedgeDelays
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.http.limits import Limits
+from regional_agent.telemetry.agent_metrics import HedgeOutcome
+from tests.support.agents import Agent, agent
+from tests.support.chats import answers, says_nothing
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
+
+LIMITS = Limits(idle_linger_s=0.0)
+EMBEDDINGS = "/v1/embeddings"
+BODY = json.dumps({"model": MODEL, "input": "hello"}).encode()
+
+
+@pytest.fixture(autouse=True)
+def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HedgeDelays, "delay_s", lambda self, route, model: 0.05)
+
+
+def save_up(running: Agent, second_attempts: int) -> None:
+    """Fill the budget, which starts empty."""
+    while running.proxy._services.hedging.budget._left < second_attempts:
+        running.proxy._services.hedging.budget.request()
+
+
+async def ask(running: Agent, path: str = EMBEDDINGS, body: bytes = BODY) -> Answer:
+    client = await RawClient.connect(running.traffic)
+    client.say(post(body, path=path))
+    try:
+        return await client.answer()
+    finally:
+        client.close()
+
+
+def outcomes(running: Agent) -> dict[str, float]:
+    found = {}
+    for family in running.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "penstock_agent_hedges_total" and sample.value:
+                found[sample.labels["outcome"]] = sample.value
+    return found
+
+
+def prefer(first: Endpoint, second: Endpoint) -> None:
+    """Send the next request to `first`."""
+    first.view.pressure, second.view.pressure = 0.0, 0.5
+    first.view.update_score()
+    second.view.update_score()
+
+
+async def settled(running: Agent) -> None:
+    await until(lambda: running.held() == 0 and not list(running.proxy.active))
+
+
+async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp_path: Path) -> None:
+    async with (
+        engine(says_nothing) as slow,
+        engine(answers) as quick,
+        agent(tmp_path, [slow.address, quick.address], limits=LIMITS) as running,
+    ):
+        save_up(running, 2)
+        members = running.endpoints.pool(MODEL).endpoints
+        prefer(members[0], members[1])
+        assert (await ask(running)).status == 200
+        async with asyncio.timeout(PATIENCE_S):
+            await slow.closed_by_client.wait()
+        await settled(running)
+        assert outcomes(running) == {HedgeOutcome.WON: 1.0}
+        assert all(not member.ejection.failures for member in running.endpoints.pool(MODEL).endpoints)
+        assert running.counted() == {"ok": len(quick.heard)}
+
+
+async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def first_waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if len(one.heard) + len(two.heard) == 2:
+            release.set()
+            await asyncio.Event().wait()
+        await release.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with (
+        engine(first_waits) as one,
+        engine(first_waits) as two,
+        agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+    ):
+        save_up(running, 1)
+        assert (await ask(running)).body == b"ok"
+        await settled(running)
+        assert outcomes(running) == {HedgeOutcome.LOST: 1.0}
+        assert len(one.heard) == len(two.heard) == 1
+
+
+async def fails(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad")
+
+
+async def test_an_error_of_the_second_endpoint_does_not_win(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answers_later(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await answers(e, heard, writer)
+
+    async with (
+        engine(answers_later) as slow,
+        engine(fails) as broken,
+        agent(tmp_path, [slow.address, broken.address], limits=LIMITS) as running,
+    ):
+        save_up(running, 1)
+        members = running.endpoints.pool(MODEL).endpoints
+        prefer(members[0], members[1])
+        asked = asyncio.create_task(ask(running))
+        await until(lambda: outcomes(running) == {HedgeOutcome.FAILED: 1.0})
+        release.set()
+        assert (await asked).status == 200
+        await settled(running)
+
+
+async def test_the_second_attempt_goes_on_when_the_first_fails(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def first_breaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if not release.is_set():
+            await release.wait()
+            writer.close()
+        else:
+            await answers(e, heard, writer)
+
+    async def second(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        release.set()
+        await until(lambda: first.closed_by_client.is_set() or not running.endpoints.pool(MODEL).views[0].ready)
+        await answers(e, heard, writer)
+
+    async with (
+        engine(first_breaks) as first,
+        engine(second) as other,
+        agent(tmp_path, [first.address, other.address], limits=LIMITS) as running,
+    ):
+        save_up(running, 5)
+        members = running.endpoints.pool(MODEL).endpoints
+        prefer(members[0], members[1])
+        assert (await ask(running)).status == 200
+        await settled(running)
+        assert len(other.heard) == 1
+        assert outcomes(running) == {HedgeOutcome.WON: 1.0}
+
+
+async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -> None:
+    async with (
+        engine(says_nothing) as one,
+        engine(says_nothing) as two,
+        agent(tmp_path, [one.address, two.address], limits=LIMITS, slots=2) as running,
+    ):
+        save_up(running, 1)
+        asked = [asyncio.create_task(ask(running)) for _ in range(2)]
+        await until(lambda: sum(outcomes(running).values()) + running.held() - 2 >= 2)
+        assert (outcomes(running), running.held()) == ({HedgeOutcome.NO_BUDGET: 1.0}, 3)
+        save_up(running, 5)
+        asked += [asyncio.create_task(ask(running)) for _ in range(1)]
+        await until(lambda: HedgeOutcome.NO_SLOT in outcomes(running))
+        assert running.held() == 4
+        for task in asked:
+            task.cancel()
+        await settled(running)
+
+
+async def test_chat_is_not_hedged(tmp_path: Path) -> None:
+    async with (
+        engine(says_nothing) as one,
+        engine(says_nothing) as two,
+        agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+    ):
+        save_up(running, 5)
+        body = json.dumps({"model": MODEL, "messages": []}).encode()
+        asked = asyncio.create_task(ask(running, "/v1/chat/completions", body))
+        await until(lambda: running.held() == 1)
+        (exchange,) = running.proxy.active
+        await until(lambda: bool(one.heard or two.heard))
+        assert exchange._hedge is None  # type: ignore[attr-defined]
+        asked.cancel()
+        await settled(running)
