@@ -9,12 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.presets.model_places import IN_BODY
-from penstock.routes.route import CostFields, Route
+from penstock.routes.route import CostFields, Route, Timeouts
 
 
 def _scores(name: str, path: str, prompt: tuple[str, ...]) -> Route:
     """A route whose responses contain no generated tokens."""
-    return Route(f"vllm-{name}", path, model=IN_BODY, cost=CostFields(generates=False, prompt=prompt))
+    return Route(
+        f"vllm-{name}",
+        path,
+        model=IN_BODY,
+        hedged=True,
+        timeouts=Timeouts(first_byte_s=60.0),
+        cost=CostFields(generates=False, prompt=prompt),
+    )
 
 
 _RERANK: Final = ("/query", "/documents")

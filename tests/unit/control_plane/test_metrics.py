@@ -54,6 +54,7 @@ AGENT_CONTRACT = {
     "endpoint_warmup_weight": ("gauge", {"endpoint"}),
     "endpoint_ejected": ("gauge", {"endpoint"}),
     "endpoint_ejections": ("counter", {"reason"}),
+    "stream_continuations": ("counter", {"outcome"}),
     "hedges": ("counter", {"outcome"}),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
