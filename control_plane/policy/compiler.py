@@ -40,6 +40,7 @@ from control_plane.policy.kinds.routing import (
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaSpec, TenantDocument
 from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
+from control_plane.policy.route_compiler import compile_routes, timeouts_of
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.policy import (
     AcceptedLoss,
@@ -66,6 +67,7 @@ from penstock.policy.policy import (
 )
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
+from penstock.routes.route import Route
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """The kinds of documents in a text that could not be parsed as YAML."""
@@ -101,11 +103,12 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
+    routes = compile_routes(catalogue, references)
     check_references(catalogue, references)
     errors += misshapen + references.errors
     if errors:
         raise PolicyRefused(errors)
-    policy = _policy(catalogue, references, rules, maps)
+    policy = _policy(catalogue, references, rules, maps, routes)
     try:
         encode(policy)
     except CodecError as error:
@@ -165,7 +168,13 @@ def _entry_map(document: Document, shape: EntryMapDocument, references: Referenc
     )
 
 
-def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule], maps: list[EntryMap]) -> Policy:
+def _policy(
+    catalogue: Catalogue,
+    references: References,
+    rules: list[ResidencyRule],
+    maps: list[EntryMap],
+    routes: tuple[Route, ...],
+) -> Policy:
     routing = catalogue.single(GeoRoutingDocument)
     windows = tuple(
         sorted(
@@ -219,6 +228,7 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         guard_rails=GuardRails(**_fields(catalogue.single(GuardRailsDocument))),
         maintenance=windows,
         time_zones=_time_zones(windows),
+        routes=routes,
         anonymous_tenant=catalogue.single(AnonymousAccessDocument).tenant,
     )
 
@@ -276,7 +286,10 @@ def _quota(shape: QuotaSpec | None) -> Quota | None:
 def _model(shape: ModelDocument) -> Model:
     wanted = shape.service_objective
     objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
-    return Model(**_fields(shape) | {"cost": _cost(shape.cost), "service_objective": objective})
+    return Model(
+        **_fields(shape)
+        | {"cost": _cost(shape.cost), "service_objective": objective, "timeouts": timeouts_of(shape.timeouts)}
+    )
 
 
 def _cost(shape: CostSpec) -> Cost:

@@ -42,6 +42,10 @@ class References:
             self.check(document, (*path, index), kind, name)
         return frozenset(names)
 
+    def has(self, kind: str, name: str) -> bool:
+        """Whether a document of `kind` has this name."""
+        return name in self._names.get(kind, {})
+
     def check(self, document: Document, path: Path, kind: str, name: str) -> None:
         """Check one name of `kind` at `path`."""
         known = self._names.get(kind, {})

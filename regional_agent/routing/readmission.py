@@ -41,8 +41,9 @@ class Readmission:
     def readmit(self, context: RequestContext, server: str = "") -> Refusal | None:
         """Admit a request under the policy in force; returns the refusal if the policy no longer permits the request.
 
-        A request that has an attempt may complete although its model was removed from the policy. A request that cannot
-        be evaluated is refused: a defect must not leave a request open where residency may forbid it.
+        A request that has an attempt may complete although its model or its route was removed from the policy. A
+        request that cannot be evaluated is refused: a defect must not leave a request open where residency may forbid
+        it.
 
         Args:
             server: the region that serves the request; empty while the request has no attempt.
@@ -76,6 +77,9 @@ class Readmission:
             return Refusal(Reason.INVALID_API_KEY, _REVOKED)
         if tenant.data_class != facts.data_class:
             facts = context.facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
+        route = context.request.route
+        if not server and route is not None and not policy.route_table.has(route):
+            return Refusal(Reason.NOT_FOUND, f"the policy in force does not offer the route {route.name}")
         admission = self._admission
         verdict = admission.residency(policy, facts) if server else admission.admit(policy, context.model, facts)
         if isinstance(verdict, Refusal):

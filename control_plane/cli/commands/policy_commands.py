@@ -16,7 +16,7 @@ import typer
 from control_plane.cli.bundle_arguments import BundleArgument, compiled, read_bundle
 from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
-from control_plane.cli.output import Output, OutputOption, print_as, print_json
+from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 from control_plane.cli.simulation_view import simulated_json, simulated_view
 from control_plane.cli.verification_view import verified_json, verified_view
 from control_plane.policy.bundle_errors import PolicyRefused
@@ -73,6 +73,37 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     print_as(output, verified_json(found), lambda: verified_view(found))
     if not found.passed:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Print the routes of this preset as documents.")] = None,
+    model: Annotated[str | None, typer.Option(help="Fixed model of its requests.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the presets of routes, or print the routes of one as YAML that can be changed in a bundle."""
+    from control_plane.policy.preset_documents import route_document, route_documents
+    from penstock.routes.presets.preset_registry import PRESETS, preset_routes
+
+    if name is None:
+        rows = [
+            {"name": name, "description": preset.description, "takes_model": preset.takes_model}
+            for name, preset in PRESETS.items()
+        ]
+        table = table_of("preset", "API", "fixed model")
+        for row in PRESETS:
+            table.add_row(row, PRESETS[row].description, "may be set" if PRESETS[row].takes_model else "")
+        print_as(output, rows, lambda: table)
+        return
+    with exit_on_error("policy presets"):
+        try:
+            routes = preset_routes(name, model)
+        except ValueError as error:
+            raise UsageFault(str(error)) from None
+    if output is Output.JSON:
+        print_json([route_document(route) for route in routes])
+    else:
+        print(route_documents(routes), end="")
 
 
 @app.command()

@@ -14,6 +14,7 @@ from control_plane.policy.kinds.operations import (
 )
 from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
+from control_plane.policy.kinds.routes import RouteDocument, RoutePresetsDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -37,6 +38,8 @@ KINDS = {
     "Bloc": Kind(BlocDocument, 0, 250),
     "Model": Kind(ModelDocument, 1, 1_000),
     "ModelVersions": Kind(ModelVersionsDocument, 0, 1_000),
+    "Route": Kind(RouteDocument, 0, 200),
+    "RoutePresets": Kind(RoutePresetsDocument, 0, 1),
     "DataClass": Kind(DataClassDocument, 1, 1_000),
     "Tenant": Kind(TenantDocument, 1, 10_000),
     "AnonymousAccess": Kind(AnonymousAccessDocument, 0, 1),

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from control_plane.policy.kinds.base import REMEDY, ModelName, NonEmptyList, PolicyDocument, StrictModel, Text
+from control_plane.policy.kinds.routes import TimeoutsSpec
 
 
 class CostSpec(StrictModel):
@@ -56,6 +57,8 @@ class ModelDocument(PolicyDocument):
     """Whether another endpoint continues a streamed chat or text completion whose endpoint or serving region fails.
     Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
     continued."""
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    """Time limits of its requests; a limit that is set precedes the one of the route."""
 
 
 class VersionSpec(StrictModel):

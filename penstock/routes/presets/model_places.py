@@ -15,6 +15,10 @@ IN_PATH: Final = (ModelLocation(ModelSource.PATH, "model"),)
 BESIDE_BODY: Final = (ModelLocation(ModelSource.HEADER, "x-model"), ModelLocation(ModelSource.QUERY, "model"))
 
 
+_TO_LABEL: Final = str.maketrans({"/": "-", "_": "-", ".": "-", "{": None, "}": None})
+"""Makes a path a part of a route's name, which is a DNS label."""
+
+
 def fixed_or_beside(model: str | None) -> tuple[ModelLocation, ...]:
     """For APIs whose requests name no model: the fixed model of the preset; without one, a header or the query."""
     return BESIDE_BODY if model is None else (ModelLocation(ModelSource.FIXED, model),)
@@ -30,7 +34,7 @@ def not_offered(api: str, paths: Iterable[str], errors: ErrorFormat) -> tuple[Ro
     """
     return tuple(
         Route(
-            f"{api}-not-offered{path.replace('/', '-').replace('{', '').replace('}', '')}",
+            f"{api}-not-offered{path.translate(_TO_LABEL)}",
             path,
             EVERY_METHOD,
             body=BodyKind.NONE,

@@ -50,7 +50,7 @@ def tgi_routes(model: str | None) -> tuple[Route, ...]:
             usage=_TGI_USAGE,
             errors=errors,
         ),
-        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=no_tokens, errors=errors),
+        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=CostFields(generates=False), errors=errors),
         Route("tgi-tokenize", "/tokenize", model=places, cost=no_tokens, errors=errors),
         Route("tgi-chat-tokenize", "/chat_tokenize", model=places, cost=no_tokens, errors=errors),
     )

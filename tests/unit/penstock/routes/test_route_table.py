@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import ModelLocation, ModelSource, Route
-from penstock.routes.route_table import Miss, RouteMatch, RouteMiss, RouteTable
+from penstock.routes.route_table import Miss, RouteMatch, RouteMiss, RouteTable, methods_of
 
 BY_PATH = (ModelLocation(ModelSource.PATH, "model"),)
 ROUTES = (
@@ -82,3 +86,13 @@ def test_a_table_agrees_with_trying_every_route(
     else:
         assert isinstance(result, RouteMatch)
         assert result.route is expected
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_makes_a_table(name: str) -> None:
+    routes = preset_routes(name)
+    table = RouteTable(routes)
+    for route in routes:
+        path = re.sub(r"\{\w+\}", "x", route.path).encode()
+        match = table.find(next(iter(methods_of(route))), path)
+        assert match.route is route

@@ -1,0 +1,154 @@
+"""Kinds for routes: the requests that the fleet accepts, as presets of known APIs and as routes of one's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from control_plane.policy.kinds.base import (
+    Label,
+    ModelName,
+    NonEmptyList,
+    PolicyDocument,
+    StrictModel,
+    Text,
+    UniqueList,
+)
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Method = Literal["DELETE", "GET", "PATCH", "POST", "PUT"]
+Pointer = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _post() -> list[Method]:
+    return ["POST"]
+
+
+class TimeoutsSpec(StrictModel):
+    """Time limits (s) of requests. null: the next more general limit applies: of the model, the route, the agent."""
+
+    connect_s: Seconds | None = None
+    """Time (s) for opening a connection to an endpoint."""
+    first_byte_s: Seconds | None = None
+    """Time (s) from sending a request to the first byte of a response that is sent as a whole."""
+    stream_first_byte_s: Seconds | None = None
+    """Time (s) from sending a request to the first byte of a response that is streamed."""
+    idle_s: Seconds | None = None
+    """Time (s) between two parts of a response."""
+    total_s: Seconds | None = None
+    """Time (s) from the receipt of a request to the end of its response."""
+
+
+class ModelLocationSpec(StrictModel):
+    """One place where a request names its model."""
+
+    source: Literal["path", "json", "form", "header", "query", "fixed"]
+    """Part of the request: a parameter of the path, a JSON pointer into the body, a field of a multipart form, a
+    header, a query parameter; or `fixed`, if all requests are for one model."""
+    name: str = Field(min_length=1, max_length=256)
+    """Name of the parameter, field or header; the JSON pointer, such as `/model`; or the fixed model."""
+
+
+class CostFieldsSpec(StrictModel):
+    """JSON pointers to the quantities that determine the cost of a request; of several, the first that exists counts.
+    The cost unit of the model selects among them."""
+
+    generates: bool = True
+    """Whether tokens are generated; embeddings and scores generate none."""
+    prompt: UniqueList[Pointer] = Field(default_factory=list)
+    """The prompt: a text, messages, or content parts."""
+    max_tokens: UniqueList[Pointer] = Field(default_factory=list)
+    """Limit on generated tokens."""
+    count: UniqueList[Pointer] = Field(default_factory=list)
+    """Number of results requested at once."""
+    batches: UniqueList[Pointer] = Field(default_factory=list)
+    """Number of batches, each of `count` results."""
+    size: UniqueList[Pointer] = Field(default_factory=list)
+    """Size of an image as one text, such as `1024x768`."""
+    width: UniqueList[Pointer] = Field(default_factory=list)
+    """Width (pixels) of an image."""
+    height: UniqueList[Pointer] = Field(default_factory=list)
+    """Height (pixels) of an image."""
+    steps: UniqueList[Pointer] = Field(default_factory=list)
+    """Denoising steps."""
+    speech: UniqueList[Pointer] = Field(default_factory=list)
+    """Text to be spoken."""
+    seconds: UniqueList[Pointer] = Field(default_factory=list)
+    """Duration (s) of audio."""
+    tensors: UniqueList[Pointer] = Field(default_factory=list)
+    """Array of tensors, each with a `shape` (Open Inference Protocol)."""
+
+
+class UsageFieldsSpec(StrictModel):
+    """Names of the fields in which a response states its usage."""
+
+    object: Annotated[str, Field(max_length=64)] = "usage"
+    """The object that contains the fields; empty if they are at the top level of the response."""
+    prompt_tokens: Annotated[str, Field(max_length=64)] = "prompt_tokens"
+    """Number of prompt tokens."""
+    answer_tokens: Annotated[str, Field(max_length=64)] = "completion_tokens"
+    """Number of generated tokens."""
+    cached_tokens: Annotated[str, Field(max_length=64)] = "cached_tokens"
+    """Number of prompt tokens that a cache spared."""
+
+
+class RouteDocument(PolicyDocument):
+    """A kind of request that the fleet accepts, in addition to those of the presets.
+
+    No two routes may match the same request, those of presets included.
+    """
+
+    kind: Literal["Route"]
+    name: Label
+    """Unique name, also among the routes of the presets."""
+    description: Text = Field("", max_length=500)
+    """Free text: the purpose of the route."""
+    path: str = Field(min_length=1, max_length=512)
+    """Path template, such as `/v2/models/{model}/infer`. A segment `{name}` is a parameter: it matches one segment."""
+    methods: NonEmptyList[Method] = Field(default_factory=_post)
+    """HTTP methods. GET includes HEAD."""
+    model: UniqueList[ModelLocationSpec] = Field(default_factory=list)
+    """Where requests name the model; all places that a request has must name the same one. Required, unless the route
+    is not offered."""
+    body: Literal["none", "json", "upload", "opaque"] = "json"
+    """How agents handle the body: none; JSON, which is read; an upload (a multipart form, a media file, or JSON by its
+    Content-Type), which is forwarded as it arrives; or opaque, which is never read and forwarded as it arrives."""
+    stream: Literal["none", "sse", "ndjson", "chunked", "websocket"] = "none"
+    """Format of responses that arrive in parts: server-sent events, JSON lines, any other bytes, or a WebSocket."""
+    stream_field: str = Field("", max_length=256)
+    """JSON pointer to the flag by which a client requests a stream; empty if every response is streamed, or none is."""
+    streams_by_default: bool = False
+    """Whether a response is streamed if the flag is absent."""
+    repeatable: bool = True
+    """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
+    hedged: bool = False
+    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled."""
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    """Time limits of its requests."""
+    cost: CostFieldsSpec = CostFieldsSpec()
+    """Where its requests have the quantities that determine their cost."""
+    usage: UsageFieldsSpec = UsageFieldsSpec()
+    """Where its responses state their usage."""
+    errors: Literal["openai", "anthropic", "kserve", "problem"] = "openai"
+    """Format of error responses of the agent: OpenAI's, Anthropic's, KServe's, or problem details (RFC 9457)."""
+    api_key_header: Literal["", "api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"] = ""
+    """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
+    session: UniqueList[Pointer] = Field(default_factory=list)
+    """JSON pointers to the name of the conversation, of which the first that exists counts."""
+    object_id: str = Field("", max_length=256)
+    """Of a route that creates an object: JSON pointer to its identifier in the response. Of a route that reads one: the
+    path parameter with the identifier. Requests for an object are sent to the endpoint that created it."""
+    offered: bool = True
+    """false refuses such requests with status 501."""
+
+
+class RoutePresetsDocument(PolicyDocument):
+    """The APIs that the fleet serves. Without this document, OpenAI's. At most one a bundle."""
+
+    kind: Literal["RoutePresets"]
+    presets: UniqueList[str] = Field(default_factory=lambda: ["openai"])
+    """Names of presets; `penstock policy presets` lists them."""
+    models: dict[str, ModelName] = Field(default_factory=dict)
+    """Fixed model of presets whose requests name none, by preset. Without it, the header `x-model` or the query
+    parameter `model` names the model."""

@@ -1,0 +1,221 @@
+"""Compiles the routes of a bundle, and refuses routes that could not work or that shadow each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from control_plane.policy.bundle_errors import suggest
+from control_plane.policy.catalogue import Catalogue
+from control_plane.policy.documents import Document, Path
+from control_plane.policy.kinds.routes import RouteDocument, RoutePresetsDocument, TimeoutsSpec
+from control_plane.policy.references import References
+from penstock.routes.json_pointer import parse_pointer
+from penstock.routes.path_template import PathTemplate, TemplateError
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
+from penstock.routes.route import (
+    BodyKind,
+    CostFields,
+    ErrorFormat,
+    ModelLocation,
+    ModelSource,
+    Route,
+    StreamKind,
+    Timeouts,
+    UsageFields,
+)
+from penstock.routes.route_table import methods_of
+from penstock.wire import identity, probe
+
+RESERVED_PATHS: Final = ("/livez", "/readyz", "/v1/models", "/v1/models/{model}", probe.PATH, identity.PATH)
+"""Paths at which agents answer GET themselves."""
+
+_RESERVED: Final = [PathTemplate(path) for path in RESERVED_PATHS]
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""Name of a header (RFC 9110, section 5.6.2)."""
+
+
+def compile_routes(catalogue: Catalogue, references: References) -> tuple[Route, ...]:
+    """The routes of a bundle: its own by name, then those of its presets; routes that are not offered come last.
+
+    Every problem is added to `references.errors`.
+    """
+    own: list[tuple[Document, Route]] = []
+    for document, shape in sorted(catalogue.of(RouteDocument), key=lambda entry: entry[1].name):
+        known = len(references.errors)
+        _check_places(document, shape, references)
+        _check_shape(document, shape, references)
+        if len(references.errors) == known:
+            own.append((document, _route(document, shape)))
+    presets = _presets(catalogue, references)
+    _check_overlaps(own, presets, references)
+    routes = [route for _, route in own] + presets
+    return tuple(sorted(routes, key=lambda route: not route.offered))
+
+
+def timeouts_of(shape: TimeoutsSpec) -> Timeouts:
+    """The time limits of a route or a model."""
+    return Timeouts(**shape.model_dump())
+
+
+def _presets(catalogue: Catalogue, references: References) -> list[Route]:
+    """The routes of the presets that a bundle includes."""
+    documents = catalogue.of(RoutePresetsDocument)
+    if not documents:
+        return [route for name in catalogue.single(RoutePresetsDocument).presets for route in preset_routes(name)]
+    document, shape = documents[0]
+    errors, routes = references.errors, list[Route]()
+    for name in shape.models:
+        if name not in shape.presets:
+            remedy = suggest(name, shape.presets, "add it to `presets`, or remove it")
+            errors.append(document.error(("models", name), f"the preset {name} is not included", remedy))
+    for index, name in enumerate(shape.presets):
+        if name not in PRESETS:
+            remedy = suggest(name, PRESETS, f"use one of {', '.join(PRESETS)}")
+            errors.append(document.error(("presets", index), f"there is no preset {name}", remedy))
+            continue
+        model = shape.models.get(name)
+        if model is not None and not PRESETS[name].takes_model:
+            remedy = "remove it: requests of this API name their model"
+            errors.append(document.error(("models", name), f"the preset {name} takes no fixed model", remedy))
+            continue
+        if model is not None:
+            _check_model(document, ("models", name), model, references)
+        added = preset_routes(name, model)
+        clash = _first_overlap(added, routes)
+        if clash is not None:
+            problem = f"the preset {name} has the path of another preset: {clash[0].path} ({clash[1].name})"
+            errors.append(document.error(("presets", index), problem, "keep one of the two presets"))
+            continue
+        routes += added
+    return routes
+
+
+def _check_model(document: Document, path: Path, model: str, references: References) -> None:
+    if not references.has("ModelVersions", model):
+        references.check(document, path, "Model", model)
+
+
+def _check_places(document: Document, shape: RouteDocument, references: References) -> None:
+    """Check the path, and the places where requests name the model."""
+    errors = references.errors
+    try:
+        template = PathTemplate(shape.path)
+    except TemplateError as error:
+        errors.append(document.error(("path",), f"{error}", "write it as /segment/{parameter}/segment"))
+        return
+    for reserved in _RESERVED:
+        if "GET" in shape.methods and template.overlaps(reserved):
+            problem = f"matches {reserved.text}, which agents answer themselves"
+            errors.append(document.error(("path",), problem, "choose another path"))
+    if not shape.model and shape.offered:
+        remedy = "write `model`, such as [{source: json, name: /model}], or `offered: false`"
+        errors.append(document.error((), "does not state where requests name the model", remedy))
+    counts = {source: sum(place.source == source for place in shape.model) for source in ("path", "form", "fixed")}
+    for index, place in enumerate(shape.model):
+        at = ("model", index, "name")
+        if counts.get(place.source, 0) > 1:
+            problem = f"two places of source {place.source} name the model"
+            errors.append(document.error(("model", index), problem, "keep one of them"))
+        match place.source:
+            case "path" if place.name not in template.parameters:
+                known = ", ".join(template.parameters) or "none"
+                problem, remedy = f"the path has no parameter {place.name}", f"its parameters: {known}"
+                errors.append(document.error(at, problem, remedy))
+            case "json":
+                _check_pointer(document, at, place.name, shape, references)
+            case "form" if shape.body != "upload":
+                problem = f"a body of kind {shape.body} has no form"
+                errors.append(document.error(at, problem, "write `body: upload`"))
+            case "header" if _TOKEN.fullmatch(place.name) is None:
+                errors.append(document.error(at, "is not the name of a header", "write a name such as x-model"))
+            case "fixed":
+                _check_model(document, at, place.name, references)
+
+
+def _check_shape(document: Document, shape: RouteDocument, references: References) -> None:
+    """Check pointers, streaming, methods and the object's identifier."""
+    errors = references.errors
+    for index, pointer in enumerate(shape.session):
+        _check_pointer(document, ("session", index), pointer, shape, references)
+    for field, pointers in shape.cost.model_dump().items():
+        for index, pointer in enumerate(pointers if isinstance(pointers, list) else ()):
+            _check_pointer(document, ("cost", field, index), pointer, shape, references)
+    if shape.stream_field:
+        _check_pointer(document, ("stream_field",), shape.stream_field, shape, references)
+        if shape.stream in ("none", "websocket"):
+            problem = f"is set, and responses of kind {shape.stream} have no flag"
+            errors.append(document.error(("stream_field",), problem, "write `stream: sse`, or another format"))
+    elif shape.streams_by_default:
+        problem = "is set without a stream_field"
+        errors.append(document.error(("streams_by_default",), problem, "write stream_field, or remove it"))
+    if shape.stream == "websocket" and shape.methods != ["GET"]:
+        errors.append(document.error(("methods",), "a WebSocket is opened with GET", "write `methods: [GET]`"))
+    if shape.object_id.startswith("/"):
+        _check_syntax(document, ("object_id",), shape.object_id, references)
+    elif shape.object_id and f"{{{shape.object_id}}}" not in shape.path.split("/"):
+        problem = f"the path has no parameter {shape.object_id}"
+        errors.append(document.error(("object_id",), problem, "name a path parameter, or write a JSON pointer"))
+
+
+def _check_pointer(document: Document, path: Path, pointer: str, shape: RouteDocument, references: References) -> None:
+    """Check a JSON pointer into the body of requests."""
+    if shape.body not in ("json", "upload"):
+        problem = f"cannot match: a body of kind {shape.body} is not read"
+        references.errors.append(document.error(path, problem, "write `body: json`, or remove it"))
+    _check_syntax(document, path, pointer, references)
+
+
+def _check_syntax(document: Document, path: Path, pointer: str, references: References) -> None:
+    try:
+        if not parse_pointer(pointer):
+            raise ValueError("the pointer denotes the whole body")
+    except ValueError as error:
+        remedy = "write a JSON pointer (RFC 6901), such as /options/model"
+        references.errors.append(document.error(path, str(error), remedy))
+
+
+def _check_overlaps(own: list[tuple[Document, Route]], presets: list[Route], references: References) -> None:
+    """Refuse a route that matches requests of another one. A route may replace one that a preset does not offer."""
+    offered = [route for route in presets if route.offered]
+    for index, (document, route) in enumerate(own):
+        if any(route.name == other.name for other in presets):
+            remedy = "choose another name"
+            references.errors.append(document.error(("name",), f"a preset has the route {route.name} already", remedy))
+        clash = _first_overlap([route], [other for _, other in own[:index]] + offered)
+        if clash is not None:
+            place = clash[1].source or "a preset"
+            problem = f"matches requests of the route {clash[1].name} ({clash[1].path}, of {place})"
+            references.errors.append(document.error(("path",), problem, "change one of the two paths, or the methods"))
+
+
+def _first_overlap(routes: Iterable[Route], others: list[Route]) -> tuple[Route, Route] | None:
+    """The first pair of routes that match the same request; not offered ones of two presets may overlap."""
+    for route in routes:
+        template, methods = PathTemplate(route.path), set(methods_of(route))
+        for other in others:
+            related = (route.offered or other.offered) and not methods.isdisjoint(methods_of(other))
+            if related and template.overlaps(PathTemplate(other.path)):
+                return route, other
+    return None
+
+
+def _route(document: Document, shape: RouteDocument) -> Route:
+    values: dict[str, Any] = shape.model_dump(exclude={"api_version", "kind", "description"})
+    cost: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values["cost"].items()
+    }
+    values |= {
+        "methods": frozenset(shape.methods),
+        "model": tuple(ModelLocation(ModelSource(place.source), place.name) for place in shape.model),
+        "body": BodyKind(shape.body),
+        "stream": StreamKind(shape.stream),
+        "timeouts": timeouts_of(shape.timeouts),
+        "cost": CostFields(**cost),
+        "usage": UsageFields(**values["usage"]),
+        "errors": ErrorFormat(shape.errors),
+        "session": tuple(shape.session),
+        "source": f"{document.file}:{document.line_of(('name',))}",
+    }
+    return Route(**values)
