@@ -22,8 +22,9 @@ from tests.engines.environments import Installed
 from tests.support.agent_processes import AgentProcess, publish
 
 REGION = "eu-de"
-MODEL, ADAPTER = "tiny", "tiny-lora"
-MODELS = (MODEL, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
+MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"
+"""The same weights under two names, of which the second has `continue_streams`; and a LoRA adapter."""
+MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
 SERVE_TIMEOUT_S = 60.0
 RATE_LIMITED = [f"limited-{number}" for number in range(8)]
 """Tenants with a rate limit; each case uses one of its own, because the limit is per tenant."""
@@ -39,7 +40,7 @@ def key_of(tenant: str) -> str:
 def _bundle() -> dict[str, str]:
     region = {"kind": "Region", "name": REGION, "country": "DE", "latitude_deg": 50.11, "longitude_deg": 8.68}
     documents: list[dict[str, Any]] = [region, {"kind": "DataClass", "name": "open"}]
-    documents += [{"kind": "Model", "name": model} for model in MODELS]
+    documents += [{"kind": "Model", "name": model, "continue_streams": model == CONTINUED} for model in MODELS]
     for tenant in ("tester", *RATE_LIMITED):
         digest = sha256(key_of(tenant).encode()).hexdigest()
         documents.append({"kind": "Tenant", "name": tenant, "data_class": "open", "key_digests": [digest]})

@@ -61,14 +61,14 @@ def write_model(installed: Installed, kind: str, out: Path, *more: Path, script:
     return out
 
 
-def vllm_server(installed: Installed, directory: Path, name: str, model: str, adapter: str) -> Server:
-    """A vLLM with a tiny Llama and a LoRA adapter of it; not started yet."""
+def vllm_server(installed: Installed, directory: Path, name: str, models: tuple[str, ...], adapter: str) -> Server:
+    """A vLLM with a tiny Llama of several names and a LoRA adapter of it; not started yet."""
     llama = write_model(installed, "llama", directory / "llama")
     lora = write_model(installed, "adapter", directory / "adapter", llama)
     (port,) = free_ports(1)
     argv = [
         *(str(installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(llama)),
-        *("--served-model-name", model, "--host", LOOPBACK, "--port", str(port)),
+        *("--served-model-name", *models, "--host", LOOPBACK, "--port", str(port)),
         *("--max-model-len", str(VLLM_CONTEXT), "--max-num-seqs", str(VLLM_RUNS)),
         # Of 32 bits, so that a response does not depend on which others run at the same time.
         *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
@@ -130,4 +130,4 @@ def llama_cpp(installed: Installed, directory: Path, model: str) -> Server:
         *(str(installed.python), "-m", "llama_cpp.server", "--model", str(llama), "--model_alias", model),
         *("--host", LOOPBACK, "--port", str(port), "--n_ctx", "2048", "--n_threads", "1"),
     ]
-    return Server("llama-cpp", argv, port, "/v1/models", directory)
+    return Server("llama-cpp", argv, port, "/openapi.json", directory)

@@ -38,8 +38,8 @@ async def start_infinity(region: Region) -> None:
 async def start_llama_cpp(region: Region) -> None:
     """Put llama.cpp behind the agent."""
     server = llama_cpp(region.installed[LLAMA_CPP], region.directory / LLAMA_CPP, GGUF)
-    # It has no health path, runs one request at a time, and a second one interrupts the stream of the first.
-    await _start(region, server, GGUF, engine="auto", slots=1, health="/v1/models")
+    # It runs one request at a time, and any other interrupts its stream: GET /v1/models too, so nothing may poll that.
+    await _start(region, server, GGUF, engine="http", slots=1, health="/openapi.json")
 
 
 async def _start(region: Region, server: Server, model: str, slots: int = SLOTS, **fields: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.engines.region import ADAPTER, MODEL, SERVE_TIMEOUT_S, Region, within
+from tests.engines.region import ADAPTER, CONTINUED, MODEL, SERVE_TIMEOUT_S, Region, within
 from tests.engines.servers import START_TIMEOUT_S, VLLM_CONTEXT, VLLM_RUNS, vllm_server
 from tests.engines.suite import NotOffered, case, expect
 
@@ -30,13 +30,13 @@ async def start(region: Region) -> None:
     directory = region.directory / "vllm"
     directory.mkdir(exist_ok=True)
     installed = region.installed["vllm"]
-    servers = [vllm_server(installed, directory, name, MODEL, ADAPTER) for name in NAMES]
+    servers = [vllm_server(installed, directory, name, (MODEL, CONTINUED), ADAPTER) for name in NAMES]
     for server in servers:
         region.servers[server.name] = server
         await asyncio.to_thread(server.start)
     for server in servers:
         await asyncio.to_thread(server.wait_ready, START_TIMEOUT_S)
-        await region.add(server.name, server, server.url, [MODEL, ADAPTER], slots=SLOTS, engine="auto")
+        await region.add(server.name, server, server.url, [MODEL, CONTINUED, ADAPTER], slots=SLOTS, engine="auto")
 
 
 def chat_body(tokens: int, **fields: object) -> dict[str, Any]:
@@ -351,6 +351,33 @@ async def killed_mid_stream(region: Region) -> None:
     expect(
         [answer.status_code for answer in answers] == [200] * 6, f"then {[answer.status_code for answer in answers]}"
     )
+    await restart(region, victim)
+
+
+@case(SUBJECT)
+async def continued_after_kill(region: Region) -> None:
+    """After kill -9 of the engine of a stream, the other engine continues it: the text is that of one undisturbed."""
+    options = {"model": CONTINUED, "stream_options": {"include_usage": True}}
+    undisturbed = await streamed(region, LONG, **options)
+    async with stream(region, LONG, **options) as (response, events):
+        victim = response.headers["x-penstock-endpoint"]
+        received = [await anext(events) for _ in range(200)]
+        region.servers[victim].kill()
+        received += [event async for event in events]
+    await restart(region, victim)
+    expect(received[-1] == "[DONE]", f"the stream ended with {received[-1]}")
+    text, wanted = text_of(received), text_of(undisturbed)
+    same = next((n for n, (a, b) in enumerate(zip(text, wanted, strict=False)) if a != b), min(len(text), len(wanted)))
+    expect(text == wanted, f"the text has {len(text)} characters, of which the first {same} of {len(wanted)} are right")
+    ids = {json.loads(event)["id"] for event in received[:-1]}
+    expect(len(ids) == 1, f"the events have {len(ids)} ids")
+    usage = [json.loads(event).get("usage") for event in (undisturbed[-2], received[-2])]
+    expect(usage[1] and usage[1]["completion_tokens"] == LONG, f"the usage is {usage[1]}")
+    expect(usage[1]["prompt_tokens"] == usage[0]["prompt_tokens"], f"the usage is {usage[1]}, undisturbed {usage[0]}")
+
+
+async def restart(region: Region, victim: str) -> None:
+    """Start a killed engine again, and wait until the agent uses it."""
     await asyncio.to_thread(region.servers[victim].start)
     await asyncio.to_thread(region.servers[victim].wait_ready, START_TIMEOUT_S)
     expect(await within(SERVE_TIMEOUT_S, lambda: region.serves(victim)), "the agent does not use the restarted engine")
