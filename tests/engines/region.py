@@ -99,9 +99,9 @@ class Region:
         await asyncio.to_thread(self.servers.pop(name).stop)
 
     async def serves(self, name: str) -> bool:
-        """Whether the agent sends requests to an endpoint."""
+        """Whether the agent sends requests to an endpoint; the first after an ejection is a trial."""
         shown = await self.endpoint(name)
-        return bool(shown.get("ready")) and shown["ejection"] == "none"
+        return bool(shown.get("ready")) and shown["ejection"] != "ejected"
 
     async def idle(self) -> bool:
         """Whether the agent counts no request in flight or waiting."""
