@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.continuation.stream_events import Choice, Chunk
+from penstock.continuation.stream_events import Chunk
 
 MAX_TEXT_BYTES: Final = 256 * 1024
 """Longest text that is kept for a continuation: about 64,000 tokens."""
@@ -70,13 +70,14 @@ class AnswerTranscript:
 
     def problem_with(self, chunk: Chunk) -> str:
         """Why an answer with this chunk cannot be continued; empty if it can be."""
-        choices = chunk.choices or ()
-        if len(choices) > 1 or any(choice.index != 0 for choice in choices):
-            return "the answer has several choices"
-        if any(choice.logprobs is not None for choice in choices):
-            return "the answer contains log probabilities"
-        if any(choice.delta is not None and not choice.delta.is_text for choice in choices):
-            return "the answer contains more than text: a tool call, reasoning, a refusal or audio"
+        if chunk.choices:
+            choice = chunk.choices[0]
+            if choice.index != 0 or len(chunk.choices) > 1:
+                return "the answer has several choices"
+            if choice.logprobs is not None:
+                return "the answer contains log probabilities"
+            if choice.delta is not None and not choice.delta.is_text:
+                return "the answer contains more than text: a tool call, reasoning, a refusal or audio"
         if self._text_bytes > MAX_TEXT_BYTES:
             return f"the answer is longer than {MAX_TEXT_BYTES} bytes"
         return ""
@@ -94,9 +95,12 @@ class AnswerTranscript:
         Args:
             content: the text that the client receives; a continuation may repeat white space, which it does not.
         """
-        for choice in chunk.choices or ():
-            self.role_sent |= choice.delta is not None and choice.delta.role is not None
-            self._stream_tokens += _has_token(choice)
+        if chunk.choices:
+            delta, generated = chunk.choices[0].delta, chunk.choices[0].content
+            announces = delta is not None and delta.role is not None
+            self.role_sent |= announces
+            # An empty text is a token whose bytes are not a character yet, unless the event announces the role.
+            self._stream_tokens += bool(generated) or (generated is not None and not announces)
         usage = chunk.usage
         if usage is not None and usage.completion_tokens is not None:
             self._stream_tokens = usage.completion_tokens
@@ -104,7 +108,7 @@ class AnswerTranscript:
                 self.prompt_tokens = usage.prompt_tokens - self._base_tokens
         if content:
             self._parts.append(content)
-            self._text_bytes += len(content.encode("utf-8", "surrogatepass"))
+            self._text_bytes += len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
         if content.strip() or not self._strips_space:
             self._text_tokens = self._stream_tokens
 
@@ -112,9 +116,3 @@ class AnswerTranscript:
         """The current stream failed; another one continues the answer."""
         self._base_tokens += self._text_tokens
         self._stream_tokens = self._text_tokens = 0
-
-
-def _has_token(choice: Choice) -> bool:
-    """Whether a chunk counts as one token: it has text, or an empty one that does not only announce the role."""
-    content = choice.content
-    return bool(content) or (content is not None and (choice.delta is None or choice.delta.role is None))

@@ -118,6 +118,7 @@ class ContinuedStream:
     def finish_at_limit(self) -> bytes:
         """The end of an answer that has as many tokens as the request permits. Usage that is unknown is left out."""
         transcript, chat = self._transcript, self._request.chat
+        self.done = True
         chunk = {"object": "chat.completion.chunk" if chat else "text_completion", **transcript.identity}
         choice: dict[str, Any] = {"index": 0, **({"delta": {}} if chat else {"text": ""}), "finish_reason": "length"}
         end = encode_event(chunk | {"choices": [choice]})
@@ -161,15 +162,16 @@ class ContinuedStream:
                 return b""
             self.done = True
             return self._release_held() + event
-        choices = chunk.choices or ()
-        content = (choices[0].content or "") if choices else ""
+        choice = chunk.choices[0] if chunk.choices else None
+        content = (choice.content or "") if choice is not None else ""
         if self._is_continuation:
             content = self._without_repetition(content)
             event = self._rewrite(data, chunk, content)
-        transcript.identify(chunk)
+        if not transcript.identity:
+            transcript.identify(chunk)
         if self.problem:
             return self._release_held() + event
-        if self._held or any(choice.finish_reason is not None for choice in choices):
+        if self._held or (choice is not None and choice.finish_reason is not None):
             if len(self._held) >= MAX_HELD_EVENTS:
                 self.give_up("too many events follow the finish reason")
             self._held.append(event)

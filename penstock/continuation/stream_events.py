@@ -17,6 +17,8 @@ MAX_EVENT_BYTES: Final = 256 * 1024
 DONE_DATA: Final = b"[DONE]"
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 
+_DATA: Final = b"data: "
+_EVENT_END: Final = b"\n\n"
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
 _MAX_BOUNDARY_BYTES: Final = 4
 _CLIENT_ERRORS: Final = range(400, 500)
@@ -40,6 +42,9 @@ class EventSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that `chunk` completes, each with the empty line that ends it."""
+        if not self.rest and chunk.endswith(_EVENT_END) and chunk.find(_EVENT_END) == len(chunk) - len(_EVENT_END):
+            # Most engines send one event at a time.
+            return [chunk]
         searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
         data = self.rest + chunk
         events, start = [], 0
@@ -111,6 +116,7 @@ class Chunk(msgspec.Struct):
     system_fingerprint: str | None = None
     choices: list[Choice] | None = None
     usage: ChunkUsage | None = None
+    object: Any = None
     error: Any = None
 
 
@@ -123,6 +129,8 @@ def event_data(event: bytes) -> bytes | None:
     Raises:
         ValueError: the event has other fields, or several lines of data.
     """
+    if event.startswith(_DATA) and event.find(b"\n") == len(event) - len(_EVENT_END):
+        return event[len(_DATA) : -len(_EVENT_END)]
     lines = [line for line in event.splitlines() if line and not line.startswith(b":")]
     if not lines:
         return None
@@ -138,7 +146,11 @@ def decode_chunk(data: bytes) -> Chunk:
         ValueError: the data is not a chunk.
     """
     try:
-        return _chunk_decoder.decode(data)
+        chunk = _chunk_decoder.decode(data)
+        if chunk.object == "error":
+            # vLLM until 0.10 sends the error object itself.
+            chunk.error = msgspec.json.decode(data)
+        return chunk
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

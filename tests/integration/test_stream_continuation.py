@@ -270,6 +270,41 @@ async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
         assert one.counted() == {"revoked": 1}
 
 
+@pytest.mark.parametrize("displaced", [False, True])
+async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Path, displaced: bool) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.transport.abort()
+
+    limits = Limits(max_body_bytes=1 << 20, idle_linger_s=0.0)
+    async with before(tmp_path, speaks(1, 7, waits), speaks(2), limits=limits) as (one, _):
+        client = await RawClient.connect(one.traffic)
+        messages = [{"role": "user", "content": "Why does the water flow? " * 1000}]
+        body = json.dumps({**CHAT, "messages": messages, "padding": "x" * 100_000}).encode()
+        client.say(post(body))
+        await client.head()
+        bodies = one.listener.state.bodies
+        assert bodies.bytes_kept == len(body)
+        if displaced:
+            exchange: Any = next(iter(one.proxy.active))
+            assert exchange.drop_body()
+            assert bodies.bytes_kept == 0
+        go_on.set()
+        received = b""
+        while part := await client.chunk():
+            received += part
+        if displaced:
+            error = read_stream(received).error
+            assert error is not None
+            assert "the request body was not kept" in error["message"]
+        else:
+            assert is_complete(received)
+        await until(lambda: bodies.bytes_kept == 0)
+        client.close()
+
+
 @asynccontextmanager
 async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIterator[tuple[Agent, Agent]]:
     """An origin that sends its requests to another region, where the engines answer as `away` says in turn."""

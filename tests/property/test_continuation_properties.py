@@ -161,6 +161,8 @@ def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
     reports=st.booleans(),
 )
 @example(Engine((" Take", "\n", " the")), 2, True, [0.7], [200], False)
+@example(Engine((" Take", " the"), finishes_alone=True), 1, True, [0.7], [200], False)
+@example(Engine((" Take", " the"), finishes_alone=True, continuous_usage=True), 1, True, [0.7], [1], False)
 def test_a_stream_that_is_cut_reads_like_one_that_is_not(
     engine: Engine, max_tokens: int | None, wants_usage: bool, cuts: list[float], sizes: list[int], reports: bool
 ) -> None:

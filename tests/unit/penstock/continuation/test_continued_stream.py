@@ -102,6 +102,13 @@ def test_an_error_of_the_engine_is_a_failure_and_one_of_the_request_is_not(error
     assert (answer.end(), bool(answer.failure)) == (b"", bool(failure))
 
 
+def test_the_errors_of_earlier_versions_of_vllm_are_recognised() -> None:
+    answer = stream()
+    error = {"object": "error", "message": "died", "type": "InternalServerError", "param": None, "code": 500}
+    assert answer.feed(b"data: %b\n\n" % json.dumps(error).encode()) == b""
+    assert answer.failure == "died"
+
+
 def test_half_an_event_before_a_failure_is_left_out() -> None:
     answer, first = stream(), event({"content": "a"})
     error = b'data: {"error": {"message": "broke off", "code": "engine_failed"}}\n\n'
