@@ -1,15 +1,18 @@
 """Estimates the cost of a request from its body before it runs, in time on the reference accelerator.
 
-Prompt tokens are estimated from the size of the body. Answer tokens are estimated from the tenant's recent answers: as
-a part of the requested limit, from requests with a similar limit if there were any. Where clients set `max_tokens` to
-what they need, the limit separates long answers from short ones; where all clients set the same limit it does not.
-Estimates are corrected by the usage that engines report (`usage` in OpenAI's responses).
+Prompt tokens are estimated from the size of the text in the body and from the media in it. Answer tokens are
+estimated from the tenant's recent answers: as a part of the requested limit, from requests with a similar limit if
+there were any. Where clients set `max_tokens` to what they need, the limit separates long answers from short ones;
+where all clients set the same limit it does not. Estimates are corrected by the usage that engines report (`usage` in
+OpenAI's responses).
 """
 
 from __future__ import annotations
 
 from typing import Final, TypeVar
 
+from penstock.media.media_parts import MediaParts
+from penstock.media.media_tokens import MediaTokens
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.usage import MAX_TOKENS, Usage
 from penstock.routing.work import CostInputs, Work
@@ -21,6 +24,9 @@ BYTES_PER_TOKEN: Final = 4.0
 
 OVERHEAD_BYTES: Final = 120
 """Bytes of a request's JSON that are not prompt: braces, field names, the model, roles."""
+
+TEMPLATE_TOKENS: Final = 200
+"""Tokens that an engine adds to a prompt, at most: its chat template and default system prompt."""
 
 ANSWER_TOKENS: Final = 211.0
 """Mean answer of a chat service (Azure LLM inference trace 2023, conversation); used until an engine has reported
@@ -63,6 +69,9 @@ class CostEstimator:
     def __init__(self) -> None:
         """Create expectations without observations."""
         self._tokens_per_byte: dict[str, _Mean] = {}
+        self._media_tokens = MediaTokens()
+        self.linked_images: set[str] = set()
+        """Models whose short requests have had more tokens than bytes, so that they refer to images."""
         self._answer_tokens: dict[tuple[str, str], _Mean] = {}
         self._used_of_limit: dict[tuple[str, str, int], _Mean] = {}
         """Used part of the limit, of requests with a similar limit."""
@@ -101,8 +110,19 @@ class CostEstimator:
             answer_s = 0.0
             if ask.answers:
                 answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.max_tokens)
-            return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
+            tokens = self.prompt_tokens(model, ask.body_bytes)
+            if ask.media is not None:
+                tokens = self._tokens_with_media(model, ask.body_bytes, ask.media)
+            return Work(cost.input_unit_s * tokens, answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
+
+    def _note_linked_images(self, model: str) -> None:
+        if len(self.linked_images) < MAX_FOLLOWED:
+            self.linked_images.add(model)
+
+    def _tokens_with_media(self, model: str, body_bytes: int, media: MediaParts) -> float:
+        text_tokens = self.prompt_tokens(model, body_bytes - media.encoded_bytes)
+        return min(float(MAX_TOKENS), text_tokens + self._media_tokens.tokens(model, media))
 
     def is_due(self, tenant: str, model: str, now: float) -> bool:
         """Whether to learn from a request of this tenant that ends now (s): at most one each LEARN_EVERY_S."""
@@ -111,7 +131,12 @@ class CostEstimator:
 
     def observe(self, tenant: str, model: str, ask: CostInputs, usage: Usage, now: float) -> None:
         """Learn from the usage of a finished request. `now` is monotonic, in seconds."""
-        if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
+        if usage.prompt_tokens > 0 and ask.media is not None:
+            text_tokens = self.prompt_tokens(model, ask.body_bytes - ask.media.encoded_bytes)
+            self._media_tokens.observe(model, ask.media, usage.prompt_tokens - text_tokens)
+        elif usage.prompt_tokens > ask.body_bytes + TEMPLATE_TOKENS:
+            self._note_linked_images(model)
+        elif usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
             _follow(self._tokens_per_byte, model, per_byte, now)
         if usage.answer_tokens > 0 and ask.answers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.media.media_parts import MediaParts
+
 
 class CostInputs(msgspec.Struct, frozen=True):
     """The properties of a request that determine its cost. Fields that do not apply are None."""
@@ -25,6 +27,8 @@ class CostInputs(msgspec.Struct, frozen=True):
     """Duration (s) of audio that the request states."""
     elements: int | None = None
     """Elements of all input tensors."""
+    media: MediaParts | None = None
+    """Inline and linked images, audio and documents."""
 
 
 class Work(msgspec.Struct, frozen=True):

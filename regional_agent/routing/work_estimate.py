@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
+from penstock.media.media_parts import LARGE_BODY_BYTES, media_in
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.cost_estimate import CostEstimator
@@ -33,6 +36,10 @@ def work_estimate_of(
 ) -> WorkEstimate:
     """Estimate the work of a request, and compute its cache keys, from the part that has arrived."""
     model, inputs = fields.model, _cost_inputs(request, fields, cost.unit)
+    if cost.unit is _TOKEN and (len(request.body) > LARGE_BODY_BYTES or model in expectations.linked_images):
+        media = media_in(request.body)
+        if media is not None:
+            inputs = msgspec.structs.replace(inputs, media=media)
     estimate = WorkEstimate(
         tenant, model, cost, inputs, expectations.estimate(cost, tenant, model, inputs), fields.stream is True
     )

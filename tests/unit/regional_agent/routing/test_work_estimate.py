@@ -12,6 +12,7 @@ from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.affinity import BLOCK_BYTES
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.placement import WorkEstimate
+from penstock.routing.speed_learning import microseconds
 from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields, classify
@@ -91,3 +92,45 @@ def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
     learned = CostEstimator()
     learned.observe("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
     assert learned.estimate(TOKENS, "t", "m", bounded.ask).decode_s > 0.0
+
+
+def with_image(text: str) -> list[dict[str, Any]]:
+    url = "data:image/webp;base64," + "QUJD" * 500_000
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
+    return [{"role": "user", "content": parts}]
+
+
+def test_an_inline_image_costs_what_an_image_does() -> None:
+    one = estimate(TOKENS, messages=with_image("x" * 4000), max_tokens=10)
+    assert one.ask.media is not None
+    assert one.ask.media.images == 1
+    assert one.work.prefill_s == pytest.approx(1.0 + 0.25 + 0.8 * 0.75, rel=0.05)
+
+
+def test_a_conversation_about_an_image_has_one_prefix() -> None:
+    """What the cache spares of it is at most its prefill, however many blocks its image has."""
+    one, other = (estimate(TOKENS, messages=with_image(text)) for text in ("what is this?", "and this?"))
+    assert one.prefix == other.prefix
+    assert one.prefix
+    prefill_us, _ = microseconds(one.work, None, 1, spared_s=len(one.prefix) * BLOCK_BYTES / 4 * 0.001)
+    assert prefill_us == 0
+
+
+def test_short_requests_are_searched_for_images_once_their_model_has_had_some() -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    estimator = CostEstimator()
+
+    def ask() -> WorkEstimate:
+        request = Request()
+        request.route, request.whole = OPENAI[b"/v1/chat/completions"], True
+        request.body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": [part]}]})
+        asked = classify(request.body)
+        assert isinstance(asked, RequestFields)
+        return work_estimate_of(request, asked, "t", TOKENS, estimator)
+
+    first = ask()
+    assert first.ask.media is None
+    estimator.observe("t", "m", first.ask, Usage(1200, 10), 0.0)
+    second = ask()
+    assert second.ask.media is not None
+    assert second.work.prefill_s > 5 * first.work.prefill_s
