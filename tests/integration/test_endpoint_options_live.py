@@ -145,6 +145,18 @@ async def test_a_credential_may_have_a_header_of_its_own(tmp_path: Path) -> None
             assert not keyed.repeated
 
 
+async def test_a_metrics_page_on_another_port_receives_no_credential(tmp_path: Path) -> None:
+    secret = put(tmp_path / "key", SECRET)
+    async with KeyedEngine(MODEL, base_path="/llama") as keyed, KeyedEngine(secret="") as metrics:
+        entry = {"url": keyed.url, "base_path": "/llama", "metrics_port": metrics.port, "health": "/llama/health"}
+        async with serving(tmp_path, {**entry, "credential_file": str(secret), "headers": {"x-team": "a"}}) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1 and bool(named(one, "gpu-0").readings))
+            ((target, headers, _), *_) = metrics.got
+            assert target == "/metrics"
+            assert headers.keys().isdisjoint({b"authorization", b"x-team"})
+            assert keyed.requests_to("/health"), "a configured health path is the whole path"
+
+
 async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_path: Path) -> None:
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL) as keyed:
@@ -339,6 +351,14 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             for _ in range(4):
                 assert (await ask(one)).status == 200
             assert (bad.heard, other.heard) == ([], [])
+            # Another trust closes the connections that were opened with the former one.
+            stranger = {**entries[0], "ca_file": str(made / "stranger.pem")}
+            write(tmp_path, stranger)
+            await one.endpoints.sources.reload_file()
+            await until(lambda: one.endpoints.pool(MODEL).ready == 0)
+            before = len(good.heard)
+            assert (await ask(one)).status == 503
+            assert len(good.heard) == before
 
 
 async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -> None:
