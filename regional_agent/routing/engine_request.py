@@ -5,23 +5,29 @@ Only what differs by endpoint is changed, in a copy: a retry at another endpoint
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
 import msgspec
 
-from penstock.routes.route_reader import RouteReader
+from penstock.routes.path_template import PathTemplate
+from penstock.routes.route import ModelSource
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import MODEL_STRING, FormCheck
 from regional_agent.routing.model_name import MODEL_HEADER, is_json, model_span
-from regional_agent.routing.route_fields import can_replace_route_model, names_no_model, replace_route_model
+from regional_agent.routing.route_fields import has_json
 
 Span = tuple[int, int]
 
 _NOWHERE: Final[Span] = (0, 0)
 """The body does not contain the name."""
+
+
+_OPENAI_HEADERS: Final = frozenset({MODEL_HEADER})
+_OPENAI_PARAMETERS: Final = frozenset({"model"})
+"""Where requests with OpenAI's fields name their model beside the body."""
 
 
 class RequestRewrite:
@@ -85,35 +91,51 @@ NO_REWRITE: Final = RequestRewrite("", (), {})
 
 def can_rename(request: Request) -> bool:
     """Whether the name of the model can be replaced: an endpoint with another name for it cannot be used if not."""
-    reader = request.reader
-    if reader is not None:
-        return names_no_model(reader) or can_replace_route_model(request, reader)
-    return _span(request) is not None
+    if request.reader is None:
+        return _span(request) is not None
+    return _rename_in_body(Request(request), request, "m")
 
 
 def _rename(changed: Request, request: Request, name: str) -> None:
-    if request.reader is not None:
-        _rename_in_route(changed, request, request.reader, name)
-        return
-    span = _span(request)
-    if span is None:
+    """Replace the name in every place where a request of the route can name its model."""
+    if not _rename_in_body(changed, request, name):
         raise ValueError("the name of the model cannot be replaced")
-    start, end = span
-    if end:
-        written = msgspec.json.encode(name)[1:-1] if is_json(request) else name.encode()
-        changed.body = request.body[:start] + written + request.body[end:]
-        if request.length is not None:
-            changed.length = request.length + len(written) - (end - start)
-    changed.target = _with_model(request.target, name)
-    if request.header(MODEL_HEADER) is not None:
-        named = [(key, name.encode() if key == MODEL_HEADER else value) for key, value in request.headers]
+    headers, parameters = _OPENAI_HEADERS, _OPENAI_PARAMETERS
+    reader = request.reader
+    if reader is not None:
+        headers = frozenset(header.lower().encode() for header in reader.by_source[ModelSource.HEADER])
+        parameters = frozenset(reader.by_source[ModelSource.QUERY])
+        path = request.path
+        for parameter in reader.by_source[ModelSource.PATH]:
+            path = PathTemplate(reader.route.path).replace(path, parameter, name)
+        changed.target = path + changed.target[len(request.path) :]
+    changed.target = _with_model(changed.target, parameters, name)
+    if not headers.isdisjoint(request.by_name or request.index()):
+        named = [(key, name.encode() if key in headers else value) for key, value in request.headers]
         _set_headers(changed, named)
 
 
-def _rename_in_route(changed: Request, request: Request, reader: RouteReader, name: str) -> None:
-    changed.path_parameters = request.path_parameters
-    if not names_no_model(reader) and replace_route_model(changed, reader, name) is None:
-        raise ValueError("the name of the model cannot be replaced")
+def _rename_in_body(changed: Request, request: Request, name: str) -> bool:
+    """Replace the name in the body; False if it cannot be replaced."""
+    reader = request.reader
+    if reader is not None and has_json(request, reader):
+        if request.upgrade or not reader.model_pointers:
+            return True
+        body = reader.replace_in_body(request.body, name) if request.whole else None
+        if body is None:
+            return False
+        changed.body, changed.length = body, len(body)
+        return True
+    span = _span(request) if reader is None else _form_span(request)
+    if span is None:
+        return False
+    start, end = span
+    if end:
+        written = msgspec.json.encode(name)[1:-1] if reader is None and is_json(request) else name.encode()
+        changed.body = request.body[:start] + written + request.body[end:]
+        if request.length is not None:
+            changed.length = request.length + len(written) - (end - start)
+    return True
 
 
 def _span(request: Request) -> Span | None:
@@ -129,8 +151,13 @@ def _span(request: Request) -> Span | None:
         if span is None and body and not request.whole and MODEL_STRING.search(body) is None:
             return _NOWHERE
         return span
+    return _form_span(request)
+
+
+def _form_span(request: Request) -> Span | None:
+    """Start and end of the model's name in a form; None if it cannot be replaced."""
     form = request.body_check
-    if not isinstance(form, FormCheck):
+    if request.upgrade or not isinstance(form, FormCheck):
         return _NOWHERE
     scanner = form.scanner
     if scanner.model is None:
@@ -138,15 +165,15 @@ def _span(request: Request) -> Span | None:
     return scanner.model_span
 
 
-def _with_model(target: bytes, name: str) -> bytes:
-    """The target with another value of the query parameter `model`, where it has one."""
+def _with_model(target: bytes, parameters: Container[str], name: str) -> bytes:
+    """The target with another value of the query parameters that name the model, where it has them."""
     path, mark, query = target.partition(b"?")
-    if b"model" not in query and b"%" not in query:
+    if not mark:
         return target
     fields = query.split(b"&")
     for index, field in enumerate(fields):
         key, equals, _ = field.partition(b"=")
-        if equals and unquote_plus(key.decode("latin-1")) == "model":
+        if equals and unquote_plus(key.decode("latin-1")) in parameters:
             fields[index] = key + b"=" + quote(name, safe="").encode()
     return path + mark + b"&".join(fields)
 

@@ -40,7 +40,7 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
     if isinstance(names, Refusal):
         return names
     values: dict[str, Raw] = {}
-    if _has_json(request, reader) and not request.upgrade:
+    if has_json(request, reader) and not request.upgrade:
         if request.whole:
             read = _read_json(request, reader)
             if isinstance(read, Refusal):
@@ -66,12 +66,7 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
 
 def can_start_route_early(request: Request, reader: RouteReader) -> bool:
     """Whether a request with a large body can be handled before its body is complete."""
-    return not _has_json(request, reader) and not isinstance(route_fields(request, reader), Refusal)
-
-
-def names_no_model(reader: RouteReader) -> bool:
-    """Whether the requests of a route name no model, because the route itself does."""
-    return len(reader.fixed) == len(reader.route.model)
+    return not has_json(request, reader) and not isinstance(route_fields(request, reader), Refusal)
 
 
 def can_replace_route_model(request: Request, reader: RouteReader) -> bool:
@@ -131,7 +126,7 @@ def _names_beside_body(request: Request, reader: RouteReader) -> set[str] | Refu
     return names
 
 
-def _has_json(request: Request, reader: RouteReader) -> bool:
+def has_json(request: Request, reader: RouteReader) -> bool:
     """Whether the body is read as JSON."""
     if reader.route.body is _JSON:
         return True

@@ -21,6 +21,7 @@ from penstock.routing.region_selection import RegionChoice, RegionView, idle_reg
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
 from regional_agent.peers.peer_prober import PeerProber
@@ -138,8 +139,9 @@ class Router:
             return None
         if not self._has_free_slot(context.model):
             return None
-        pool, tried = self._endpoints.pool(context.model), context.tried_endpoints | {first.endpoint_name}
-        chosen = self.chooser.choose(pool, context.estimate, tried, self._shared_load.age_s(), now)
+        pool = self._endpoints.pool(context.model)
+        excluded = _excluded(pool, context) | {first.endpoint_name}
+        chosen = self.chooser.choose(pool, context.estimate, excluded, self._shared_load.age_s(), now)
         if isinstance(chosen, Reason):
             return None
         endpoint, spared_s = chosen
@@ -306,20 +308,9 @@ class Router:
 
     def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
-        pool, excluded = self._endpoints.pool(context.model), context.tried_endpoints
-        if pool.renaming and not can_rename(context.request):
-            excluded |= pool.renaming
-            if len(pool.renaming) == len(pool.endpoints):
-                return Reason.BAD_REQUEST
-        if context.extends_text:
-            excluded |= pool.unable_to_extend()
-        chosen = self.chooser.choose(
-            pool,
-            context.estimate,
-            excluded,
-            self._shared_load.age_s(),
-            now,
-        )
+        pool = self._endpoints.pool(context.model)
+        excluded = _excluded(pool, context)
+        chosen = self.chooser.choose(pool, context.estimate, excluded, self._shared_load.age_s(), now)
         if isinstance(chosen, Reason):
             return Reason.SATURATED if context.busy_endpoints else chosen
         endpoint, spared_s = chosen
@@ -355,3 +346,13 @@ class Router:
             extends_text=context.extends_text,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)
+
+
+def _excluded(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
+    """The endpoints that did not start the request, or that cannot serve it."""
+    excluded = context.tried_endpoints
+    if pool.renaming and not can_rename(context.request):
+        excluded |= pool.renaming
+    if context.extends_text:
+        excluded |= pool.unable_to_extend()
+    return excluded

@@ -191,4 +191,14 @@ def test_an_endpoint_receives_its_own_name_of_the_model() -> None:
     nested = request("/x", (JSON, "/o/m"), body={"o": {"m": "a"}})
     assert json.loads(bytes(rewrite.apply(nested, "a").body)) == {"o": {"m": "engine-a"}}
     assert rewrite.apply(request("/x", (FIXED, "a"), body={}), "a").target == b"/base/x"
-    assert not can_rename(request("/x?m=a", (QUERY, "m"), body={}))
+    in_query = rewrite.apply(request("/x?b=1&m=a", (QUERY, "m"), (HEADER, "X-M"), body={}, headers={"x-m": "a"}), "a")
+    assert in_query.target == b"/base/x?b=1&m=engine-a"
+    assert in_query.headers == [(b"x-m", b"engine-a")]
+    form = b'--b\r\nContent-Disposition: form-data; name="engine"\r\n\r\n%b\r\n--b--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    upload = request("/x", (FORM, "engine"), body=form % b"a", headers=headers, body_kind=BodyKind.UPLOAD)
+    assert model(upload) == "a"
+    assert rewrite.apply(upload, "a").body == form % b"engine-a"
+    listed = request("/x", (JSON, "/models/0"), body={"models": ["a"]})
+    assert model(listed) == "a"
+    assert not can_rename(listed), "the endpoint is not used, since an element of an array is not replaced"
