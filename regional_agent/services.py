@@ -26,6 +26,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
+from regional_agent.routing.model_list import is_model_page, model_page
 from regional_agent.routing.model_name import can_start_early
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
@@ -158,7 +159,7 @@ class TrafficService(_RoutedService):
         path = request.path
         if request.route is not None:
             self._refuse(connection, request, refusal)
-        elif path == b"/v1/models" and request.method in READS:
+        elif is_model_page(path) and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
@@ -208,9 +209,14 @@ class TrafficService(_RoutedService):
             refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
             self._refuse(connection, request, refusal)
             return
-        names = dict.fromkeys((*policy.models, *policy.versions))
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in names]
-        connection.respond(200, [JSON], msgspec.json.encode({"object": "list", "data": models}))
+        page = model_page(policy, request.path)
+        if page is None:
+            name = request.path.rpartition(b"/")[2].decode("latin-1")
+            self._refuse(
+                connection, request, Refusal(Reason.MODEL_NOT_FOUND, f"no model named {name!r} is served here")
+            )
+            return
+        connection.respond(200, [JSON], msgspec.json.encode(page))
 
 
 class PeerService(_RoutedService):

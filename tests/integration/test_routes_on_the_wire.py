@@ -116,3 +116,14 @@ async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None
         one.config.policy = replace(one.config.policy, routes=OPENAI_ROUTES)
         assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 404
         assert len(gpu.heard) == 1
+
+
+async def test_one_model_is_described(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        described = await get(one, f"/v1/models/{MODEL}")
+        assert described.status == 200
+        assert json.loads(described.body)["id"] == MODEL
+        assert (await get(one, f"/v1/models/{MODEL}", "HEAD")).status == 200
+        missing = await get(one, "/v1/models/nothing%2Felse")
+        assert (missing.status, code(missing.body)) == (404, "model_not_found")
+        assert not gpu.heard
