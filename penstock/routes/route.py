@@ -151,7 +151,7 @@ class Route(RouteStruct, frozen=True):
     repeatable: bool = True
     """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
     hedged: bool = False
-    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled."""
+    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled. Not if it is streamed."""
     timeouts: Timeouts = Timeouts()
     cost: CostFields = CostFields()
     usage: UsageFields = UsageFields()

@@ -123,7 +123,7 @@ class RouteDocument(PolicyDocument):
     repeatable: bool = True
     """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
     hedged: bool = False
-    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled."""
+    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled. Not if it is streamed."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """Time limits of its requests."""
     cost: CostFieldsSpec = CostFieldsSpec()
