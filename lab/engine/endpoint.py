@@ -15,6 +15,7 @@ from lab.engine.engine_response import Answer
 from lab.engine.fake_engine import Engine
 from lab.engine.faults import parse_faults
 from lab.engine.openai_format import CompletionFormat, error_body, models_body
+from lab.engine.other_formats import OTHER_FORMATS, AnswerFormat, instant_answer
 from lab.engine.witness_log import WitnessEvent, WitnessLog
 
 MAX_CONNECTIONS = 4096
@@ -22,6 +23,8 @@ MAX_CONNECTIONS = 4096
 
 COMPLETION_PATHS = {"/v1/chat/completions": True, "/v1/completions": False}
 """And whether it is the chat one."""
+
+GENERATION_PATHS = COMPLETION_PATHS.keys() | OTHER_FORMATS.keys()
 
 FAULTS_PATH = "/lab/faults"
 
@@ -73,7 +76,7 @@ class Endpoint:
     def head_arrived(self, connection: HttpConnection) -> None:
         """Testify before anything else: from here on a completion request has touched this region."""
         connection.path = self._without_base_path(connection.path)
-        if connection.method == "POST" and connection.path in COMPLETION_PATHS:
+        if connection.method == "POST" and connection.path in GENERATION_PATHS:
             headers = connection.headers
             self._witness.write(
                 WitnessEvent.ARRIVED,
@@ -90,9 +93,9 @@ class Endpoint:
             self._held[connection] = None
         elif connection.path.startswith("/v1/") and not self._is_authorized(connection):
             connection.respond(401, b'{"error":"Unauthorized"}')
-        elif connection.path in COMPLETION_PATHS:
+        elif connection.path in GENERATION_PATHS:
             self._serve_completion(connection)
-        else:
+        elif connection.method != "POST" or not self._serve_at_once(connection):
             self._serve_page(connection)
 
     def connection_lost(self, connection: HttpConnection) -> None:
@@ -129,6 +132,17 @@ class Endpoint:
                 200, models_body(self._config.served_model_name, self._created, self._config.max_model_len)
             )
 
+    def _serve_at_once(self, connection: HttpConnection) -> bool:
+        """Serve a request that generates no text; False where it is another one."""
+        try:
+            body = instant_answer(connection.path, connection.body, self._config.served_model_name)
+        except (ValueError, TypeError, RecursionError) as error:
+            _refuse(connection, 400, "BadRequestError", str(error))
+            return True
+        if body is not None:
+            connection.respond(200, body)
+        return body is not None
+
     def _serve_faults(self, connection: HttpConnection) -> None:
         if connection.method == "POST":
             try:
@@ -160,17 +174,29 @@ class Endpoint:
 
     def _complete(self, connection: HttpConnection) -> None:
         config, headers = self._config, connection.headers
-        chat = COMPLETION_PATHS[connection.path]
+        chat = COMPLETION_PATHS.get(connection.path, True)
+        other = OTHER_FORMATS.get(connection.path)
+        model = config.served_model_name
         try:
-            request = parse_completion(chat, connection.body, config.served_model_name, config.max_model_len, self._rng)
+            body = connection.body if other is None else other.as_chat(connection.body)
+            request = parse_completion(chat, body, model, config.max_model_len, self._rng)
         except BadRequest as error:
-            connection.respond(error.status, error_body(error.status, error.error_type, str(error), error.param))
+            if other is None:
+                refusal = error_body(error.status, error.error_type, str(error), error.param)
+            else:
+                refusal = other.error(error.status, str(error))
+            connection.respond(error.status, refusal)
             return
         answer_id = f"{config.name}-{next(self._numbers)}"
+        answer_format: AnswerFormat
+        if other is None:
+            answer_format = CompletionFormat(chat, answer_id, int(time.time()), model, request.first_word)
+        else:
+            answer_format = other.answer(answer_id, model, request.prompt_tokens)
         answer = Answer(
             connection,
             request,
-            CompletionFormat(chat, answer_id, int(time.time()), config.served_model_name, request.first_word),
+            answer_format,
             self._loop.time(),
             headers.get(REQUEST_ID_HEADER),
             headers.get(RESIDENCY_HEADER),

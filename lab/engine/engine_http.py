@@ -23,7 +23,6 @@ KEEP_ALIVE_S = 5.0
 """Time (s) after a response without another request, after which the connection is closed, as vLLM does."""
 
 JSON = "application/json"
-EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 _STATUS_LINES = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, reason)
@@ -183,10 +182,10 @@ class HttpConnection(asyncio.Protocol):
         self._write(self._head(status, content_type, (f"content-length: {len(body)}", *more)) + body)
         self._answered()
 
-    def begin_stream(self, more: tuple[str, ...] = ()) -> None:
+    def begin_stream(self, content_type: str, more: tuple[str, ...] = ()) -> None:
         """Send the head of an answer whose body comes piece by piece."""
         framing = ("transfer-encoding: chunked",) if self._chunked else ()
-        self._write(self._head(200, EVENT_STREAM, (*framing, *more)))
+        self._write(self._head(200, content_type, (*framing, *more)))
 
     def send(self, piece: bytes) -> None:
         """Send a piece of the body."""

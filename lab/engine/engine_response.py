@@ -5,7 +5,8 @@ from __future__ import annotations
 from lab.engine.batching import Sequence
 from lab.engine.completion_request import CompletionRequest
 from lab.engine.engine_http import HttpConnection
-from lab.engine.openai_format import DONE, CompletionFormat, usage
+from lab.engine.openai_format import usage
+from lab.engine.other_formats import AnswerFormat
 
 
 class Answer:
@@ -31,7 +32,7 @@ class Answer:
         self,
         connection: HttpConnection,
         request: CompletionRequest,
-        answer_format: CompletionFormat,
+        answer_format: AnswerFormat,
         arrived_at: float,
         request_id: str | None,
         required: str | None,
@@ -70,7 +71,7 @@ class Answer:
         """Tell a streaming client that its request is accepted, as vLLM does before the first token."""
         if self.request.stream:
             self._connection.on_resume = self.deliver
-            self._connection.begin_stream(self._echo)
+            self._connection.begin_stream(self._format.content_type, self._echo)
 
     def deliver(self) -> None:
         """Write what the sequence has generated since the last time, and the end if that is all."""
@@ -90,8 +91,9 @@ class Answer:
         )
         self._opened, self._written = True, ready
         if finished:
-            tail = self._format.usage_event(self._usage()) if self.request.include_usage else b""
-            self._connection.end_stream(opening + events + tail + DONE)
+            include_usage = self.request.include_usage
+            tail = self._format.closing(self.finish_reason, self._usage(), include_usage=include_usage)
+            self._connection.end_stream(opening + events + tail)
         else:
             self._connection.send(opening + events)
 

@@ -33,6 +33,8 @@ def trailing_words(text: str) -> int:
 class CompletionFormat:
     """Writes one request's answer. Chunks differ in a word and the tail only, so the rest is made once."""
 
+    content_type = "text/event-stream; charset=utf-8"
+
     __slots__ = ("_chat", "_first_word", "_head", "_id", "_model", "_stamp", "_tail")
 
     def __init__(self, chat: bool, answer_id: str, created: int, model: str, first_word: int = 0) -> None:
@@ -76,6 +78,10 @@ class CompletionFormat:
     def usage_event(self, usage: dict[str, Any]) -> bytes:
         """The chunk after the last token where the client asked for `stream_options.include_usage`."""
         return (self._event_start() + '"choices":[],"usage":').encode() + msgspec.json.encode(usage) + b"}\n\n"
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """What a stream ends with."""
+        return (self.usage_event(usage) if include_usage else b"") + DONE
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""

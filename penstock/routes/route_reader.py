@@ -18,6 +18,7 @@ _OPENAI_LOCATIONS: Final = frozenset(
         ModelLocation(ModelSource.QUERY, "model"),
     }
 )
+_OPENAI_JSON: Final = (ModelLocation(ModelSource.JSON, "/model"),)
 _OPENAI_SESSION: Final = frozenset({"/prompt_cache_key", "/user"})
 _OPENAI_COST: Final = {
     "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens"}),
@@ -116,6 +117,8 @@ def has_openai_fields(route: Route) -> bool:
     if not _OPENAI_LOCATIONS.issuperset(route.model) or not _OPENAI_SESSION.issuperset(route.session):
         return False
     if route.body not in _OPENAI_BODIES and route.stream is not StreamKind.WEBSOCKET:
+        return False
+    if route.body is BodyKind.JSON and route.model != _OPENAI_JSON:
         return False
     if route.stream_field not in ("", "/stream") or route.streams_by_default:
         return False

@@ -96,7 +96,7 @@ class Client:
     def received(self) -> int:
         return sum(tokens for _, tokens in self.tokens)
 
-    def begin_stream(self, _: tuple[str, ...]) -> None:
+    def begin_stream(self, *_: object) -> None:
         pass
 
     def send(self, piece: bytes) -> None:

@@ -7,7 +7,7 @@ import pytest
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import BodyKind, ErrorFormat, ModelSource, Route, StreamKind
-from penstock.routes.route_reader import RouteReader
+from penstock.routes.route_reader import RouteReader, has_openai_fields
 from penstock.routes.route_table import Miss, RouteMatch, RouteMiss, RouteTable, methods_of
 
 EVERY_PRESET = [(name, model) for name, preset in PRESETS.items() for model in (None, "m")[: 1 + preset.takes_model]]
@@ -102,3 +102,8 @@ def test_what_is_not_offered_is_refused_as_such(preset: str, path: bytes, errors
 def test_rejects_unknown_presets_and_a_model_for_apis_that_name_it(name: str, model: str | None, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         preset_routes(name, model)
+
+
+@pytest.mark.parametrize("preset", ["tgi", "sglang", "comfyui", "predict"])
+def test_a_body_that_need_not_name_the_model_is_not_read_as_openai_s(preset: str) -> None:
+    assert not any(has_openai_fields(route) for route in preset_routes(preset) if route.body is BodyKind.JSON)

@@ -1,0 +1,241 @@
+"""The bytes of other APIs than OpenAI's: Anthropic's Messages, Ollama's chat, and requests that generate no text.
+
+Messages as vLLM serves them (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as Ollama does
+(https://github.com/ollama/ollama/blob/main/docs/api.md): their bodies become those of a chat completion, and their
+responses are made from its tokens. Rerank, inference of tensors, and predictions are answered at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from lab.engine.completion_request import BadRequest
+from lab.engine.openai_format import words
+
+NDJSON: Final = "application/x-ndjson"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)/infer")
+
+
+class AnswerFormat(Protocol):
+    """Writes one response."""
+
+    content_type: str
+    """Of a streamed response."""
+
+    def role_event(self) -> bytes:
+        """What a streamed response begins with."""
+
+    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+        """The parts with tokens `start` to `start + count - 1`; `finish_reason` is set with the last ones."""
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """What a streamed response ends with."""
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """The body of a response that is not streamed."""
+
+
+class MessagesFormat:
+    """Anthropic's Messages API."""
+
+    content_type = EVENT_STREAM
+
+    def __init__(self, answer_id: str, model: str, prompt_tokens: int) -> None:
+        self._id = f"msg_{answer_id}"
+        self._model = model
+        self._prompt_tokens = prompt_tokens
+
+    def role_event(self) -> bytes:
+        """The start of the message and of its only block."""
+        message = self._message([], None, {"input_tokens": self._prompt_tokens, "output_tokens": 0})
+        block = {"index": 0, "content_block": {"type": "text", "text": ""}}
+        return _event("message_start", message=message) + _event("content_block_start", **block)
+
+    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+        """One event for each token."""
+        return b"".join(
+            _event("content_block_delta", index=0, delta={"type": "text_delta", "text": words(start + number, 1)})
+            for number in range(count)
+        )
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """The end of the block and of the message, always with usage."""
+        delta = {"stop_reason": _stop_reason(finish_reason), "stop_sequence": None}
+        return (
+            _event("content_block_stop", index=0)
+            + _event("message_delta", delta=delta, usage=_anthropic_usage(usage))
+            + _event("message_stop")
+        )
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """The message."""
+        content = [{"type": "text", "text": words(0, tokens)}]
+        return msgspec.json.encode(self._message(content, _stop_reason(finish_reason), _anthropic_usage(usage)))
+
+    def _message(self, content: list[dict[str, str]], stop_reason: str | None, usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+
+class OllamaFormat:
+    """Ollama's chat: JSON lines."""
+
+    content_type = NDJSON
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def role_event(self) -> bytes:
+        """Nothing: the first line has a token."""
+        return b""
+
+    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+        """One line for each token."""
+        lines = (self._line(words(start + number, 1), done=False) for number in range(count))
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """The last line, always with usage."""
+        return self._end("", finish_reason, usage) + b"\n"
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """One object."""
+        return self._end(words(0, tokens), finish_reason, usage)
+
+    def _line(self, text: str, *, done: bool) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text}
+        return {"model": self._model, "created_at": "2026-01-01T00:00:00Z", "message": message, "done": done}
+
+    def _end(self, text: str, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        counts = {"prompt_eval_count": usage["prompt_tokens"], "eval_count": usage["completion_tokens"]}
+        return msgspec.json.encode({**self._line(text, done=True), "done_reason": finish_reason, **counts})
+
+
+class OtherFormat(NamedTuple):
+    """An API that generates text."""
+
+    as_chat: Callable[[bytes], bytes]
+    """Turns a body into that of a chat completion."""
+    answer: Callable[[str, str, int], AnswerFormat]
+    """Creates the format of one response, given its identifier, the model and the prompt tokens."""
+    error: Callable[[int, str], bytes]
+    """The body of an error response, given status and message."""
+
+
+class _OllamaOptions(msgspec.Struct):
+    num_predict: int | None = None
+
+
+class _OllamaChat(msgspec.Struct):
+    model: str
+    messages: list[dict[str, Any]]
+    stream: bool | None = None
+    options: _OllamaOptions | None = None
+
+
+def _ollama_as_chat(body: bytes) -> bytes:
+    try:
+        asked = msgspec.json.decode(body, type=_OllamaChat)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(400, "BadRequestError", str(error)) from None
+    limit = asked.options.num_predict if asked.options is not None else None
+    chat: dict[str, Any] = {"model": asked.model, "messages": asked.messages, "stream": asked.stream is not False}
+    if limit is not None and limit > 0:
+        chat |= {"max_tokens": limit, "ignore_eos": True}
+    return msgspec.json.encode(chat)
+
+
+def _anthropic_error(status: int, message: str) -> bytes:
+    kind = "not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "api_error"
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def _plain_error(status: int, message: str) -> bytes:
+    return msgspec.json.encode({"error": message})
+
+
+OTHER_FORMATS: Final = {
+    "/v1/messages": OtherFormat(lambda body: body, MessagesFormat, _anthropic_error),
+    "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, _tokens: OllamaFormat(model), _plain_error),
+}
+"""The format of each path; the body of a message is that of a chat completion already."""
+
+
+def instant_answer(path: str, body: bytes, model: str) -> bytes | None:
+    """The response to a request that generates no text; None where the path is another one.
+
+    Raises:
+        ValueError: the body is invalid.
+    """
+    named = INFER_PATH.fullmatch(path)
+    if named is not None:
+        return _infer(named[1], body)
+    if path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        return _rerank(body, model)
+    return msgspec.json.encode({"prediction": len(body)}) if path == "/predict" else None
+
+
+class _Tensor(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] = []
+
+
+class _Inference(msgspec.Struct):
+    inputs: list[_Tensor]
+
+
+class _Rerank(msgspec.Struct):
+    model: str
+    query: str
+    documents: list[str]
+
+
+def _infer(model: str, body: bytes) -> bytes:
+    """Each output is the sum of the input of the same index."""
+    asked = msgspec.json.decode(body, type=_Inference)
+    outputs = [
+        {"name": tensor.name, "shape": [1], "datatype": tensor.datatype, "data": [math.fsum(tensor.data)]}
+        for tensor in asked.inputs
+    ]
+    return msgspec.json.encode({"model_name": model, "outputs": outputs})
+
+
+def _rerank(body: bytes, model: str) -> bytes:
+    """Longer documents come first."""
+    asked = msgspec.json.decode(body, type=_Rerank)
+    ranked = sorted(range(len(asked.documents)), key=lambda index: -len(asked.documents[index]))
+    results = [
+        {"index": index, "document": {"text": asked.documents[index]}, "relevance_score": 1 / (place + 1)}
+        for place, index in enumerate(ranked)
+    ]
+    usage = {"total_tokens": len(body) // 4, "prompt_tokens": len(body) // 4}
+    return msgspec.json.encode({"id": "rerank-1", "model": model, "usage": usage, "results": results})
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind, **fields}))
+
+
+def _stop_reason(finish_reason: str) -> str:
+    return "max_tokens" if finish_reason == "length" else "end_turn"
+
+
+def _anthropic_usage(usage: dict[str, Any]) -> dict[str, int]:
+    return {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}

@@ -1,0 +1,191 @@
+"""Requests of other APIs than OpenAI's pass through an agent to a fake engine, and errors have their formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
+from regional_agent.upstream.address import Address
+from tests.support.agents import agent
+from tests.support.chats import answers
+from tests.support.engines import Connect, EngineProcess, running_engines
+from tests.support.planet import MODEL
+from tests.support.sockets import engine
+
+KEY = "a-client-key"
+ROUTES = tuple(route for name in PRESETS if name != "sglang" for route in preset_routes(name))
+MESSAGE = {"model": MODEL, "max_tokens": 5, "ignore_eos": True, "messages": [{"role": "user", "content": "hello"}]}
+OLLAMA = {"model": MODEL, "options": {"num_predict": 5}, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    with running_engines(tmp_path_factory.mktemp("engines"), {"name": "whole"}, {"name": "dies"}) as process:
+        yield process
+
+
+@asynccontextmanager
+async def serving(directory: Path, target: Address | str, *, key: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an agent with all presets, before one engine; with `key`, only that key is accepted."""
+    if isinstance(target, str):
+        url = urlsplit(target)
+        target = Address(url.hostname or "", url.port or 0)
+    async with agent(directory, [target]) as one:
+        policy = replace(one.config.policy, routes=ROUTES)
+        if key:
+            tenants = {"t": replace(next(iter(policy.tenants.values())), name="t", key_digests=(_digest(key),))}
+            policy = replace(policy, tenants=tenants, anonymous_tenant=None)
+        one.config.policy = policy
+        async with httpx.AsyncClient(base_url=f"http://{one.traffic}", timeout=30) as client:
+            yield client
+
+
+def _digest(key: str) -> str:
+    return sha256(key.encode()).hexdigest()
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """The named events of an event stream."""
+    found = []
+    for block in text.strip().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.strip().split("\n"))
+        found.append((lines["event"], json.loads(lines["data"])))
+    return found
+
+
+async def test_messages_whole_and_streamed(tmp_path: Path, engines: EngineProcess) -> None:
+    async with serving(tmp_path, engines.urls["whole"]) as client:
+        whole = await client.post("/v1/messages", json=MESSAGE)
+        assert whole.status_code == 200
+        message = whole.json()
+        assert (message["type"], message["stop_reason"]) == ("message", "max_tokens")
+        assert message["usage"]["output_tokens"] == 5
+        streamed = await client.post("/v1/messages", json={**MESSAGE, "stream": True})
+        kinds = [kind for kind, _ in events(streamed.text)]
+        assert kinds == [
+            *("message_start", "content_block_start"),
+            *["content_block_delta"] * 5,
+            *("content_block_stop", "message_delta", "message_stop"),
+        ]
+
+
+async def test_messages_that_are_refused(tmp_path: Path, engines: EngineProcess) -> None:
+    async with serving(tmp_path, engines.urls["whole"], key=KEY) as client:
+        missing = await client.post("/v1/messages", json=MESSAGE)
+        assert missing.status_code == 401
+        error = missing.json()
+        assert error["type"] == "error"
+        assert error["error"]["type"] == "authentication_error"
+        assert error["error"]["details"] == {"error_code": "invalid_api_key"}
+        headers = {"x-api-key": KEY}
+        assert (await client.post("/v1/messages", json=MESSAGE, headers=headers)).status_code == 200
+        both = {**headers, "authorization": "Bearer another"}
+        assert (await client.post("/v1/messages", json=MESSAGE, headers=both)).status_code == 401
+        unknown = await client.post("/v1/messages", json={**MESSAGE, "model": "nothing"}, headers=headers)
+        assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "not_found_error")
+        batches = await client.get("/v1/messages/batches/b1", headers=headers)
+        assert (batches.status_code, batches.json()["error"]["type"]) == (501, "api_error")
+        # The header is that of Anthropic's routes alone.
+        chat = await client.post("/v1/chat/completions", json=MESSAGE, headers=headers)
+        assert (chat.status_code, chat.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_the_engine_receives_no_key_of_a_client(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, serving(tmp_path, gpu.address, key=KEY) as client:
+        headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+        assert (await client.post("/v1/messages", json=MESSAGE, headers=headers)).status_code == 200
+        assert KEY.encode() not in gpu.heard[0].head
+
+
+async def test_a_message_that_breaks_off_ends_with_an_error_event(
+    tmp_path: Path, engines: EngineProcess, connect: Connect
+) -> None:
+    await connect("dies").post("/lab/faults", json={"die_mid_stream": 3})
+    async with serving(tmp_path, engines.urls["dies"]) as client:
+        body = {**MESSAGE, "max_tokens": 40, "stream": True}
+        answer = await client.post("/v1/messages", json=body, headers={"x-request-id": "r-1"})
+        *before, (kind, error) = events(answer.text)
+        assert "message_stop" not in dict(before)
+        assert kind == "error"
+        assert error["type"] == "error"
+        assert error["error"]["type"] == "api_error"
+        assert error["request_id"] == "r-1"
+
+
+async def test_ollama_streams_lines_unless_asked_not_to(tmp_path: Path, engines: EngineProcess) -> None:
+    async with serving(tmp_path, engines.urls["whole"]) as client:
+        streamed = await client.post("/api/chat", json=OLLAMA)
+        assert streamed.headers["content-type"] == "application/x-ndjson"
+        lines = [json.loads(line) for line in streamed.text.splitlines()]
+        assert [line["done"] for line in lines] == [False] * 5 + [True]
+        assert lines[-1]["eval_count"] == 5
+        whole = await client.post("/api/chat", json={**OLLAMA, "stream": False})
+        assert whole.json()["message"]["content"].split() == [line["message"]["content"].strip() for line in lines[:-1]]
+        unknown = await client.post("/api/chat", json={**OLLAMA, "model": "nothing"})
+        assert unknown.status_code == 404
+        assert list(unknown.json()) == ["error"]
+        assert isinstance(unknown.json()["error"], str)
+
+
+async def test_lines_that_break_off_end_with_an_error_line(
+    tmp_path: Path, engines: EngineProcess, connect: Connect
+) -> None:
+    await connect("dies").post("/lab/faults", json={"die_mid_stream": 3})
+    async with serving(tmp_path, engines.urls["dies"]) as client:
+        answer = await client.post("/api/chat", json={**OLLAMA, "options": {"num_predict": 40}})
+        *lines, last = (json.loads(line) for line in answer.text.splitlines() if line)
+        assert not any(line["done"] for line in lines)
+        assert list(last) == ["error"]
+
+
+async def test_requests_that_generate_no_text(tmp_path: Path, engines: EngineProcess) -> None:
+    async with serving(tmp_path, engines.urls["whole"]) as client:
+        documents = {"model": MODEL, "query": "q", "documents": ["a", "bbb"]}
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            ranked = await client.post(path, json=documents)
+            assert [result["index"] for result in ranked.json()["results"]] == [1, 0]
+        tensor = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2.5]}
+        inferred = await client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [tensor]})
+        assert inferred.json()["outputs"][0]["data"] == [4.0]
+        predicted = await client.post("/predict", content=b'{"x": 1}', headers={"x-model": MODEL})
+        assert predicted.json() == {"prediction": 8}
+
+
+async def test_errors_of_other_formats(tmp_path: Path, engines: EngineProcess) -> None:
+    async with serving(tmp_path, engines.urls["whole"]) as client:
+        unknown = await client.post("/v2/models/nothing/infer", json={"inputs": []})
+        assert unknown.status_code == 404
+        assert unknown.headers["x-penstock-refusal"] == "model_not_found"
+        assert unknown.json() == {"error": "no model named 'nothing' is served here"}
+        nameless = await client.post("/predict", json={"x": 1})
+        assert nameless.status_code == 400
+        assert nameless.headers["content-type"] == "application/problem+json"
+        problem = nameless.json()
+        assert (problem["status"], problem["title"], problem["code"]) == (400, "Bad Request", "bad_request")
+        method = await client.get("/predict")
+        assert (method.status_code, method.headers["allow"], method.json()["code"]) == (
+            405,
+            "POST",
+            "method_not_allowed",
+        )
+        files = await client.get("/v1/files/f-1/content")
+        assert (files.status_code, files.json()["error"]["code"]) == (501, "not_offered")
+
+
+async def test_a_model_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, serving(tmp_path, gpu.address) as client:
+        body = b'{"model": "%b", "Model": "other", "messages": []}' % MODEL.encode()
+        refused = await client.post("/api/chat", content=body)
+        assert refused.status_code == 400
+        assert "repeated" in refused.json()["error"]
+        assert not gpu.heard
