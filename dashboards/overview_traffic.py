@@ -290,6 +290,22 @@ LEAVING_HOME = Row(
             "reqps",
             span=8,
         ),
+        lines(
+            Prose(
+                "Failed streams",
+                "Failed streams of models with `continue_streams`, by outcome.",
+                "`resumed`: another endpoint finished the answer. `over_budget`: more streams failed at once than the "
+                "retry budget permits. `no_target`: no permitted vLLM or SGLang had room.",
+            ),
+            [
+                Query(
+                    'sum by (outcome) (rate(penstock_agent_stream_continuations_total{site=~"$region"}[1m])) > 0',
+                    "{{outcome}}",
+                )
+            ],
+            "reqps",
+            span=8,
+        ),
     ),
 )
 
