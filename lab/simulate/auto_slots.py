@@ -76,6 +76,7 @@ class EngineTrial:
         requests_per_s: float | None = None,
         signals: bool = True,
         slow: SlowPeriod | None = None,
+        share: float = 1.0,
         seed: int = 1,
     ) -> None:
         """Create an idle engine.
@@ -85,6 +86,7 @@ class EngineTrial:
             requests_per_s: of a Poisson process; None keeps a request waiting at all times.
             signals: whether the engine reports its load.
             slow: a time in which each step of the engine takes longer.
+            share: of the completions from which the agent learns; the others are those of other agents.
             seed: the same gives the same run.
         """
         self.clock = VirtualClock()
@@ -97,7 +99,7 @@ class EngineTrial:
         self._rng = Random(seed)
         self._lengths = lengths
         self._requests_per_s = requests_per_s
-        self._slow = slow
+        self._share = share
         self._queue: deque[tuple[float, int, int]] = deque()
         self._in_flight = 0
         if self.limit is not None:
@@ -153,7 +155,7 @@ class EngineTrial:
             now = self.clock.now
             self._in_flight -= 1
             work_s = COST.input_unit_s * prompt_tokens + COST.output_unit_s * output_tokens
-            if limit is not None:
+            if limit is not None and (self._share >= 1.0 or self._rng.random() < self._share):
                 limit.advance(self._in_flight, now)
                 limit.completed(area, streams, work_s, now - sent_at)
             self.done.append(Done(now, work_s, now - arrived_at))

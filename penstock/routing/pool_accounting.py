@@ -172,11 +172,13 @@ class EndpointAccount:
         self.view.completions = self.completions
 
     def set_slots(self, slots: int, queue: int) -> None:
-        """Apply a number of slots, and of requests that may wait in the engine. The caller recounts the pools."""
+        """Apply a number of slots, and of requests that may wait in the engine."""
         view = self.view
         if view.slots != slots or view.limit != slots + queue:
             view.slots, view.limit = slots, slots + queue
             view.update_score()
+            for pool in self.pools:
+                pool.recount()
 
     def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
         view = self.view

@@ -183,7 +183,6 @@ class EndpointSet:
         self._followed_limits = limits
         for endpoint in self._by_name.values():
             endpoint.follow_limit(limits.get(endpoint.name))
-        self._recount()
 
     def use_priors(self, policy: Policy) -> None:
         """Use the policy's expected service time of each model until completions are observed."""

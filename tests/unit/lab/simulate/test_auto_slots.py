@@ -55,6 +55,13 @@ def test_the_slowest_requests_take_no_longer_than_with_hand_set_slots(
     assert p99_s[True] <= 1.2 * p99_s[False]
 
 
+def test_the_completions_of_one_agent_of_four_suffice() -> None:
+    trial = EngineTrial(chat, 16, BOUNDS, share=0.25)
+    trial.run(600.0)
+
+    assert trial.work_per_s(200.0) >= 0.94 * hand_set(chat, 16, 16)
+
+
 @pytest.mark.parametrize("signals", [True, False])
 def test_a_slow_minute_does_not_collapse_the_limit(signals: bool) -> None:
     trial = EngineTrial(chat, 16, BOUNDS, signals=signals, slow=SlowPeriod(200.0, 260.0, 10.0))

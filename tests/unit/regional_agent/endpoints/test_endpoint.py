@@ -9,7 +9,7 @@ from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import choose_endpoint
 from penstock.routing.placement import Placement, WorkEstimate
-from penstock.routing.pool_accounting import Load
+from penstock.routing.pool_accounting import GroupAccount, Load
 from penstock.routing.speed_learning import prior
 from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
@@ -234,3 +234,15 @@ def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
     assert status["learned_slots"]["min_slots"] == 2
     gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4))
     assert (gpu.view.slots, gpu.view.limit, gpu.status(None)["learned_slots"]) == (4, 4, None)
+
+
+def test_a_change_of_learned_slots_changes_all_totals_at_once(clock: Clock) -> None:
+    pool = pool_of(1, clock)
+    (gpu,) = pool.endpoints
+    group = GroupAccount(("m", "n"))
+    group.endpoints.append(gpu)
+    gpu.pools = (pool, group)
+    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 0))
+    assert (gpu.view.slots, pool.slots, group.slots) == (8, 8, 8)
+    gpu.follow_limit(50)
+    assert (gpu.view.slots, pool.slots, group.slots) == (50, 50, 50)
