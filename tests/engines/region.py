@@ -26,6 +26,8 @@ MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"
 """The same weights under two names, of which the second has `continue_streams`; and a LoRA adapter."""
 MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
 SERVE_TIMEOUT_S = 60.0
+FILE_READ_S = 3.0
+"""Time (s) after which an agent has read a changed endpoints file."""
 RATE_LIMITED = [f"limited-{number}" for number in range(8)]
 """Tenants with a rate limit; each case uses one of its own, because the limit is per tenant."""
 RETRY_AFTER_S = 2.0
@@ -92,11 +94,11 @@ class Region:
         if not await within(SERVE_TIMEOUT_S, lambda: self.serves(name)):
             raise NotReady(f"the agent does not use {name}: {await self.endpoint(name)}")
 
-    async def remove(self, name: str) -> None:
-        """Stop an engine, and take it away from the agent."""
-        del self._endpoints[name]
+    async def change(self, name: str, **fields: object) -> None:
+        """Change fields of an endpoint, and wait until the agent has read them."""
+        self._endpoints[name] |= fields
         self._write()
-        await asyncio.to_thread(self.servers.pop(name).stop)
+        await asyncio.sleep(FILE_READ_S)
 
     async def serves(self, name: str) -> bool:
         """Whether the agent sends requests to an endpoint; the first after an ejection is a trial."""
