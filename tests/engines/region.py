@@ -25,6 +25,7 @@ REGION = "eu-de"
 MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"
 """The same weights under two names, of which the second has `continue_streams`; and a LoRA adapter."""
 MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
+PRESETS = ["openai", "anthropic", "kserve", "predict", "vllm"]
 SERVE_TIMEOUT_S = 60.0
 FILE_READ_S = 3.0
 """Time (s) after which an agent has read a changed endpoints file."""
@@ -42,6 +43,8 @@ def key_of(tenant: str) -> str:
 def _bundle() -> dict[str, str]:
     region = {"kind": "Region", "name": REGION, "country": "DE", "latitude_deg": 50.11, "longitude_deg": 8.68}
     documents: list[dict[str, Any]] = [region, {"kind": "DataClass", "name": "open"}]
+    presets = {"kind": "RoutePresets", "presets": PRESETS}
+    documents.append(presets)
     documents += [{"kind": "Model", "name": model, "continue_streams": model == CONTINUED} for model in MODELS]
     for tenant in ("tester", *RATE_LIMITED):
         digest = sha256(key_of(tenant).encode()).hexdigest()

@@ -54,7 +54,12 @@ def json_tensors() -> None:
 def binary_tensors() -> None:
     """Tensors in the binary extension, which is the client's default, are inferred on."""
     need_route()
-    sums = infer(binary=True)
+    try:
+        sums = infer(binary=True)
+    except InferenceServerException as error:
+        if "JSON decode error" in str(error):
+            raise NotOffered("this MLServer reads JSON only: it answers 422, also without an agent") from None
+        raise
     expect(sums == [3.0, 7.0], sums)
 
 
