@@ -75,16 +75,17 @@ def text_of(events: list[str]) -> str:
     return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
 
 
-async def gauge(region: Region, server: str, name: str) -> float:
-    """Sum of the series of a metric on the page of an engine."""
+async def gauge(region: Region, server: str, *names: str) -> float:
+    """Sum of the series of metrics on the page of an engine."""
     page = (await region.http.get(f"{region.urls[server]}/metrics")).text
-    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE))
+    series = re.findall(rf"^(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)
+    return sum(map(float, series))
 
 
 async def running(region: Region) -> float:
     """Requests that the engines run or hold, as they report."""
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return sum([await gauge(region, server, name) for server in NAMES if server in region.servers for name in names])
+    return sum(await asyncio.gather(*(gauge(region, server, *names) for server in NAMES if server in region.servers)))
 
 
 async def engines_idle(region: Region) -> bool:
@@ -157,8 +158,9 @@ async def stored_response(region: Region) -> None:
     answers = [await region.http.get(f"{region.url}/v1/responses/{response}") for response in created]
     statuses = [answer.status_code for answer in answers]
     direct = [(await region.http.get(f"{region.urls[name]}/v1/responses/{created[0]}")).status_code for name in NAMES]
-    if 200 not in direct:
-        raise NotOffered("this vLLM stores no responses unless VLLM_ENABLE_RESPONSES_API_STORE=1")
+    expect(200 in direct, f"the engines answer {direct}")
+    if answers[0].headers.get("x-penstock-refusal") == "not_found":
+        raise NotOffered("the agent has no route /v1/responses/{id}")
     expect(statuses == [200] * 4, f"the agent answered {statuses}: {answers[-1].text[:300]}")
 
 
