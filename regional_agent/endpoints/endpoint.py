@@ -9,6 +9,8 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_kinds import EngineKind
@@ -40,6 +42,9 @@ MIN_MODELS_INTERVAL_S: Final = 0.5
 
 FULL: Final = 1.0
 """The utilisation of an engine that rejects requests."""
+
+
+log = structlog.get_logger()
 
 
 class OutlierDetection(NamedTuple):
@@ -126,7 +131,7 @@ class Endpoint(EndpointAccount):
         self.problem = ""
         """The problem of the files that its entry names; empty if there is none."""
         self.credential_rejected = ""
-        """Where the engine last rejected the configured credential; empty since it accepted it."""
+        """Where the engine rejected the configured credential; empty since it accepted it."""
         self._on_models = on_models
         self._models_at = -inf
         self._detection = outlier_detection
@@ -177,13 +182,14 @@ class Endpoint(EndpointAccount):
         self.probe_now.set()
 
     def reject_credential(self, where: str) -> None:
-        """Record that the engine rejects the configured credential, and check that soon by a probe.
+        """Record that the engine rejects the configured credential.
 
         Args:
             where: the request and the status with which it was rejected.
         """
+        if not self.credential_rejected:
+            log.warning("engine rejects the credential of its endpoint", endpoint=self.name, where=where)
         self.credential_rejected = f"{where}: the engine rejects the secret in {self.spec.credential_file}; replace it"
-        self.check_models_soon()
 
     def drain(self) -> None:
         """Drain the endpoint: it accepts no new requests. The caller refills the pools."""
@@ -219,7 +225,8 @@ class Endpoint(EndpointAccount):
     def set_loaded_models(self, loaded: frozenset[str] | None) -> None:
         """Apply the loaded models that the engine reports; None if it does not report them."""
         self._models_at = self._detection.clock()
-        self.credential_rejected = ""
+        if loaded is not None:
+            self.credential_rejected = ""
         before, self.loaded = self.models, loaded
         if self.models != before:
             self._on_models()
@@ -261,6 +268,8 @@ class Endpoint(EndpointAccount):
         detection, before = self._detection, self.ejection
         if (outcome is _SERVED and before.is_clean) or (outcome is _INCONCLUSIVE and not before.is_ejected):
             return False
+        if outcome is _SERVED:
+            self.credential_rejected = ""
         may_eject = all(pool.has_room_to_eject() for pool in self.pools)
         now = detection.clock()
         ejection = request_ended(before, outcome, started_at, now, detection.rules, detection.rng, may_eject=may_eject)

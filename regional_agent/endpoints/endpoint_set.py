@@ -157,6 +157,7 @@ class EndpointSet:
             endpoint.check_models_soon()
         elif status in UNAUTHORIZED and endpoint.spec.credential_file:
             endpoint.reject_credential(f"a request answers {status}")
+            endpoint.check_models_soon()
             return AttemptOutcome.CREDENTIAL_REJECTED
         has_room = endpoint.view.in_flight <= endpoint.view.slots
         outcome = outcome_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +25,7 @@ from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import Heard, ScriptedEngine, engine
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 SECRET, NEXT_SECRET = "sk-0123456789-first", "sk-0123456789-second"
 CHAT = "/v1/chat/completions"
@@ -223,6 +224,13 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
             assert endpoint.ejection.state is EjectionState.EJECTED
             assert len(keyed.requests_to(CHAT)) == 3
             assert one.held() == 0
+            await until(lambda: len(keyed.requests_to("/health")) > 12)
+            assert "rejects the secret" in endpoint.status(None)["problem"], "a health check does not verify the secret"
+            keyed.secret = "sk-0123456789-wrong"
+            async with asyncio.timeout(PATIENCE_S):
+                while endpoint.credential_rejected:
+                    assert (await ask(one)).status == 200
+                    await asyncio.sleep(0.05)
 
 
 async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_path: Path) -> None:
