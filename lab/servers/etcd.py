@@ -34,6 +34,7 @@ class EtcdServer(ServerProcess):
         peer_port: int,
         name: str = "etcd",
         peers: Mapping[str, str] | None = None,
+        quota_bytes: int = 0,
     ) -> None:
         self.client_port = client_port
         self.endpoint = f"{LOOPBACK}:{client_port}"
@@ -59,6 +60,7 @@ class EtcdServer(ServerProcess):
                 f"--election-timeout={election_ms}",
                 # Survives the death of the process, which is all that a planet on one machine can suffer.
                 "--unsafe-no-fsync",
+                f"--quota-backend-bytes={quota_bytes}",
                 "--log-level=warn",
             ],
             log_path=directory / "etcd.log",
@@ -67,8 +69,10 @@ class EtcdServer(ServerProcess):
         )
 
 
-def start_etcd(directory: Path, *, client_port: int | None = None, timeout_s: float = 15.0) -> EtcdServer:
-    """A single etcd that serves; with `client_port` None on a free port.
+def start_etcd(
+    directory: Path, *, client_port: int | None = None, timeout_s: float = 15.0, quota_bytes: int = 0
+) -> EtcdServer:
+    """A single etcd that serves; with `client_port` None on a free port, with `quota_bytes` 0 of the default size.
 
     Raises:
         MissingBinary: etcd is not installed.
@@ -78,6 +82,8 @@ def start_etcd(directory: Path, *, client_port: int | None = None, timeout_s: fl
 
     def make() -> EtcdServer:
         free_client_port, peer_port = free_ports(2)
-        return EtcdServer(directory, client_port=client_port or free_client_port, peer_port=peer_port)
+        return EtcdServer(
+            directory, client_port=client_port or free_client_port, peer_port=peer_port, quota_bytes=quota_bytes
+        )
 
     return start_server(make, tries=1 if client_port else PORT_TRIES, timeout_s=timeout_s)

@@ -82,6 +82,23 @@ async def put_when_possible(store: ConfigStore, key: str, value: bytes) -> int:
                 await asyncio.sleep(0.02)
 
 
+async def free_etcd_space(server: EtcdServer, revision: int) -> None:
+    """Compact, defragment and disarm the alarm, as an operator does after the space quota was exceeded."""
+    await compact_etcd(server, revision)
+    host, _, port = server.endpoint.rpartition(":")
+
+    def free() -> None:
+        client = Etcd3Client(host, int(port), timeout=10)
+        try:
+            client.defragment()
+            for alarm in list(client.list_alarms()):
+                client.disarm_alarm(alarm.member_id)
+        finally:
+            client.close()
+
+    await asyncio.to_thread(free)
+
+
 async def compact_etcd(server: EtcdServer, revision: int) -> None:
     """Forget etcd's history up to `revision`, which nobody but an operator does."""
     host, _, port = server.endpoint.rpartition(":")
