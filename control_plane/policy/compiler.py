@@ -288,7 +288,12 @@ def _model(shape: ModelDocument) -> Model:
     objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
     return Model(
         **_fields(shape)
-        | {"cost": _cost(shape.cost), "service_objective": objective, "timeouts": timeouts_of(shape.timeouts)}
+        | {
+            "cost": _cost(shape.cost),
+            "service_objective": objective,
+            "timeouts": timeouts_of(shape.timeouts),
+            "adapters": tuple(shape.adapters),
+        }
     )
 
 

@@ -11,6 +11,7 @@ from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimi
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
+from penstock.policy.adapter_patterns import matches, overlap
 
 
 def check_references(catalogue: Catalogue, references: References) -> None:
@@ -79,6 +80,7 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
         if step is not None:
             problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a cycle at {step}"
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
+    _check_adapters(catalogue, references)
     for document, named in catalogue.of(ModelVersionsDocument):
         for index, version in enumerate(named.versions):
             references.check(document, ("versions", index, "model"), "Model", version.model)
@@ -86,3 +88,24 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             problem = f"hides the model {named.name}, which clients could not request any more"
             remedy = f"add {named.name} to the versions, with 0 percent if need be, or choose another name"
             references.errors.append(document.error(("name",), problem, remedy))
+
+
+def _check_adapters(catalogue: Catalogue, references: References) -> None:
+    """Check that every name has one meaning: a model, versions of models, or an adapter of one model."""
+    names = {**catalogue.names.get("Model", {}), **catalogue.names.get("ModelVersions", {})}
+    known: list[tuple[str, str]] = []
+    for document, model in catalogue.of(ModelDocument):
+        for index, pattern in enumerate(model.adapters):
+            at = ("adapters", index)
+            named = next((name for name in sorted(names) if matches(pattern, name)), None)
+            if named is not None:
+                problem = f"matches {named}, which has a document of its own"
+                remedy = "write a pattern that only adapters match, such as one with another separator"
+                references.errors.append(document.error(at, problem, remedy))
+            for other, base in known:
+                if overlap(pattern, other):
+                    problem = f"some names match this pattern and {other} of {base}"
+                    remedy = "write patterns that have no name in common"
+                    references.errors.append(document.error(at, problem, remedy))
+                    break
+            known.append((pattern, model.name))

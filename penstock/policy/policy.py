@@ -96,6 +96,8 @@ class Model(PolicyStruct, frozen=True):
     """Time limits of its requests; a limit that is set precedes the one of the route."""
     continue_streams: bool = False
     """Whether another endpoint continues a streamed answer whose endpoint or region failed."""
+    adapters: tuple[str, ...] = ()
+    """Patterns of the names of its adapters, which `penstock.policy.adapter_patterns` matches."""
 
 
 class Version(PolicyStruct, frozen=True):
@@ -359,6 +361,11 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     def route_table(self) -> RouteTable:
         """Finds the route of a request. Raises ValueError if a route has a malformed path or JSON pointer."""
         return RouteTable(self.routes)
+
+    @cached_property
+    def adapter_patterns(self) -> tuple[tuple[str, str], ...]:
+        """Every pattern of adapter names with its base model; no name matches two of them."""
+        return tuple((pattern, model.name) for model in self.models.values() for pattern in model.adapters)
 
     @cached_property
     def kept_bounds(self) -> dict[tuple[str, str], Any]:

@@ -19,7 +19,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 class WorkEstimate:
     """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
 
-    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "usage_fields", "work")
+    __slots__ = ("adapter", "ask", "cost", "model", "prefix", "session", "streaming", "tenant", "usage_fields", "work")
 
     def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
         """Create an estimate without cache keys.
@@ -31,6 +31,8 @@ class WorkEstimate:
         """
         self.tenant = tenant
         self.model = model
+        self.adapter = ""
+        """The adapter of the model that the request names; empty for the model itself."""
         self.cost = cost
         self.ask = ask
         self.streaming = streaming

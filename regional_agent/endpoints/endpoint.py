@@ -28,6 +28,7 @@ from penstock.health.outlier_ejection import (
 )
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
 from penstock.health.warm_up import warm_since, warm_up_weight
+from penstock.policy.adapter_patterns import matches
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import SpeedLearner
@@ -72,6 +73,7 @@ class Endpoint(EndpointAccount):
         "_on_models",
         "_out_since",
         "_warm_since",
+        "adapters",
         "address",
         "credential_rejected",
         "ejection",
@@ -118,6 +120,8 @@ class Endpoint(EndpointAccount):
         """The kind of engine: configured, or detected."""
         self.loaded: frozenset[str] | None = None
         """The loaded models that the engine reports; None if it does not report them."""
+        self.adapters: frozenset[str] = frozenset()
+        """The loaded adapters of these models that the engine reports."""
         self.readings: Readings = {}
         """The load that the engine reports."""
         self.load_header_read_at = -inf
@@ -222,8 +226,17 @@ class Endpoint(EndpointAccount):
             self._models_at = -inf
             self.probe_now.set()
 
-    def set_loaded_models(self, loaded: frozenset[str] | None) -> None:
-        """Apply the loaded models that the engine reports; None if it does not report them."""
+    def has_adapter(self, name: str) -> bool:
+        """Whether the engine reports an adapter of this name, or its entry has a pattern for it."""
+        return name in self.adapters or any(matches(pattern, name) for pattern in self.spec.adapters)
+
+    def set_loaded_models(self, loaded: frozenset[str] | None, adapters: frozenset[str] = frozenset()) -> None:
+        """Apply the loaded models that the engine reports; None if it does not report them.
+
+        Args:
+            adapters: the loaded adapters that the engine reports.
+        """
+        self.adapters = adapters
         self._models_at = self._detection.clock()
         if loaded is not None:
             self.credential_rejected = ""
@@ -310,6 +323,7 @@ class Endpoint(EndpointAccount):
             "accelerator": spec.accelerator or None,
             "models": spec.models,
             "loaded": None if self.loaded is None else sorted(self.loaded),
+            "adapters": sorted(self.adapters),
             "slots": view.slots,
             "learned_slots": None if self.concurrency_limit is None else self.concurrency_limit.status(),
             "queue": spec.queue,

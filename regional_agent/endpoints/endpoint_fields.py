@@ -72,6 +72,8 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Minimum of learned slots."""
     max_slots: int = DEFAULT_MAX_SLOTS
     """Maximum of learned slots."""
+    adapters: tuple[str, ...] = ()
+    """Patterns of the adapters that the engine serves although it does not list them."""
 
     @property
     def learned_slots(self) -> LimitBounds | None:
@@ -125,6 +127,15 @@ def _models(value: Any) -> tuple[str, ...]:
     if len(set(models)) < len(models):
         raise InvalidField("a model is named twice; remove one")
     return models
+
+
+def _adapters(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MODELS:
+        raise InvalidField(f"not a list of 1-{MAX_MODELS} patterns; write [name-*, ...], with * for any characters")
+    patterns = tuple(text(pattern) for pattern in value)
+    if max(map(len, patterns)) > MAX_MODEL:
+        raise InvalidField(f"a pattern has more than {MAX_MODEL} characters; write a shorter one with *")
+    return patterns
 
 
 def _engine(value: Any) -> EngineKind:
@@ -183,6 +194,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _name),
     "url": ("address", _url),
     "models": ("models", _models),
+    "adapters": ("adapters", _adapters),
     "zone": ("zone", _name),
     "accelerator": ("accelerator", _name),
     "slots": ("slots", _slots),

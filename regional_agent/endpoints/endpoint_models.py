@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -35,8 +36,19 @@ class CredentialRejected(NotReady):
     """The engine rejected the configured credential; the message contains the request and the status."""
 
 
+class LoadedModels(NamedTuple):
+    """What an engine reports as loaded."""
+
+    models: frozenset[str] | None
+    """The endpoint's models, by their names in the policy; None if the engine does not report them."""
+    adapters: frozenset[str] = frozenset()
+    """Names of the adapters of these models."""
+
+
 class _Listed(msgspec.Struct):
     id: str
+    parent: Any = None
+    """Name of the base model in the engine, if this is an adapter."""
 
 
 class _List(msgspec.Struct):
@@ -48,8 +60,8 @@ _lists = msgspec.json.Decoder(_List)
 
 async def fetch_loaded_models(
     spec: EndpointSpec, rewrite: RequestRewrite, discovery: ModelDiscovery, connections: UpstreamPool
-) -> frozenset[str] | None:
-    """Query which of the endpoint's models are loaded, by their names in the policy; None if it is not reported.
+) -> LoadedModels:
+    """Query which of the endpoint's models are loaded, and which adapters of them.
 
     Raises:
         CredentialRejected: the engine rejected the configured credential.
@@ -59,24 +71,32 @@ async def fetch_loaded_models(
     if discovery is ModelDiscovery.LISTED:
         return await _listed(spec, rewrite, connections)
     if discovery is ModelDiscovery.EACH:
-        return await _each(spec, rewrite, connections)
-    return None
+        return LoadedModels(await _each(spec, rewrite, connections))
+    return LoadedModels(None)
 
 
-async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> frozenset[str] | None:
+async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> LoadedModels:
     try:
         status, body = await _get(spec, rewrite, "/v1/models", connections)
     except TooLarge:
-        return None
+        return LoadedModels(None)
     if status >= 500 and status not in UNSUPPORTED:
         raise NotReady
     if status != 200:
-        return None
+        return LoadedModels(None)
     try:
-        listed = {model.id for model in _lists.decode(body).data[:MAX_LISTED]}
+        listed = _lists.decode(body).data[:MAX_LISTED]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return frozenset(model for model in spec.models if rewrite.engine_name(model) in listed)
+        return LoadedModels(None)
+    ids, names = {model.id for model in listed}, {rewrite.engine_name(model) for model in spec.models}
+    return LoadedModels(
+        frozenset(model for model in spec.models if rewrite.engine_name(model) in ids),
+        frozenset(
+            model.id
+            for model in listed
+            if isinstance(model.parent, str) and model.parent in names and model.id not in names
+        ),
+    )
 
 
 async def _each(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> frozenset[str]:

@@ -46,6 +46,10 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.update_readiness()
         self.update_speeds()
 
+    def without_adapter(self, name: str) -> frozenset[str]:
+        """Names of the endpoints that do not list an adapter of this name."""
+        return frozenset(endpoint.name for endpoint in self.endpoints if not endpoint.has_adapter(name))
+
     def unable_to_extend(self) -> frozenset[str]:
         """Names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)

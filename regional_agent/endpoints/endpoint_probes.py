@@ -65,7 +65,8 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
             limit_bytes=MAX_ANSWER_BYTES,
         )
         if answer.status == 200 and endpoint.models_due():
-            endpoint.set_loaded_models(await fetch_loaded_models(spec, rewrite, engine.models, connections))
+            listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
+            endpoint.set_loaded_models(listed.models, listed.adapters)
     except CredentialRejected as error:
         endpoint.reject_credential(str(error))
         return ProbeOutcome.UNREADY

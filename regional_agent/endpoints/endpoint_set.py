@@ -285,6 +285,7 @@ class EndpointSet:
     def _recount(self) -> None:
         for pool in self._pools.values():
             pool.recount()
+        self.groups.recount()
 
     def _start_probing(self, endpoint: Endpoint) -> None:
         if endpoint in self._probes:
@@ -321,6 +322,7 @@ class EndpointSet:
                 pool.update_readiness()
             for pool in self._pools.values():
                 pool.update_speeds()
+            self.groups.recount()
 
 
 _EMPTY: Final = EndpointPool()

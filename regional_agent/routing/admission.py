@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 from penstock.admission.queueing import MAX_WAIT_S, MIN_RETRY_S
+from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
@@ -48,6 +49,9 @@ DEFAULT_COST: Final = Cost()
 """The cost of a model that another region's policy contains and the policy of this region does not contain yet."""
 
 _ROUTE_HEADER: Final = HEADER.encode()
+_MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
 _NO_POLICY: Final = "this agent has no policy yet"
 _NO_ID: Final = "0" * 16
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -166,6 +170,12 @@ class Admission:
             if isinstance(fields, Refusal):
                 return fields
         admitted = sender.masks.get(fields.model) or self.admit(policy, fields.model, facts)
+        adapter = ""
+        if isinstance(admitted, Refusal) and admitted.reason is _MODEL_NOT_FOUND:
+            base = base_model_of(policy, fields.model)
+            if base is not None:
+                adapter, fields.model, asked_for = fields.model, base, base
+                admitted = sender.masks.get(base) or self.admit(policy, base, facts)
         if isinstance(admitted, Refusal):
             return admitted
         counted = False
@@ -185,6 +195,7 @@ class Admission:
         traceparent = continued or trace_context.start_trace(trace_id)
         model, route = policy.models[fields.model], request.route
         estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
+        estimate.adapter = adapter
         timeout_s = total_limit_s(model.timeouts, NO_TIMEOUTS if route is None else route.timeouts, agent_timeout_s)
         if client_timeout_s < timeout_s:
             timeout_s = client_timeout_s
@@ -213,8 +224,11 @@ class Admission:
         fields = request_fields(request)
         if isinstance(fields, Refusal):
             fields = RequestFields(route_context.model)
+        # The origin replaces the name of a version or a fallback in the request, but not that of an adapter.
+        adapter = "" if fields.model == route_context.model else fields.model
         fields.model = route_context.model
         estimate = self.estimate(request, fields, policy, route_context.tenant)
+        estimate.adapter = adapter
         # Both times are from the origin's clock: the local clock may differ by seconds, which can exceed the deadline.
         timeout_s = route_context.deadline_at - route_context.issued_at
         request_id, traceparent = route_context.request_id, route_context.traceparent

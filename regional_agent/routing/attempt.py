@@ -116,7 +116,9 @@ class LocalAttempt(Placement[Endpoint]):
 
     def request_for_target(self, request: Request) -> Request:
         """The request as the target receives it, apart from `target_lines`."""
-        return request if self.rewrite is None else self.rewrite.apply(request, self.estimate.model)
+        if self.rewrite is None:
+            return request
+        return self.rewrite.apply(request, self.estimate.adapter or self.estimate.model)
 
     def peer_failed(self) -> bool:
         """Whether the target is a peer region that has failed since."""

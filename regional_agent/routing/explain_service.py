@@ -10,6 +10,7 @@ from random import Random
 from urllib.parse import parse_qs
 
 from adapters.geoip import parse_address
+from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
@@ -61,7 +62,8 @@ class ExplainService:
                 raise BadExplainQuery(f"tried: the policy has no region {region!r}")
         location = self._location(given)
         router, overflow = self._router, given.get("overflow", "") == "true"
-        query = ExplainQuery(router.region, given["model"], tenant, location, tried, overflow)
+        name = served_model(policy, given["model"])
+        query = ExplainQuery(router.region, name, tenant, location, tried, overflow)
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
         endpoints = () if model is None else router.consider(model, sender, given.get("session", ""), now)
         views = router.views(policy.regions, query.model, now)

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
@@ -80,7 +81,9 @@ class Readmission:
         route = context.request.route
         if not server and route is not None and not policy.route_table.has(route):
             return Refusal(Reason.NOT_FOUND, f"the policy in force does not offer the route {route.name}")
-        admission = self._admission
+        admission, adapter = self._admission, context.estimate.adapter
+        if adapter and not server and base_model_of(policy, adapter) != context.model:
+            return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {adapter!r} is served here")
         verdict = admission.residency(policy, facts) if server else admission.admit(policy, context.model, facts)
         if isinstance(verdict, Refusal):
             return verdict

@@ -351,7 +351,9 @@ class Router:
 def _excluded(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
     """The endpoints that did not start the request, or that cannot serve it."""
     excluded = context.tried_endpoints
-    if pool.renaming and not can_rename(context.request):
+    if context.estimate.adapter:
+        excluded |= pool.without_adapter(context.estimate.adapter)
+    elif pool.renaming and not can_rename(context.request):
         excluded |= pool.renaming
     if context.extends_text:
         excluded |= pool.unable_to_extend()

@@ -20,6 +20,7 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status_builder import policy_status
 from penstock.planning.plan import RegionPlan
+from penstock.policy.adapter_patterns import served_model
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
@@ -116,4 +117,5 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQ
             raise Problem(422, "key_digest: no tenant has this key")
     if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
-    return ExplainQuery(origin, body.model, tenant, body.location(geoip), dict(body.tried), body.overflow)
+    model = served_model(policy, body.model)
+    return ExplainQuery(origin, model, tenant, body.location(geoip), dict(body.tried), body.overflow)

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Annotated
 
+import msgspec
 import typer
 
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
@@ -21,6 +22,7 @@ from control_plane.cli.output import Output, OutputOption, print_json, print_vie
 from control_plane.policy.bundle_errors import suggest
 from control_plane.status.query_responses import ExplainResponse
 from penstock.health.region_health import RegionState
+from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
 from penstock.policy.policy import Policy
 from penstock.routing.explain import ExplainQuery, Explanation, tenant_by_key
@@ -164,7 +166,8 @@ def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explan
         tenant = tenant_by_key(policy, key_digest)
         if tenant is None:
             raise UsageFault("no tenant of the bundle has this key")
-        asked = ExplainQuery(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
+        asked = msgspec.structs.replace(asked, tenant=tenant)
+    asked = msgspec.structs.replace(asked, model=served_model(policy, asked.model))
     views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
 

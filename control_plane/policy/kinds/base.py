@@ -17,6 +17,7 @@ REMEDY = "remedy"
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 """A DNS label (RFC 1123): names of regions and tenants are used in keys, headers and metrics."""
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+ADAPTERS = r"^[A-Za-z0-9*][A-Za-z0-9._:/*-]{0,127}$"
 BLOC = r"^[A-Z][A-Z0-9-]{1,31}$"
 DIGEST = r"^[0-9a-f]{64}$"
 MOMENT = r"^20\d{2}-\d{2}-\d{2}T\d{2}:\d{2}Z?$"
@@ -27,6 +28,7 @@ REMEDY_BY_PATTERN = {
     MOMENT: "write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone",
     LABEL: "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
     MODEL: "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
+    ADAPTERS: "use 1 to 128 letters, digits and . _ : / -, with * for any number of characters",
     BLOC: "use 2 to 32 capital letters, digits and hyphens, beginning with a letter",
     SUBDIVISION: "write an ISO 3166-2 code with its country, such as US-CA",
     DIGEST: "write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum",
@@ -58,6 +60,7 @@ def _visible(text: str) -> str:
 Text = Annotated[str, AfterValidator(_visible)]
 Label = Annotated[str, Field(pattern=LABEL)]
 ModelName = Annotated[str, Field(pattern=MODEL)]
+AdapterPattern = Annotated[str, Field(pattern=ADAPTERS)]
 BlocName = Annotated[str, Field(pattern=BLOC)]
 KeyDigest = Annotated[str, Field(pattern=DIGEST)]
 SubdivisionCode = Annotated[str, Field(pattern=SUBDIVISION)]

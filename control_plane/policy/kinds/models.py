@@ -7,7 +7,16 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.base import REMEDY, ModelName, NonEmptyList, PolicyDocument, StrictModel, Text
+from control_plane.policy.kinds.base import (
+    REMEDY,
+    AdapterPattern,
+    ModelName,
+    NonEmptyList,
+    PolicyDocument,
+    StrictModel,
+    Text,
+    UniqueList,
+)
 from control_plane.policy.kinds.routes import TimeoutsSpec
 
 
@@ -59,6 +68,10 @@ class ModelDocument(PolicyDocument):
     continued."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """Time limits of its requests; a limit that is set precedes the one of the route."""
+    adapters: UniqueList[AdapterPattern] = Field([], max_length=64)
+    """Patterns of the names of this model's adapters, such as `llama-3-8b-*`; `*` stands for any characters. A request
+    for such a name is planned, queued and charged as one for this model, and served only by endpoints that list the
+    adapter: engines that name this model as its `parent` in `/v1/models`, and those with `adapters` in their entry."""
 
 
 class VersionSpec(StrictModel):

@@ -1,0 +1,104 @@
+"""Requests for LoRA adapters: planned as their base model, and served where the adapter is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.health.engine_kinds import EngineKind
+from penstock.policy.policy import Model
+from tests.support.agents import Agent, agent
+from tests.support.chats import ask, code
+from tests.support.planet import MODEL, policy
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import until
+
+
+class LoraEngine(SmallHttp):
+    """An engine like vLLM: lists its base model, and its adapters with their parent."""
+
+    def __init__(self, *adapters: str, base: str = MODEL) -> None:
+        self.base, self.adapters = base, adapters
+        self.asked_for: list[str] = []
+        super().__init__(self._page)
+
+    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target == b"/v1/models":
+            listed: list[dict[str, Any]] = [{"id": self.base, "parent": None}]
+            listed += [{"id": name, "root": f"/adapters/{name}", "parent": self.base} for name in self.adapters]
+            return 200, json.dumps({"data": [*listed, {"id": "stray", "parent": "another"}]}).encode()
+        if method == b"GET":
+            return 200, b""
+        name = json.loads(body)["model"]
+        self.asked_for.append(name)
+        return (200, b'{"ok": 1}') if name in (self.base, *self.adapters) else (404, b'{"error": "no such model"}')
+
+
+@asynccontextmanager
+async def serving(directory: Path, engines: Sequence[LoraEngine], **entry: Any) -> AsyncIterator[Agent]:
+    """An agent in front of engines, with a policy that admits adapters of the model by a pattern."""
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(agent(directory, []))
+        one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
+            policy(), anonymous_tenant="open", models={MODEL: Model(MODEL, adapters=("lora-*",))}
+        )
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        common = {"models": [MODEL], "slots": 4, "engine": EngineKind.VLLM.value, **entry}
+        specs = [{"name": f"gpu-{at}", "url": engine.url, **common} for at, engine in enumerate(engines)]
+        (directory / "endpoints.yaml").write_text(json.dumps(specs))
+        await one.endpoints.sources.reload_file()
+        one.endpoints.start()
+        stack.push_async_callback(one.endpoints.stop)
+        await until(lambda: one.endpoints.pool(MODEL).ready == len(engines))
+        yield one
+
+
+def chat(model: str) -> bytes:
+    return json.dumps({"model": model, "messages": []}).encode()
+
+
+async def test_an_adapter_is_served_where_it_is_loaded_and_counts_as_its_base_model(tmp_path: Path) -> None:
+    sql, plain = LoraEngine("lora-sql"), LoraEngine()
+    async with serving(tmp_path, [plain, sql]) as one:
+        for _ in range(6):
+            answer = await ask(one, body=chat("lora-sql"))
+            assert answer.status == 200
+        assert (sql.asked_for, plain.asked_for) == (["lora-sql"] * 6, [])
+        assert {model for model, _ in one.offered} == {MODEL}
+        assert one.endpoints.pool("lora-sql").ready == 0
+        assert b"lora-sql" not in one.metrics.render()
+        assert [sorted(endpoint.adapters) for endpoint in one.endpoints.pool(MODEL).endpoints] == [[], ["lora-sql"]]
+        for _ in range(6):
+            assert (await ask(one, body=chat(MODEL))).status == 200
+        assert plain.asked_for
+
+
+async def test_an_adapter_that_is_not_loaded_or_not_admitted_is_refused(tmp_path: Path) -> None:
+    engine = LoraEngine("lora-sql", "other-sql")
+    async with serving(tmp_path, [engine]) as one:
+        not_loaded, not_admitted = await ask(one, body=chat("lora-x")), await ask(one, body=chat("other-sql"))
+        assert (not_loaded.status, not_admitted.status) == (503, 404)
+        assert code(not_admitted.body) == "model_not_found"
+        assert engine.asked_for == []
+
+
+async def test_an_adapter_keeps_its_name_where_the_engine_has_another_one_for_the_model(tmp_path: Path) -> None:
+    engine = LoraEngine("lora-sql", base="org/llama")
+    async with serving(tmp_path, [engine], engine_names={MODEL: "org/llama"}) as one:
+        assert (await ask(one, body=chat("lora-sql"))).status == 200
+        assert (await ask(one, body=chat(MODEL))).status == 200
+        assert engine.asked_for == ["lora-sql", "org/llama"]
+
+
+async def test_an_entry_names_adapters_that_its_engine_does_not_list(tmp_path: Path) -> None:
+    engine = LoraEngine()
+    async with serving(tmp_path, [engine], adapters=["lora-dynamic-*"]) as one:
+        engine.adapters = ("lora-dynamic-7",)
+        assert (await ask(one, body=chat("lora-dynamic-7"))).status == 200
+        assert (await ask(one, body=chat("lora-static"))).status == 503

@@ -1,0 +1,45 @@
+"""Patterns of adapter names in a bundle: every name that clients may request has one meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.policy.compiler import compile_bundle
+from penstock.policy.adapter_patterns import base_model_of
+from tests.support.policy_bundle import BUNDLE, refused
+
+MODELS = """\
+apiVersion: penstock/v1
+kind: Model
+name: llama
+adapters: {llama}
+---
+apiVersion: penstock/v1
+kind: Model
+name: qwen
+adapters: {qwen}
+"""
+
+
+def bundle(llama: str, qwen: str = "[]") -> dict[str, str]:
+    return BUNDLE | {"models.yaml": MODELS.format(llama=llama, qwen=qwen)}
+
+
+def test_a_pattern_admits_adapters_without_a_document_each() -> None:
+    policy = compile_bundle(bundle("[llama-lora-*, sql]", "['qwen/*']"))
+    names = ("llama-lora-sql", "sql", "qwen/a", "other", "llama")
+    assert [base_model_of(policy, name) for name in names] == ["llama", "llama", "qwen", None, None]
+
+
+@pytest.mark.parametrize(
+    ("llama", "qwen", "error"),
+    [
+        ("['*']", "[]", "models.yaml:4: adapters[0]: matches llama, which has a document of its own"),
+        ("[sql, 'qw*']", "[]", "models.yaml:4: adapters[1]: matches qwen, which has a document of its own"),
+        ("[lora-*]", "['*-sql']", "models.yaml:9: adapters[0]: some names match this pattern and lora-* of llama"),
+        ("[lora-*, lora-a*]", "[]", "models.yaml:4: adapters[1]: some names match this pattern and lora-* of llama"),
+        ("[a b]", "[]", "models.yaml:4: adapters[0]: is not well-formed"),
+    ],
+)
+def test_a_name_with_two_meanings_is_refused(llama: str, qwen: str, error: str) -> None:
+    assert any(found.startswith(error) for found in refused(bundle(llama, qwen)))
