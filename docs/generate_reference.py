@@ -23,6 +23,8 @@ from control_plane.policy.schema import schema
 from docs.api_page import api_page
 from docs.reference_tables import ROOT, attribute_docstrings, cell, default_text, table, type_text
 from lab.cli import app as penstock_lab
+from penstock.routes.presets.preset_registry import PRESETS
+from penstock.routes.route import ModelSource, Route, StreamKind
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 
 PAGES = ROOT / "docs" / "reference"
@@ -78,6 +80,41 @@ def policy_page() -> str:
     return "\n".join(parts)
 
 
+def presets_page() -> str:
+    """Every preset with its routes."""
+    parts = [
+        NOTICE,
+        "# Presets of routes\n",
+        "The routes of each preset; [routes](../routes.md) describes how a policy includes them.\n",
+    ]
+    for name, preset in PRESETS.items():
+        routes = preset.routes(None)
+        errors = ", ".join(sorted({f"`{route.errors}`" for route in routes}))
+        keys = ", ".join(sorted({f"`{route.api_key_header}`" for route in routes if route.api_key_header}))
+        parts.append(f"## {name}\n\n{preset.description} Error format: {errors}.")
+        if keys:
+            parts[-1] += f" API keys are accepted in {keys} too."
+        if preset.takes_model:
+            parts[-1] += " A policy can fix the model."
+        rows = [_route_row(route) for route in routes if route.offered]
+        parts.append("\n" + table("methods | path | model | stream", rows))
+        refused = ", ".join(f"`{route.path}`" for route in routes if not route.offered)
+        if refused:
+            parts.append(f"Not offered (501): {refused}.\n")
+    return "\n".join(parts)
+
+
+def _route_row(route: Route) -> str:
+    places = "; ".join(
+        place.source.value if place.source is ModelSource.PATH else f"{place.source.value} `{place.name}`"
+        for place in route.model
+    )
+    stream = "" if route.stream is StreamKind.NONE else route.stream.value
+    if route.stream_field:
+        stream += f", by `{route.stream_field}`" + (" (by default)" if route.streams_by_default else "")
+    return f"| {', '.join(sorted(route.methods))} | `{route.path}` | {places} | {stream} |"
+
+
 def cli_page() -> str:
     """Every command with its options."""
     parts = [NOTICE, "# Command line\n"]
@@ -93,6 +130,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "metrics.md": metrics_page(),
         "policy.md": policy_page(),
+        "presets.md": presets_page(),
         "cli.md": cli_page(),
         "api.md": f"{NOTICE}\n{api_page()}",
     }

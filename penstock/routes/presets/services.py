@@ -20,8 +20,8 @@ _A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_mod
 def comfyui_routes(model: str | None) -> tuple[Route, ...]:
     """ComfyUI. A prompt is a graph with nodes of any names, so that its cost is that of the default size and steps.
 
-    The history of a prompt is read from the endpoint that has the prompt. Files (`/view`) and the WebSocket belong to
-    one endpoint too, but do not name the prompt: serve one model from one ComfyUI, or with a shared output folder.
+    History, files (`/view`) and the WebSocket belong to the ComfyUI that runs the prompt. Requests for them can reach
+    another endpoint of the model.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
