@@ -153,6 +153,40 @@ async def test_a_limit_ends_the_stream_with_an_error(
         assert (one.counted(), one.continued()) == ({"engine_error": 1}, {outcome: 1})
 
 
+async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some(tmp_path: Path) -> None:
+    go_on, count, permitted = asyncio.Event(), 100, 20
+
+    async def dies_later(writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.transport.abort()
+
+    async def speaks_later(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        await speaks(2)(e, heard, writer)
+
+    async with (
+        engine(speaks(1, 7, dies_later)) as dying,
+        engine(speaks_later) as other,
+        agent(tmp_path, [dying.address, other.address], slots=count) as one,
+    ):
+        one.continue_streams()
+        asked = [asyncio.create_task(chat(one)) for _ in range(count)]
+        await until(lambda: len(dying.heard) + len(other.heard) == count)
+        dead = len(dying.heard)
+        budget, now = one.proxy.retry_budget, one.proxy.clock
+        left = sum(budget.withdraw(now()) for _ in range(1000))
+        budget._retries -= permitted
+        assert left > permitted < dead
+        go_on.set()
+        streams = [read_stream((await each).body) for each in asked]
+        complete = sum(stream.done and stream.text == words(0, 30) for stream in streams)
+        cut = sum(stream.error is not None and stream.text == words(0, 7) for stream in streams)
+        assert (complete, cut) == (count - dead + permitted, dead - permitted)
+        assert one.continued() == {"resumed": permitted, "over_budget": cut}
+        await until(lambda: released(one))
+        assert one.counted() == {"ok": complete, "engine_error": cut}
+
+
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
     async with before(tmp_path, *[speaks(1, 7)] * 3, engines=3) as (one, engines):
         stream = read_stream((await chat(one)).body)
