@@ -11,15 +11,18 @@ from structlog.testing import capture_logs
 
 from lab.servers.redis import RedisServer
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.health.concurrency_limit import LimitState
 from penstock.routing.placement import Reservation
 from penstock.wire.region_key import KEY_BYTES, RegionKey
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.published_load import MAX_US, PublishedLoad, QueueSummary, seal_load
 from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.shared_loads import has_no_load, published_loads, region_key
 from tests.support.wait import PATIENCE_S, until
@@ -29,7 +32,7 @@ class Sharing(SharedLoad):
     """The shared load of one agent, with its exchange."""
 
     def __init__(self, endpoints: EndpointSet, region: str, agent: str, epoch: int, url: str) -> None:
-        super().__init__(endpoints, shared=True)
+        super().__init__(endpoints, shared=True, agent=agent)
         self.endpoints = endpoints
         self.queues: dict[str, QueueSummary] = {}
         self.exchange = SharedLoadExchange(
@@ -100,6 +103,25 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
     b.release(own)
     assert endpoint(b).view.in_flight == 2
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
+
+
+async def test_the_slots_that_one_agent_learns_are_in_force_in_all(start: Start) -> None:
+    a, b = start("a"), start("b")
+    limits = []
+    for view in (a, b):
+        endpoint(view).resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 0))
+        limit = endpoint(view).concurrency_limit
+        assert limit is not None
+        limit.is_measuring = True
+        limits.append(limit)
+    await until(lambda: limits[1].state is LimitState.FOLLOWS)
+    endpoint(a).follow_limit(30)
+    await until(lambda: endpoint(b).view.slots == 30)
+    endpoint(b).follow_limit(12)
+    await asyncio.sleep(0.3)
+    assert endpoint(a).view.slots == 30
+    limits[0].is_measuring = False
+    await until(lambda: limits[1].state is LimitState.NEW)
 
 
 async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
