@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -100,7 +101,9 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
             await stored_policy(digest) if digest is not None else require_policy(view.policy)
             for digest in (before, after)
         ]
-        return json_response(PolicyChanges(first.digest(), second.digest(), diff(first, second)))
+        # In a thread: thousands of documents take seconds, in which the lease of the leader must be renewed.
+        found = await asyncio.to_thread(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
+        return json_response(found)
 
     @router.post(
         "/validate",
