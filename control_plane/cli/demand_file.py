@@ -92,8 +92,8 @@ def read_fleet(file: Path) -> list[Capacity]:
 def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
     """The demand that agents logged, spread evenly over the time from its first request to its last.
 
-    Requests that were rejected before identification have no tenant, and are not included; neither are requests that an
-    agent did not log, where its `access_log_share` is below 1.
+    Requests that were rejected before their model was known are not included; neither are requests that an agent did
+    not log, where its `access_log_share` is below 1.
 
     Raises:
         BadDemand: a file cannot be read, or some line is not an access line.
@@ -103,7 +103,7 @@ def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
     for file in files:
         for _, request in _json_lines(file, _LoggedRequest):
             first, last = min(first, request.at), max(last, request.at)
-            if request.tenant and request.kind != FORWARDED:
+            if request.tenant and request.model and request.kind != FORWARDED:
                 counts[request.origin, request.tenant, request.country, request.model, request.subdivision] += 1
     if not counts:
         raise BadDemand(f"{', '.join(map(str, files))}: no request of any tenant; log some with access_log_file")

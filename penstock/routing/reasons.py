@@ -106,3 +106,5 @@ class Refusal(msgspec.Struct, frozen=True):
     """Entry regions that may take this request instead, the best first."""
     allow: tuple[str, ...] = ()
     """The methods of the path, if the request has another one."""
+    tenant: str = ""
+    """The tenant whose quota is used up, for the access log; empty for other refusals."""

@@ -103,7 +103,7 @@ class OutcomeRecorder:
                 AccessLine(
                     at=self.wall_clock(),
                     request_id="",
-                    tenant="",
+                    tenant=refusal.tenant,
                     model="",
                     path=request.path.decode("latin-1"),
                     kind="",

@@ -41,6 +41,7 @@ class Quotas:
                 Reason.QUOTA_EXCEEDED,
                 f"tenant {tenant.name} is at its quota: {use.what}",
                 retry_after_s=use.retry_after_s or MIN_RETRY_S,
+                tenant=tenant.name,
             )
         self._uses[tenant.name] = use
         return True

@@ -90,13 +90,20 @@ def under_quota(one: Agent, quota: Quota) -> None:
 
 
 async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+    file = tmp_path / "access.log"
+    log = AccessLog(file, 1.0, Random(1))
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
         under_quota(one, Quota(requests_per_s=0.01, burst_requests=2, concurrent=None))
         assert [(await ask(one))[0] for _ in range(2)] == [200, 200]
         status, headers, body = await ask(one)
         assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
         assert 90 <= int(headers["retry-after"]) <= 150
         assert len(one.offered) == 2, "what a quota refuses is no demand to plan for"
+    log.close()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["status"], line["tenant"]) for line in lines] == [(200, "open"), (200, "open"), (429, "open")]
+    (demand,) = read_access_logs([file])
+    assert demand.model == MODEL, "the model of a request that a quota refuses is unknown"
 
 
 async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_path: Path) -> None:
