@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.policy.policy import Model
 from tests.support.agents import Agent, agent
 from tests.support.chats import ask, code
-from tests.support.planet import MODEL, policy
+from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
+
+NO_PEERS: Mapping[str, Any] = {}
 
 
 class LoraEngine(SmallHttp):
@@ -40,10 +42,12 @@ class LoraEngine(SmallHttp):
 
 
 @asynccontextmanager
-async def serving(directory: Path, engines: Sequence[LoraEngine], **entry: Any) -> AsyncIterator[Agent]:
+async def serving(
+    directory: Path, engines: Sequence[LoraEngine], fleet: Mapping[str, Any] = NO_PEERS, **entry: Any
+) -> AsyncIterator[Agent]:
     """An agent in front of engines, with a policy that admits adapters of the model by a pattern."""
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(agent(directory, []))
+        one = await stack.enter_async_context(agent(directory, [], **fleet))
         one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
             policy(), anonymous_tenant="open", models={MODEL: Model(MODEL, adapters=("lora-*",))}
         )
@@ -102,3 +106,21 @@ async def test_an_entry_names_adapters_that_its_engine_does_not_list(tmp_path: P
         engine.adapters = ("lora-dynamic-7",)
         assert (await ask(one, body=chat("lora-dynamic-7"))).status == 200
         assert (await ask(one, body=chat("lora-static"))).status == 503
+
+
+async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_path: Path) -> None:
+    near, far = LoraEngine("lora-both"), LoraEngine("lora-both", "lora-far")
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        serving(tmp_path / "es", [far], {"region": "eu-es"}) as server,
+        serving(tmp_path / "de", [near], {"plan": away, "peers": {"eu-es": server.peer}}) as origin,
+    ):
+        for name in ("lora-both", "lora-far"):
+            answer = await ask(origin, body=chat(name))
+            assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+        assert far.asked_for == ["lora-both", "lora-far"]
+        for endpoint in server.endpoints.every():
+            endpoint.adapters = frozenset()
+        assert (await ask(origin, body=chat("lora-both"))).headers["x-penstock-region"] == "eu-de"
+        assert (await ask(origin, body=chat("lora-far"))).status == 503
+        assert (near.asked_for, far.asked_for) == (["lora-both"], ["lora-both", "lora-far"])
