@@ -94,14 +94,30 @@ async def unfinished_uploads(fleet: Fleet) -> None:
             client.close()
 
 
-async def _open_stream(fleet: Fleet, tenant: str) -> RawClient:
-    client = await RawClient.connect(fleet.address("eu-de/a"))
-    body = json.dumps({"model": SMALL, "messages": [], "user": tenant, "stream": True, "seconds": 60}).encode()
+async def _send_chat(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
+    client = await RawClient.connect(fleet.address(agent))
+    body = json.dumps({"model": model, "messages": [], "user": tenant, "stream": True, "seconds": 60}).encode()
     client.say(
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        f"Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
+    return client
+
+
+async def _open_queued(fleet: Fleet, tenant: str) -> RawClient:
+    """A request that waits for the only slot of the only region that has its model."""
+    client = await _send_chat(fleet, tenant, "eu-es/a", LARGE)
+
+    async def queued() -> bool:
+        return bool((await fleet.status("eu-es/a"))["waiting"][LARGE] == 1)
+
+    expect(await within(10.0, queued), "the request is not queued")
+    return client
+
+
+async def _open_stream(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
+    client = await _send_chat(fleet, tenant, agent, model)
     status, _ = await client.head()
     expect(status == 200, f"the stream began with {status}")
     return client
@@ -152,20 +168,21 @@ allow:
 
 @attack("3")
 async def open_requests_outlive_a_policy(fleet: Fleet) -> None:
-    """A tenant keeps a stream, a tunnel and an upload open while a policy revokes its key or forbids the region.
+    """A tenant keeps streams, a tunnel, an upload and a queued request open while a policy revokes what permits them.
 
-    Everything that the new policy does not permit ends within a second of the policy (two are granted here).
+    Everything that the new policy does not permit ends within a second of the policy.
     """
     before = await fleet.digests()
+    permitted = [await _open_stream(fleet, "victim"), await _open_stream(fleet, "victim", "eu-es/a", LARGE)]
     clients = {
         "stream, key revoked": await _open_stream(fleet, "revoked"),
         "tunnel, key revoked": await _open_tunnel(fleet, "revoked"),
         "upload, key revoked": await _open_upload(fleet, "revoked"),
+        "queued, key revoked": await _open_queued(fleet, "revoked"),
         "stream, region forbidden": await _open_stream(fleet, "moved"),
     }
-    permitted = await _open_stream(fleet, "victim")
     ending = {name: asyncio.create_task(_ends(client)) for name, client in clients.items()}
-    going_on = asyncio.create_task(_ends(permitted))
+    going_on = [asyncio.create_task(_ends(client)) for client in permitted]
     try:
         await asyncio.sleep(0.5)
         early = [name for name, task in ending.items() if task.done()]
@@ -174,18 +191,19 @@ async def open_requests_outlive_a_policy(fleet: Fleet) -> None:
         fleet.write_policy(without, RULE)
 
         async def changed() -> bool:
-            return (await fleet.status("eu-de/a"))["policy_digest"] not in before
+            statuses = await asyncio.gather(fleet.status("eu-de/a"), fleet.status("eu-es/a"))
+            return all(status["policy_digest"] not in before for status in statuses)
 
-        expect(await within(20.0, changed), "the agent did not accept the new policy within 20 s")
+        expect(await within(20.0, changed), "the agents did not accept the new policy within 20 s")
         changed_at = time.monotonic()
-        await asyncio.wait(ending.values(), timeout=2.0)
+        await asyncio.wait(ending.values(), timeout=1.0)
         late = [name for name, task in ending.items() if not task.done()]
         expect(not late, f"still open {time.monotonic() - changed_at:.1f} s after the policy: {', '.join(late)}")
-        expect(not going_on.done(), "a permitted stream ended as well")
+        expect(not any(task.done() for task in going_on), "a permitted stream ended as well")
     finally:
-        for client in (*clients.values(), permitted):
+        for client in (*clients.values(), *permitted):
             client.close()
-        await asyncio.gather(*ending.values(), going_on, return_exceptions=True)
+        await asyncio.gather(*ending.values(), *going_on, return_exceptions=True)
         fleet.write_policy()
 
         async def restored() -> bool:
