@@ -74,6 +74,7 @@ class UpstreamConnection(UpstreamTransport):
         "_used",
         "error_trailer",
         "sink",
+        "trust",
     )
 
     def __init__(self, owner: ConnectionOwner, batcher: WriteBatcher, address: Address) -> None:
@@ -86,6 +87,8 @@ class UpstreamConnection(UpstreamTransport):
         super().__init__(batcher, address)
         self._owner = owner
         self.sink: ResponseSink | None = None
+        self.trust: object = None
+        """The TLS settings of its address with which it was opened; None for those of the pool."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._in_head = True

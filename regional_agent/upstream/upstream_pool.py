@@ -70,7 +70,8 @@ class UpstreamPool:
         self._trust: Mapping[Address, ServerTrust] = {}
 
     def use_trust(self, trust: Mapping[Address, ServerTrust]) -> None:
-        """Use other TLS for these addresses alone. Idle connections that were opened with other TLS are closed."""
+        """Use other TLS for these addresses alone. Connections that were opened with other TLS serve no more requests
+        than those that they have."""
         before, self._trust = self._trust, trust
         for address in [address for address in self._idle if trust.get(address) != before.get(address)]:
             for connection in self._idle.pop(address):
@@ -99,7 +100,10 @@ class UpstreamPool:
         return UpstreamConnection(self, self.batcher, address)
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Keep a connection whose response is complete, or close it where enough are idle."""
+        """Keep a connection whose response is complete, or close it where enough are idle or its trust has changed."""
+        if (self._trust or connection.trust is not None) and connection.trust != self._trust.get(connection.address):
+            connection.abort()
+            return
         idle = self._idle.get(connection.address)
         if idle is None:
             idle = self._idle[connection.address] = []
@@ -129,10 +133,10 @@ class UpstreamPool:
         return await self._open(address)
 
     async def _open(self, address: Address) -> UpstreamConnection:
-        loop, tls, server_name = asyncio.get_running_loop(), None, None
+        loop, tls, server_name, trust = asyncio.get_running_loop(), None, None, self._trust.get(address)
         if address.tls:
-            trust = self._trust.get(address, _POOL_TRUST)
-            tls, server_name = (trust.tls or self._tls)(), trust.server_name or address.host
+            own_tls, own_name = trust if trust is not None else _POOL_TRUST
+            tls, server_name = (own_tls or self._tls)(), own_name or address.host
         failed: OSError | None = None
         for host in await self._hosts.of(address.host):
             try:
@@ -149,7 +153,9 @@ class UpstreamPool:
                 if tls is not None and self._verify is not None:
                     self._verify_server(transport, address)
                 set_tcp_timeout(transport.get_extra_info("socket"), UPSTREAM_TIMEOUT_S)
-                return cast(UpstreamConnection, connection)
+                opened = cast(UpstreamConnection, connection)
+                opened.trust = trust
+                return opened
         raise failed or OSError("the host has no address")
 
     def _verify_server(self, transport: asyncio.Transport, address: Address) -> None:

@@ -17,6 +17,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.http.limits import Limits
 from regional_agent.http.tls_contexts import ServerTls
 from tests.support.agents import Agent, agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
@@ -24,7 +25,8 @@ from tests.support.chats import ask
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.sockets import Heard, ScriptedEngine, engine
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.uploads import LIMITS
 from tests.support.wait import PATIENCE_S, until
 
 SECRET, NEXT_SECRET = "sk-0123456789-first", "sk-0123456789-second"
@@ -80,9 +82,9 @@ def put(file: Path, text: str) -> Path:
 
 
 @asynccontextmanager
-async def serving(directory: Path, *entries: Mapping[str, Any]) -> AsyncIterator[Agent]:
+async def serving(directory: Path, *entries: Mapping[str, Any], limits: Limits | None = None) -> AsyncIterator[Agent]:
     """An agent with these entries in its endpoints file."""
-    async with agent(directory / "agent", []) as one:
+    async with agent(directory / "agent", [], limits=limits) as one:
         write(directory, *entries)
         await one.endpoints.sources.reload_file()
         one.endpoints.start()
@@ -286,6 +288,29 @@ async def test_a_name_that_cannot_be_replaced_is_never_sent(tmp_path: Path) -> N
             reply = await ask(one, body=escaped)
             assert reply.status == 503
             assert alias.requests_to(CHAT) == []
+
+
+async def test_a_large_upload_is_renamed_while_it_arrives(tmp_path: Path) -> None:
+    def form(model: str) -> bytes:
+        parts = ((b"model", model.encode()), (b"file", bytes(1 << 20)))
+        head = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+        return b"".join([*(head % part for part in parts), b"--b--\r\n"])
+
+    async with engine(answers_200) as gpu:
+        entry = {"url": f"http://{gpu.address}", "engine": "http", "engine_names": {MODEL: "org/whisper"}}
+        async with serving(tmp_path, entry, limits=LIMITS) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            body, renamed = form(MODEL), form("org/whisper")
+            client = await RawClient.connect(one.traffic)
+            head = post(body, "Content-Type: multipart/form-data; boundary=b", path="/v1/audio/transcriptions")
+            client.say(head[: -(len(body) - 100_000)])
+            await until(lambda: one.held() == 1)
+            client.say(head[-(len(body) - 100_000) :])
+            assert (await client.answer()).status == 200
+            client.close()
+            (heard,) = [heard for heard in gpu.heard if heard.head.startswith(b"POST")]
+            assert heard.header("content-length") == str(len(renamed))
+            assert heard.body == renamed
 
 
 @pytest.fixture(scope="module")

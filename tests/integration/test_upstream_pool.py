@@ -13,7 +13,7 @@ import pytest
 
 from regional_agent.upstream import host_addresses
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.on_uvloop import on_uvloop
 
@@ -56,6 +56,27 @@ async def test_idle_connections_make_room_for_one_that_is_needed() -> None:
     connection.abort()
     with no_descriptor_left(), pytest.raises(ConnectFailed, match="Too many open files"):
         await pool.connect(address)
+    pool.close()
+    server.close()
+
+
+async def test_a_connection_of_former_trust_is_not_used_again() -> None:
+    server = await asyncio.start_server(idles, "127.0.0.1", 0)
+    address = Address(*server.sockets[0].getsockname()[:2])
+    pool, former, current = UpstreamPool(), ServerTrust(None, "former.test"), ServerTrust(None, "current.test")
+    pool.use_trust({address: former})
+    idle, in_use = [await pool.connect(address) for _ in range(2)]
+    pool.release(idle)
+    pool.use_trust({address: current})
+    pool.release(in_use)
+    assert pool.take(address) is None
+    fresh = await pool.connect(address)
+    pool.release(fresh)
+    pool.use_trust({address: ServerTrust(None, "current.test")})
+    assert pool.take(address) is fresh
+    pool.use_trust({})
+    pool.release(fresh)
+    assert pool.take(address) is None
     pool.close()
     server.close()
 
