@@ -10,7 +10,8 @@ import msgspec
 
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routes.route import ErrorFormat
-from penstock.routes.route_table import Miss, RouteMatch, RouteMiss
+from penstock.routes.route_query import refusal_of_miss
+from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
@@ -121,7 +122,7 @@ class _RoutedService(_Service):
             request.route, request.reader, request.path_parameters = found.route, found.reader, found.parameters
             return None
         request.route = None
-        return _missed(request, found)
+        return refusal_of_miss(found, request.method.decode(), request.path.decode("latin-1"))
 
     def error_format(self, request: Request) -> ErrorFormat:
         """The format of the request's route, or of a route of the same path that has another method."""
@@ -355,20 +356,6 @@ def answer_health(readiness: Readiness, request: Request, connection: RequestSeq
 
 
 _NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
-
-
-def _missed(request: Request, found: RouteMiss) -> Refusal:
-    """The refusal of a request without a route."""
-    target = f"{request.method.decode()} {request.path.decode('latin-1')}"
-    match found.miss:
-        case Miss.METHOD_NOT_ALLOWED:
-            detail = f"{request.path.decode('latin-1')} has no method {request.method.decode()}"
-            return Refusal(Reason.METHOD_NOT_ALLOWED, detail, allow=found.allow)
-        case Miss.UPGRADE_REQUIRED:
-            return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
-        case Miss.NOT_OFFERED:
-            return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}")
-    return _unknown_path(request)
 
 
 def _unknown_path(request: Request) -> Refusal:

@@ -54,6 +54,10 @@ def _heading(explanation: Explanation) -> Text:
         lines[1] += f", plan {explanation.plan_generation} (epoch {explanation.plan_epoch}){knows}"
     else:
         lines[1] += ", no plan: the nearest serves"
+    if explanation.route is not None:
+        route = explanation.route
+        source = f" ({route.source})" if route.source else ""
+        lines.insert(1, f"route      {route.name}{source}: {asked.method} {route.path}; {'; '.join(route.requires)}")
     if explanation.versions:
         shares = ", ".join(f"{version.model} {version.percent:g}%" for version in explanation.versions)
         lines.append(f"versions   {shares}; this is about requests that {asked.model} itself serves")

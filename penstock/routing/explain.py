@@ -17,6 +17,7 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.model_versions import models_for, versions_of
 from penstock.policy.policy import Policy, Tenant, Version
 from penstock.policy.residency import Mask, RequestFacts, applies
+from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
@@ -36,6 +37,10 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Regions that did not start it, and the reason of each."""
     overflow: bool = False
     """Its origin is full, so it may only go where a spill credit is held."""
+    path: str = ""
+    """Its path, of which the route is explained; empty for any."""
+    method: str = "POST"
+    """Its method; `WEBSOCKET` for an upgrade to one."""
 
 
 class RegionVerdict(StrEnum):
@@ -118,6 +123,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """The origin's endpoints for the model, soonest first, where they are known."""
     versions: tuple[Version, ...] = ()
     """The models that the name selects from, where there are several; the model of the same name is explained."""
+    route: MatchedRoute | None = None
+    """The route of the path; None where the query has no path, or the path has no route."""
 
 
 def explain(
@@ -142,6 +149,11 @@ def explain(
     if query.origin not in policy.regions:
         raise KeyError(query.origin)
     explanation = _initial(policy, plan, query)
+    if query.path:
+        route = matched_route(policy, query.method, query.path, query.model)
+        if isinstance(route, Refusal):
+            return _refused(policy, explanation, views, route)
+        explanation = msgspec.structs.replace(explanation, route=route)
     tenant = tenant_of(policy, query.tenant)
     if isinstance(tenant, Refusal):
         return _refused(policy, explanation, views, tenant)

@@ -20,7 +20,9 @@ from regional_agent.routing.router import Router
 
 MAX_PARAMETERS = 100
 
-SINGLE = frozenset({"model", "tenant", "key_digest", "country", "subdivision", "ip", "session", "overflow"})
+SINGLE = frozenset(
+    {"model", "tenant", "key_digest", "country", "subdivision", "ip", "session", "overflow", "path", "method"}
+)
 """Query parameters that may occur once; `tried` may be repeated."""
 
 
@@ -62,8 +64,8 @@ class ExplainService:
                 raise BadExplainQuery(f"tried: the policy has no region {region!r}")
         location = self._location(given)
         router, overflow = self._router, given.get("overflow", "") == "true"
-        name = served_model(policy, given["model"])
-        query = ExplainQuery(router.region, name, tenant, location, tried, overflow)
+        name, path, method = served_model(policy, given["model"]), given.get("path", ""), given.get("method", "POST")
+        query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method)
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
         endpoints = () if model is None else router.consider(model, sender, given.get("session", ""), now)
         views = router.views(policy.regions, query.model, now)

@@ -54,6 +54,8 @@ class ExplainRequest(ClientPlace):
         strict=True,
         description="Whether the origin is full, so that other regions need a spill credit.",
     )
+    path: str = Field("", max_length=2048, description="Path of the request, of which the route is explained.")
+    method: str = Field("POST", max_length=16, description="Method of the request; `WEBSOCKET` for an upgrade to one.")
 
 
 def routes(
@@ -117,5 +119,5 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQ
             raise Problem(422, "key_digest: no tenant has this key")
     if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
-    model = served_model(policy, body.model)
-    return ExplainQuery(origin, model, tenant, body.location(geoip), dict(body.tried), body.overflow)
+    model, location = served_model(policy, body.model), body.location(geoip)
+    return ExplainQuery(origin, model, tenant, location, dict(body.tried), body.overflow, body.path, body.method)

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Annotated
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
 from control_plane.cli.agent_client import fetch_explanation
@@ -50,6 +50,8 @@ def explain(
         list[str] | None, typer.Option(help="Region that did not start the request, as region=reason; may be repeated.")
     ] = None,
     overflow: Annotated[bool, typer.Option("--overflow", help="The origin is full.")] = False,
+    path: Annotated[str, typer.Option(help="Path of the request: explains its route too.")] = "",
+    method: Annotated[str, typer.Option(help="Method of the request, with --path.")] = "POST",
     record: Annotated[
         str | None, typer.Option(help="Line of an agent's access log to take the request from; - reads it from stdin.")
     ] = None,
@@ -76,7 +78,8 @@ def explain(
             raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
         _check(tenant, key_digest, country, session, agent)
-        asked = ExplainQuery(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
+        location, failed = Location(country, subdivision), _tried(tried or [])
+        asked = ExplainQuery(origin, model, tenant, location, failed, overflow, path, method)
         if policy is not None:
             if ip is not None or agent is not None:
                 raise UsageFault("--ip and --agent cannot be used with --policy; give --country")
@@ -124,6 +127,8 @@ def _online(
         "subdivision": asked.location.subdivision,
         "tried": asked.tried,
         "overflow": asked.overflow,
+        "path": asked.path,
+        "method": asked.method,
     }
     answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
     notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
@@ -154,6 +159,8 @@ def _by_agent(
         "session": session,
         "overflow": "true" if asked.overflow else None,
         "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
+        "path": asked.path or None,
+        "method": asked.method if asked.path else None,
     }
     return fetch_explanation(agents[name], query), [f"as seen by agent {name}"]
 
@@ -166,8 +173,8 @@ def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explan
         tenant = tenant_by_key(policy, key_digest)
         if tenant is None:
             raise UsageFault("no tenant of the bundle has this key")
-        asked = msgspec.structs.replace(asked, tenant=tenant)
-    asked = msgspec.structs.replace(asked, model=served_model(policy, asked.model))
+        asked = replace(asked, tenant=tenant)
+    asked = replace(asked, model=served_model(policy, asked.model))
     views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
 

@@ -1,0 +1,82 @@
+"""The route of a request that is described and not sent, and the refusals of requests without a route."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.policy.adapter_patterns import served_model
+from penstock.policy.policy import Policy
+from penstock.routes.route import BodyKind, ModelSource, Route, StreamKind
+from penstock.routes.route_table import WEBSOCKET, Miss, RouteMatch, RouteMiss
+from penstock.routing.reasons import Reason, Refusal
+
+
+class MatchedRoute(msgspec.Struct, frozen=True):
+    """The route of a request, and what it requires."""
+
+    name: str
+    path: str
+    """Its path template."""
+    source: str
+    """File and line; empty for a route of a preset."""
+    parameters: dict[str, str]
+    """Values of the path parameters."""
+    requires: tuple[str, ...]
+    """What a request of the route has to contain, for people."""
+
+
+def matched_route(policy: Policy, method: str, path: str, model: str) -> MatchedRoute | Refusal:
+    """The route of a request for `model`, or its refusal.
+
+    Args:
+        method: HTTP method, or `WEBSOCKET` for an upgrade to one.
+        path: as sent, with or without a query.
+    """
+    sent, _, _ = path.partition("?")
+    encoded = sent.encode("utf-8", "replace")
+    as_bytes = WEBSOCKET if method.upper() == "WEBSOCKET" else method.upper().encode("utf-8", "replace")
+    found = policy.route_table.find(as_bytes, encoded)
+    if isinstance(found, RouteMiss):
+        return refusal_of_miss(found, method.upper(), sent)
+    route = found.route
+    named = {found.parameters[place.name] for place in route.model if place.source is ModelSource.PATH}
+    named |= {place.name for place in route.model if place.source is ModelSource.FIXED}
+    others = {name for name in named if served_model(policy, name) != served_model(policy, model)}
+    if others:
+        other = ", ".join(sorted(others))
+        return Refusal(Reason.BAD_REQUEST, f"the request names the model {other}, and not {model}")
+    return _matched(found)
+
+
+def refusal_of_miss(found: RouteMiss, method: str, path: str) -> Refusal:
+    """The refusal of a request without a route."""
+    target = f"{method} {path}"
+    match found.miss:
+        case Miss.METHOD_NOT_ALLOWED:
+            return Refusal(Reason.METHOD_NOT_ALLOWED, f"{path} has no method {method}", allow=found.allow)
+        case Miss.UPGRADE_REQUIRED:
+            return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
+        case Miss.NOT_OFFERED:
+            return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}")
+    return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}")
+
+
+def _matched(found: RouteMatch) -> MatchedRoute:
+    route = found.route
+    return MatchedRoute(route.name, route.path, route.source, dict(found.parameters), tuple(_requires(route)))
+
+
+def _requires(route: Route) -> list[str]:
+    places = " or ".join(
+        place.name if place.source is ModelSource.FIXED else f"{place.source.value} {place.name}"
+        for place in route.model
+    )
+    requires = [f"model: {places}"]
+    if route.body is not BodyKind.NONE:
+        requires.append(f"body: {route.body.value}")
+    if route.stream is not StreamKind.NONE:
+        asked = f", if {route.stream_field} is true" if route.stream_field else ""
+        requires.append(f"streamed: {route.stream.value}{asked}")
+    if route.api_key_header:
+        requires.append(f"key: authorization or {route.api_key_header}")
+    return requires

@@ -1,0 +1,46 @@
+"""The route of a described request is the one that an agent finds."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.policy.policy import Policy
+from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.route import ModelLocation, ModelSource, Route, StreamKind
+from penstock.routes.route_query import MatchedRoute, matched_route
+from penstock.routing.reasons import Reason, Refusal
+
+MINE = Route(
+    "mine",
+    "/mine/{model}",
+    model=(ModelLocation(ModelSource.PATH, "model"),),
+    stream=StreamKind.NDJSON,
+    stream_field="/stream",
+    source="routes.yaml:3",
+)
+POLICY = replace(Policy(regions={}, models={}, tenants={}, residency=()), routes=(MINE, *OPENAI_ROUTES))
+
+
+def reason(method: str, path: str, model: str = "m") -> Reason:
+    refusal = matched_route(POLICY, method, path, model)
+    assert isinstance(refusal, Refusal)
+    return refusal.reason
+
+
+def test_a_route_and_what_it_requires() -> None:
+    assert matched_route(POLICY, "post", "/mine/m?x=1", "m") == MatchedRoute(
+        "mine",
+        "/mine/{model}",
+        "routes.yaml:3",
+        {"model": "m"},
+        ("model: path model", "body: json", "streamed: ndjson, if /stream is true"),
+    )
+    assert isinstance(matched_route(POLICY, "WEBSOCKET", "/v1/realtime", "m"), MatchedRoute)
+
+
+def test_why_there_is_no_route() -> None:
+    assert reason("POST", "/other") is Reason.NOT_FOUND
+    assert reason("GET", "/mine/m") is Reason.METHOD_NOT_ALLOWED
+    assert reason("GET", "/v1/realtime") is Reason.UPGRADE_REQUIRED
+    assert reason("GET", "/v1/files") is Reason.NOT_OFFERED
+    assert reason("POST", "/mine/other") is Reason.BAD_REQUEST
