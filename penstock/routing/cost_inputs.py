@@ -95,7 +95,7 @@ def _elements(tensors: Raw | None) -> int | None:
             continue
         try:
             sides = _shape.decode(raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if all(side > 0 for side in sides):
             elements = min(MAX_ELEMENTS, elements + prod(sides))

@@ -76,25 +76,25 @@ class World:
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
         publisher = PlanPublisher(self.store)
-        self.staging = RolloutRunner(self.store, self.source, publisher)
-        ledger = OverrideStore(
+        self.rollouts = RolloutRunner(self.store, self.source, publisher)
+        overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
-        self.ledger = ledger
+        self.overrides = overrides
         self.planning = PlanningLoop(
             self.elector,
             self.source,
             self.fleet,
-            ledger,
-            self.staging,
+            overrides,
+            self.rollouts,
             publisher,
             ControlPlaneMetrics(),
             lambda: self.now,
         )
 
     async def elect(self) -> None:
-        self.ledger.mirror.informer.start()
-        await until(lambda: self.ledger.known)
+        self.overrides.mirror.informer.start()
+        await until(lambda: self.overrides.known)
         await self.store.commit([], [Delete(keys.LEADER)])
         made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
         self.elector.leadership = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
@@ -172,8 +172,8 @@ async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) ->
     world.source.offer(NEW, "c0ffee")
     await world.pass_s(1.5)
     assert await world.obeys() == all_obey(OLD)
-    assert world.staging.shadow is not None
-    assert world.staging.shadow.moved_share == 0.0
+    assert world.rollouts.shadow is not None
+    assert world.rollouts.shadow.moved_share == 0.0
     await world.pass_s(2.0)
     assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
     assert (await world.plan("eu-de")).provenance is None
@@ -263,7 +263,7 @@ async def test_whoever_leads_next_goes_on_where_the_last_one_was(world: World, a
     await world.pass_s(after_s)
     before = await world.rollout()
     obeyed = await world.obeys()
-    await world.ledger.mirror.informer.stop()
+    await world.overrides.mirror.informer.stop()
     world.take_over()
     await world.elect()
     await world.pass_s(0.5)
@@ -278,7 +278,7 @@ async def test_whoever_leads_next_goes_on_where_the_last_one_was(world: World, a
 async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
-    await world.ledger.mirror.informer.stop()
+    await world.overrides.mirror.informer.stop()
     world.take_over()
     world.fails["eu-es"] = NEW.digest()
     await world.elect()
@@ -291,7 +291,7 @@ async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World)
     world.source.offer(NEW)
     await world.pass_s(16.0)
     assert await world.is_in(Phase.DONE)
-    await world.ledger.mirror.informer.stop()
+    await world.overrides.mirror.informer.stop()
     world.take_over()
     world.source.offer(OLD)
     world.source.is_fresh = False
@@ -341,7 +341,7 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     world.source.offer(NEW)
     await world.pass_s(4.0)
     await world.store.commit([], [Delete(keys.policy(NEW.digest()))])
-    await world.ledger.mirror.informer.stop()
+    await world.overrides.mirror.informer.stop()
     world.take_over()
     world.source.offer(OLD)
     await world.elect()
