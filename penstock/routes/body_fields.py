@@ -200,5 +200,5 @@ def _decoded(decoder: msgspec.json.Decoder[Any], value: Raw | None) -> Any:
         return None
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -148,7 +148,7 @@ def _replaced(value: Any, tokens: tuple[str, ...], text: bytes) -> Any | None:
     """`value` with `text` at a path of object keys; unchanged if the path is absent, None if it leads elsewhere."""
     try:
         fields = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     key, rest = tokens[0], tokens[1:]
     if key not in fields:
