@@ -44,7 +44,7 @@ class TemplateError(ValueError):
 class PathTemplate:
     """A parsed path template."""
 
-    __slots__ = ("_segments", "parameters", "shape", "text")
+    __slots__ = ("_pattern", "_segments", "parameters", "shape", "text")
 
     def __init__(self, text: str) -> None:
         """Parse a template.
@@ -79,6 +79,10 @@ class PathTemplate:
         self.shape = tuple(isinstance(segment, str) for segment in segments)
         """Whether each segment is a parameter. Templates with smaller shapes are matched first: literals precede."""
         self._segments = tuple(segments)
+        self._pattern = re.compile(
+            b"/" + b"/".join(re.escape(segment) if isinstance(segment, bytes) else b"([^/]+)" for segment in segments)
+        )
+        """Matches the literals, so that parameters are decoded only if all literals are equal."""
 
     @property
     def is_exact(self) -> bool:
@@ -92,20 +96,15 @@ class PathTemplate:
             path: as received, without the query.
             with_slash: names of the parameters that may contain an encoded slash.
         """
-        received = path.split(b"/", MAX_SEGMENTS + 1)
-        del received[0]
-        if len(received) != len(self._segments) or not path.startswith(b"/"):
+        found = self._pattern.fullmatch(path)
+        if found is None:
             return None
         values: dict[str, str] = {}
-        for segment, given in zip(self._segments, received, strict=True):
-            if isinstance(segment, bytes):
-                if given != segment:
-                    return None
-            else:
-                value = decode_parameter(given, may_have_slash=segment in with_slash)
-                if value is None:
-                    return None
-                values[segment] = value
+        for name, given in zip(self.parameters, found.groups(), strict=True):
+            value = decode_parameter(given, may_have_slash=name in with_slash)
+            if value is None:
+                return None
+            values[name] = value
         return values
 
     def overlaps(self, other: PathTemplate) -> bool:
