@@ -17,6 +17,18 @@ from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
+from regional_agent.proxy.exchange_state import (
+    AWAITING,
+    CONNECTING,
+    DONE,
+    QUEUED,
+    REJECTED,
+    SELECTING,
+    STREAMING,
+    TUNNEL,
+    InvalidTransition,
+    State,
+)
 from regional_agent.proxy.hedge import Hedge, plan_hedge
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
@@ -31,59 +43,6 @@ from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
-
-
-class State:
-    """A state of an exchange."""
-
-    __slots__ = ("name", "successors")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.successors: frozenset[State] = frozenset()
-        """Set from TRANSITIONS."""
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-SELECTING: Final = State("selecting")
-"""The router selects a target."""
-QUEUED: Final = State("queued")
-"""All targets are full; the request is in the admission queue."""
-CONNECTING: Final = State("connecting")
-"""A connection to the target is being opened."""
-AWAITING: Final = State("awaiting")
-"""The request was sent; no byte of a response body has arrived."""
-REJECTED: Final = State("rejected")
-"""The target rejected the request without starting it; the rest of its response is read and dropped."""
-STREAMING: Final = State("streaming")
-"""The client has received a part of the response: no retry is possible, only a continuation."""
-TUNNEL: Final = State("tunnel")
-"""The protocol was upgraded; bytes are forwarded both ways."""
-DONE: Final = State("done")
-"""Everything is released and the outcome is recorded."""
-
-TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
-    SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model
-    QUEUED: (SELECTING, DONE),
-    CONNECTING: (AWAITING, SELECTING, DONE),
-    # CONNECTING: the connection was stale; AWAITING: the second attempt of a hedged request takes over
-    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, AWAITING, SELECTING, DONE),
-    REJECTED: (SELECTING, AWAITING, DONE),
-    STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
-    TUNNEL: (DONE,),
-    DONE: (),
-}
-"""The allowed transitions."""
-
-for _state, _successors in TRANSITIONS.items():
-    _state.successors = frozenset(_successors)
-
-
-class InvalidTransition(Exception):
-    """A transition that TRANSITIONS does not contain: a defect."""
-
 
 MAX_CHECK_INTERVAL_S: Final = 3.0
 """A stream is checked at least this often (s): its progress shows that its endpoint is not stalled."""

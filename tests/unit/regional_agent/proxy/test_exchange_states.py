@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from regional_agent.proxy.exchange import (
+from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.exchange_state import (
     DONE,
     SELECTING,
     STREAMING,
     TRANSITIONS,
     TUNNEL,
-    Exchange,
     InvalidTransition,
     State,
 )

@@ -1,0 +1,57 @@
+"""The states of an exchange, and the transitions between them as a table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class State:
+    """A state of an exchange."""
+
+    __slots__ = ("name", "successors")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.successors: frozenset[State] = frozenset()
+        """Set from TRANSITIONS."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+SELECTING: Final = State("selecting")
+"""The router selects a target."""
+QUEUED: Final = State("queued")
+"""All targets are full; the request is in the admission queue."""
+CONNECTING: Final = State("connecting")
+"""A connection to the target is being opened."""
+AWAITING: Final = State("awaiting")
+"""The request was sent; no byte of a response body has arrived."""
+REJECTED: Final = State("rejected")
+"""The target rejected the request without starting it; the rest of its response is read and dropped."""
+STREAMING: Final = State("streaming")
+"""The client has received a part of the response: no retry is possible, only a continuation."""
+TUNNEL: Final = State("tunnel")
+"""The protocol was upgraded; bytes are forwarded both ways."""
+DONE: Final = State("done")
+"""Everything is released and the outcome is recorded."""
+
+TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+    SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model
+    QUEUED: (SELECTING, DONE),
+    CONNECTING: (AWAITING, SELECTING, DONE),
+    # CONNECTING: the connection was stale; AWAITING: the second attempt of a hedged request takes over
+    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, AWAITING, SELECTING, DONE),
+    REJECTED: (SELECTING, AWAITING, DONE),
+    STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
+    TUNNEL: (DONE,),
+    DONE: (),
+}
+"""The allowed transitions."""
+
+for _state, _successors in TRANSITIONS.items():
+    _state.successors = frozenset(_successors)
+
+
+class InvalidTransition(Exception):
+    """A transition that TRANSITIONS does not contain: a defect."""
