@@ -25,7 +25,7 @@ from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.routing.admission import Admission
+from regional_agent.routing.admission import Admission, valid_request_id
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
 from regional_agent.routing.model_list import is_model_page, model_page
 from regional_agent.routing.model_name import can_start_early
@@ -58,12 +58,16 @@ class _Service:
         Args:
             request: None if the bytes received were not a valid request.
         """
-        if request is not None and self.refuse_route(request) in (None, _NO_POLICY):
-            self._proxy.record_rejected(request, refusal)
+        if request is None:
+            self._proxy.metrics.refused(refusal.reason)
+            return refusal_response(refusal, self._proxy.rng)
+        new_id = self._proxy.rng.randbytes(16).hex()
+        request_id = valid_request_id(request.header(b"x-request-id") or b"", new_id)
+        if self.refuse_route(request) in (None, _NO_POLICY):
+            self._proxy.record_rejected(request, refusal, request_id)
         else:
             self._proxy.metrics.refused(refusal.reason)
-        error_format = ErrorFormat.OPENAI if request is None else self.error_format(request)
-        return refusal_response(refusal, self._proxy.rng, error_format)
+        return refusal_response(refusal, self._proxy.rng, self.error_format(request), request_id)
 
     def error_format(self, request: Request) -> ErrorFormat:
         """The format of error responses to a request. By default OpenAI's."""

@@ -165,6 +165,8 @@ class Route(RouteStruct, frozen=True):
     path parameter with the identifier. Requests for an object are sent to the endpoint that created it."""
     offered: bool = True
     """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
+    preset: str = ""
+    """Of a route that is not offered: the preset that lists it; empty for a route of the bundle."""
     source: str = ""
     """The file and line it was written at; empty for a route of a preset."""
 

@@ -57,8 +57,16 @@ def refusal_of_miss(found: RouteMiss, method: str, path: str) -> Refusal:
         case Miss.UPGRADE_REQUIRED:
             return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
         case Miss.NOT_OFFERED:
-            return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}")
+            return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}{_why_not_offered(found.route)}")
     return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}")
+
+
+def _why_not_offered(route: Route | None) -> str:
+    if route is None:
+        return ""
+    if route.preset:
+        return f": the preset {route.preset} does not offer {route.path}"
+    return f": the policy does not offer the route {route.name}"
 
 
 def _matched(found: RouteMatch) -> MatchedRoute:

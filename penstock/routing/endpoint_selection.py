@@ -87,6 +87,8 @@ class EndpointView:
     """Its speed; None until that of some endpoint of its pool is known."""
     service_s: float = 1.0
     """Mean time (s) a request holds one of its slots."""
+    unready_reason: Reason = Reason.ENDPOINT_NOT_READY
+    """Why it is not ready, if it is not."""
     score_coefficients: tuple[float, float, float] = CLOSED
     """Result of `update_score`: time (s) before a new request begins, and its time per second of reference prefill and
     of reference decode, the delay of requests that are there included."""
@@ -286,7 +288,7 @@ def _reject(endpoint: EndpointView, tried: Container[str]) -> Reason | None:
     if endpoint.draining:
         return Reason.ENDPOINT_DRAINING
     if not endpoint.ready:
-        return Reason.ENDPOINT_NOT_READY
+        return endpoint.unready_reason
     if endpoint.in_flight >= endpoint.limit:
         return Reason.ENDPOINT_FULL
     return None

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     NONE_READY = "none_ready"
     # endpoint selection
     ENDPOINT_NOT_READY = "endpoint_not_ready"
+    ENDPOINT_EJECTED = "endpoint_ejected"
+    ENDPOINT_SUSPECT = "endpoint_suspect"
     ENDPOINT_DRAINING = "endpoint_draining"
     ENDPOINT_FULL = "endpoint_full"
     SATURATED = "saturated"

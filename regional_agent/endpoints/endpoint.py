@@ -31,6 +31,7 @@ from penstock.health.warm_up import warm_since, warm_up_weight
 from penstock.policy.adapter_patterns import matches
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.pool_accounting import EndpointAccount
+from penstock.routing.reasons import Reason
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.routing.engine_request import RequestRewrite
@@ -61,6 +62,9 @@ class OutlierDetection(NamedTuple):
 
 _NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _SUSPECT = EjectionState.SUSPECT
+_NOT_READY: Final = Reason.ENDPOINT_NOT_READY
+_UNREADY: Final = {EjectionState.EJECTED: Reason.ENDPOINT_EJECTED, EjectionState.SUSPECT: Reason.ENDPOINT_SUSPECT}
+"""Reason by the state of an endpoint that receives no requests though it is healthy."""
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
@@ -367,6 +371,7 @@ class Endpoint(EndpointAccount):
         """Update the view's readiness: healthy, a model loaded, and either not ejected or in a pool that panics."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.ejection.accepts_requests or any(pool.panics for pool in self.pools))
+        self.view.unready_reason = _UNREADY.get(self.ejection.state, _NOT_READY) if alive else _NOT_READY
         self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()
 

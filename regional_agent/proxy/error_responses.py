@@ -90,7 +90,7 @@ def refusal_response(
     Args:
         rng: spreads the Retry-After times of clients.
         error_format: of the request's route.
-        request_id: empty where the request was refused before it had one.
+        request_id: empty where the bytes received were not a valid request.
     """
     status = STATUS[refusal.reason]
     code = refusal.reason.value
@@ -108,8 +108,10 @@ def refusal_response(
         lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
-    if request_id and error_format is ErrorFormat.ANTHROPIC:
-        lines.append(b"request-id: %b\r\n" % request_id.encode())
+    if request_id:
+        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
+        if error_format is ErrorFormat.ANTHROPIC:
+            lines.append(b"request-id: %b\r\n" % request_id.encode())
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 

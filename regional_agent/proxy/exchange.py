@@ -551,7 +551,6 @@ class Exchange:
         self._status, self._response.sent_bytes = status, len(body)
         self._settle(outcome or outcome_of_refusal(refusal.reason), refusal.reason.value)
         self._services.recorder.metrics.refused(refusal.reason)
-        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
         self._client.respond(status, lines, body)
 
     def _end_tunnel(self) -> None:

@@ -94,7 +94,7 @@ class OutcomeRecorder:
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
 
-    def record_rejected(self, request: Request, refusal: Refusal) -> None:
+    def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
         self._tally.rejected(refusal.reason)
@@ -102,7 +102,7 @@ class OutcomeRecorder:
             self._access_log.add(
                 AccessLine(
                     at=self.wall_clock(),
-                    request_id="",
+                    request_id=request_id,
                     tenant=refusal.tenant,
                     model="",
                     path=request.path.decode("latin-1"),

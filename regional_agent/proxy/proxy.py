@@ -86,9 +86,9 @@ class Proxy:
         exchange.select(context.received_at)
         return exchange
 
-    def record_rejected(self, request: Request, refusal: Refusal) -> None:
+    def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
-        self._recorder.record_rejected(request, refusal)
+        self._recorder.record_rejected(request, refusal, request_id)
 
     def in_flight(self) -> Counter[str]:
         """Exchanges in progress, by model."""

@@ -190,7 +190,7 @@ class Admission:
                 counted = started
         trace_id = next(self._trace_ids)
         given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
-        request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
+        request_id = trace_id if given_id is None else valid_request_id(given_id, trace_id)
         continued = None if given_trace is None else trace_context.continue_trace(given_trace)
         traceparent = continued or trace_context.start_trace(trace_id)
         model, route = policy.models[fields.model], request.route
@@ -404,9 +404,9 @@ class Admission:
         )
 
 
-def _request_id(given: bytes, trace_id: str) -> str:
-    """Return the client's request id if it is valid; else the id of the new trace, so that the two correlate."""
-    return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else trace_id
+def valid_request_id(given: bytes, new_id: str) -> str:
+    """The client's request id if it is valid, else a new one: that of the trace, so that the two correlate."""
+    return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else new_id
 
 
 def _trace_ids(rng: Random) -> Iterator[str]:

@@ -172,6 +172,12 @@ async def test_errors_of_other_formats(tmp_path: Path, engines: EngineProcess) -
         assert nameless.headers["content-type"] == "application/problem+json"
         problem = nameless.json()
         assert (problem["status"], problem["title"], problem["code"]) == (400, "Bad Request", "bad_request")
+        assert len(problem["request_id"]) == 32
+        assert problem["request_id"] == nameless.headers["x-request-id"]
+        named = await client.post("/predict", json={"x": 1}, headers={"x-request-id": "r-1"})
+        assert named.json()["request_id"] == named.headers["x-request-id"] == "r-1"
+        unsafe = await client.post("/predict", json={"x": 1}, headers={"x-request-id": 'r"1'})
+        assert len(unsafe.json()["request_id"]) == 32
         method = await client.get("/predict")
         assert (method.status_code, method.headers["allow"], method.json()["code"]) == (
             405,

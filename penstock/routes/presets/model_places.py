@@ -40,6 +40,7 @@ def not_offered(api: str, paths: Iterable[str], errors: ErrorFormat) -> tuple[Ro
             body=BodyKind.NONE,
             errors=errors,
             offered=False,
+            preset=api,
         )
         for path in paths
     )

@@ -42,5 +42,9 @@ def test_why_there_is_no_route() -> None:
     assert reason("POST", "/other") is Reason.NOT_FOUND
     assert reason("GET", "/mine/m") is Reason.METHOD_NOT_ALLOWED
     assert reason("GET", "/v1/realtime") is Reason.UPGRADE_REQUIRED
-    assert reason("GET", "/v1/files") is Reason.NOT_OFFERED
+    files = matched_route(POLICY, "GET", "/v1/files/f-1", "m")
+    assert files == Refusal(
+        Reason.NOT_OFFERED,
+        "this fleet does not offer GET /v1/files/f-1: the preset openai does not offer /v1/files/{id}",
+    )
     assert reason("POST", "/mine/other") is Reason.BAD_REQUEST

@@ -9,6 +9,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
 from penstock.health.progress import IDLE_READINGS, StallReason
+from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -79,6 +80,10 @@ def test_a_silent_endpoint_receives_no_requests_and_its_waiting_ones_may_leave(r
     assert first.stall_at(region.now) is None, "sent to it since, in panic mode"
     assert endpoint_report(first).condition is EndpointCondition.SUSPECT
     assert "nothing has arrived" in first.status(None)["suspect_because"]
+    assert first.view.unready_reason is Reason.ENDPOINT_SUSPECT
+    for _ in range(5):
+        first.probed(ProbeOutcome.UNREADY)
+    assert first.view.unready_reason is Reason.ENDPOINT_NOT_READY
 
 
 def test_an_engine_that_reports_to_run_nothing_is_suspect_sooner(region: Region) -> None:

@@ -32,6 +32,8 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
         Reason.ALREADY_TRIED,
         Reason.UNREACHABLE,
         Reason.ENDPOINT_NOT_READY,
+        Reason.ENDPOINT_EJECTED,
+        Reason.ENDPOINT_SUSPECT,
         Reason.ENDPOINT_DRAINING,
         Reason.ENDPOINT_FULL,
     }
