@@ -109,6 +109,8 @@ def _route_row(route: Route) -> str:
         place.source.value if place.source is ModelSource.PATH else f"{place.source.value} `{place.name}`"
         for place in route.model
     )
+    if route.object_parameter:
+        places = "of the object"
     stream = "" if route.stream is StreamKind.NONE else route.stream.value
     if route.stream_field:
         stream += f", by `{route.stream_field}`" + (" (by default)" if route.streams_by_default else "")

@@ -109,7 +109,8 @@ def _check_places(document: Document, shape: RouteDocument, references: Referenc
         if "GET" in shape.methods and template.overlaps(reserved):
             problem = f"matches {reserved.text}, which agents answer themselves"
             errors.append(document.error(("path",), problem, "choose another path"))
-    if not shape.model and shape.offered:
+    for_object = shape.object_id != "" and not shape.object_id.startswith("/")
+    if not shape.model and shape.offered and not for_object:
         remedy = "write `model`, such as [{source: json, name: /model}], or `offered: false`"
         errors.append(document.error((), "does not state where requests name the model", remedy))
     counts = {source: sum(place.source == source for place in shape.model) for source in ("path", "form", "fixed")}
@@ -162,6 +163,14 @@ def _check_shape(document: Document, shape: RouteDocument, references: Reference
     elif shape.object_id and f"{{{shape.object_id}}}" not in shape.path.split("/"):
         problem = f"the path has no parameter {shape.object_id}"
         errors.append(document.error(("object_id",), problem, "name a path parameter, or write a JSON pointer"))
+    elif shape.object_id and shape.model:
+        problem = "is set, and the model of a request for an object is that of the object"
+        errors.append(document.error(("model",), problem, "remove it, or write object_id as a JSON pointer"))
+    if shape.previous_object:
+        _check_pointer(document, ("previous_object",), shape.previous_object, shape, references)
+        if not shape.object_id.startswith("/"):
+            problem = "is set, and the route creates no object"
+            errors.append(document.error(("previous_object",), problem, "write `object_id`, or remove it"))
 
 
 def _check_pointer(document: Document, path: Path, pointer: str, shape: RouteDocument, references: References) -> None:

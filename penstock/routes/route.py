@@ -161,8 +161,13 @@ class Route(RouteStruct, frozen=True):
     session: tuple[str, ...] = ()
     """JSON pointers to the name of the conversation, of which the first that exists is used."""
     object_id: str = ""
-    """Of a route that creates an object: JSON pointer to its identifier in the response. Of a route that reads one: the
-    path parameter with the identifier. Requests for an object are sent to the endpoint that created it."""
+    """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
+    pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
+    path parameter with the identifier. Such a request names no model, and is sent to the endpoint that created the
+    object for the same tenant, or refused."""
+    previous_object: str = ""
+    """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
+    earlier object is preferred."""
     offered: bool = True
     """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
     preset: str = ""
@@ -175,3 +180,13 @@ class Route(RouteStruct, frozen=True):
         if self.api_key_header and self.api_key_header not in API_KEY_HEADERS:
             names = ", ".join(sorted(API_KEY_HEADERS))
             raise ValueError(f"api_key_header {self.api_key_header!r} is none of {names}")
+
+    @property
+    def creates_objects(self) -> bool:
+        """Whether a response contains the identifier of a new object."""
+        return self.object_id.startswith("/")
+
+    @property
+    def object_parameter(self) -> str:
+        """The path parameter with the identifier of an existing object; empty for other routes."""
+        return "" if self.creates_objects else self.object_id

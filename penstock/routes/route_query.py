@@ -79,7 +79,10 @@ def _requires(route: Route) -> list[str]:
         place.name if place.source is ModelSource.FIXED else f"{place.source.value} {place.name}"
         for place in route.model
     )
-    requires = [f"model: {places}"]
+    if route.object_parameter:
+        requires = [f"object: path {route.object_parameter}"]
+    else:
+        requires = [f"model: {places}"]
     if route.body is not BodyKind.NONE:
         requires.append(f"body: {route.body.value}")
     if route.stream is not StreamKind.NONE:

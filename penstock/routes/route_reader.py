@@ -32,7 +32,7 @@ _OPENAI_COST: Final = {
 class RouteReader:
     """The places of one route where its requests name the model, and its reader of JSON bodies."""
 
-    __slots__ = ("_fields", "by_source", "fixed", "model_pointers", "requires_json", "route")
+    __slots__ = ("_fields", "by_source", "fixed", "model_pointers", "object_parameter", "requires_json", "route")
 
     def __init__(self, route: Route) -> None:
         """Prepare to read the requests of `route`.
@@ -46,6 +46,8 @@ class RouteReader:
         }
         self.model_pointers = self.by_source[ModelSource.JSON]
         self.fixed = self.by_source[ModelSource.FIXED]
+        self.object_parameter = route.object_parameter
+        """The path parameter with the identifier of the object whose model is that of the request; empty for none."""
         self.requires_json = self.model_pointers != () and len(self.model_pointers) == len(route.model)
         """Whether only the body names the model, so that it has to be JSON."""
         once = [*self.model_pointers, *([route.stream_field] if route.stream_field else ())]
@@ -114,6 +116,8 @@ def has_openai_fields(route: Route) -> bool:
 
     Such requests are read by the agent's decoder for them, which is faster.
     """
+    if route.object_parameter:
+        return False
     if not _OPENAI_LOCATIONS.issuperset(route.model) or not _OPENAI_SESSION.issuperset(route.session):
         return False
     if route.body not in _OPENAI_BODIES and route.stream is not StreamKind.WEBSOCKET:

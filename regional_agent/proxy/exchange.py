@@ -30,6 +30,7 @@ from regional_agent.proxy.exchange_state import (
     State,
 )
 from regional_agent.proxy.hedge import Hedge, plan_hedge
+from regional_agent.proxy.object_ids import ObjectIdWatcher, watch_object_id
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of
@@ -69,6 +70,7 @@ class Exchange:
         "_first_byte_at",
         "_head",
         "_hedge",
+        "_object_ids",
         "_queue_entry",
         "_rejected_because",
         "_request",
@@ -102,6 +104,8 @@ class Exchange:
         self._status = 0
         self._continuation: StreamContinuation | None = None
         """Set while a response is streamed that another target could continue."""
+        self._object_ids: ObjectIdWatcher | None = None
+        """Set until the identifier of the object that the response creates has arrived."""
         self._first_byte_at: float | None = None
         self._client_stalled = False
         """The client's write buffer is above its high-water mark."""
@@ -405,7 +409,9 @@ class Exchange:
     def on_body(self, chunk: bytes) -> None:
         """Forward a part of the body; the first part commits the exchange to its target."""
         if self._state is AWAITING:
-            self._commit()
+            self._commit(chunk)
+        elif self._object_ids is not None and not self._object_ids.feed(chunk, self._services.clock()):
+            self._object_ids = None
         if self._state is STREAMING:
             if self._continuation is None:
                 self._response.add(chunk)
@@ -468,8 +474,12 @@ class Exchange:
 
     # the response
 
-    def _commit(self) -> None:
-        """Start the client's response: the exchange is bound to its target from here on."""
+    def _commit(self, chunk: bytes = b"") -> None:
+        """Start the client's response: the exchange is bound to its target from here on.
+
+        Args:
+            chunk: the first part of the body, which is not added to the response.
+        """
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
         self._enter(STREAMING)
@@ -492,6 +502,12 @@ class Exchange:
             request.body = b""
             if request.kept_bytes:
                 self._client.listener.bodies.drop(request)
+        route = request.route
+        if route is not None and route.object_id:
+            watcher = watch_object_id(self._context, attempt, head, self._services.router.admission.objects)
+            if watcher is not None and watcher.feed(chunk, now):
+                # Parts that are relayed do not pass through `on_body`.
+                self._object_ids, upstream = watcher, None
         lines = self._services.response_headers.lines(self._context, attempt.endpoint_name)
         self._response.start(head, upstream, lines, request, from_peer=attempt.from_peer)
 

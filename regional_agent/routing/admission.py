@@ -17,6 +17,7 @@ from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
+from penstock.routes.object_locations import ObjectLocation, ObjectLocations
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.decision import mask_at_origin
@@ -33,6 +34,7 @@ from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
+from regional_agent.routing.route_fields import previous_object_of
 from regional_agent.routing.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -53,6 +55,7 @@ _MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 _NO_POLICY: Final = "this agent has no policy yet"
+_NO_OBJECT: Final = "no object of this tenant with this identifier was created through this agent"
 _NO_ID: Final = "0" * 16
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -123,6 +126,8 @@ class Admission:
         """The residency masks by tenant and location, for any model."""
         self._revoked = RevokedKeys()
         self._used = ReplayGuard()
+        self.objects = ObjectLocations()
+        """The endpoints of the objects that requests through this agent have created."""
 
     def context_from_client(
         self, request: Request, peer_ip: str, now: float, client_timeout_s: float, agent_timeout_s: float
@@ -160,11 +165,21 @@ class Admission:
             if isinstance(identified, Refusal):
                 return identified
             sender = identified
-        fields = request_fields(request)
+        tenant, facts, reader = sender.tenant, sender.facts, request.reader
+        location: ObjectLocation | None = None
+        versions: ModelVersions | None = None
+        if reader is not None and reader.object_parameter:
+            location = self._object_location(request, reader.object_parameter, tenant.name, now)
+            if location is None:
+                return Refusal(Reason.NOT_FOUND, _NO_OBJECT)
+            fields: RequestFields | Refusal = RequestFields(location.model)
+        else:
+            fields = request_fields(request)
         if isinstance(fields, Refusal):
             return fields
-        asked_for, tenant, facts = fields.model, sender.tenant, sender.facts
-        versions = versions_of(policy, asked_for) if policy.versions else None
+        asked_for = fields.model
+        if policy.versions and location is None:
+            versions = versions_of(policy, asked_for)
         if versions is not None:
             fields = self._version(versions, facts.tenant, request, fields)
             if isinstance(fields, Refusal):
@@ -178,6 +193,8 @@ class Admission:
                 admitted = sender.masks.get(base) or self.admit(policy, base, facts)
         if isinstance(admitted, Refusal):
             return admitted
+        if location is not None and location.region not in admitted.permitted.regions:
+            return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")
         counted = False
         if tenant.quota is not None:
             head = request.admitted
@@ -203,6 +220,10 @@ class Admission:
         context.priority = tenant.priority
         context.counted = counted
         context.asked_for = asked_for
+        if location is not None:
+            context.object_location = location
+        elif route is not None and route.previous_object:
+            context.object_location = self._previous_location(request, route.previous_object, tenant.name, now)
         self._demand.offered(fields.model, admitted.permitted)
         return context
 
@@ -221,6 +242,14 @@ class Admission:
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context was used before")
         facts = RequestFacts(route_context.tenant, route_context.data_class, route_context.location)
         admitted = Mask(residency_class(frozenset(route_context.residency)))
+        reader, route = request.reader, request.route
+        location: ObjectLocation | None = None
+        if reader is not None and reader.object_parameter:
+            location = self._object_location(request, reader.object_parameter, route_context.tenant, now)
+            if location is None or location.region != self._region or location.model != route_context.model:
+                return Refusal(Reason.NOT_FOUND, _NO_OBJECT)
+        elif route is not None and route.previous_object:
+            location = self._previous_location(request, route.previous_object, route_context.tenant, now)
         fields = request_fields(request)
         if isinstance(fields, Refusal):
             fields = RequestFields(route_context.model)
@@ -234,6 +263,7 @@ class Admission:
         request_id, traceparent = route_context.request_id, route_context.traceparent
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.route_context = route_context
+        context.object_location = location
         context.extends_text = route_context.extends_text
         context.max_wait_s = min(MAX_WAIT_S, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
@@ -365,6 +395,15 @@ class Admission:
                 del self._senders[next(iter(self._senders))]
             self._senders[key] = sender
         return sender
+
+    def _object_location(self, request: Request, parameter: str, tenant: str, now: float) -> ObjectLocation | None:
+        """Return where the object is that a request of `tenant` is for; None if it has no such object."""
+        return self.objects.find(tenant, request.path_parameters.get(parameter, ""), now)
+
+    def _previous_location(self, request: Request, pointer: str, tenant: str, now: float) -> ObjectLocation | None:
+        """Return where the earlier object is that a request names; None if it names none, or an unknown one."""
+        object_id = previous_object_of(request, pointer)
+        return None if object_id is None else self.objects.find(tenant, object_id, now)
 
     def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
         """Locate the client of a request."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.admission.queueing import MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
+from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
@@ -39,6 +40,7 @@ class RequestContext:
         "failed_because",
         "max_wait_s",
         "model",
+        "object_location",
         "policy",
         "priority",
         "received_at",
@@ -92,6 +94,8 @@ class RequestContext:
         """The tenant's priority: higher values leave the queue first."""
         self.counted = False
         """Whether the request counts towards its tenant's quota at this agent."""
+        self.object_location: ObjectLocation | None = None
+        """Where the object is that the request is for, or the earlier object that the request names."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0
@@ -101,6 +105,12 @@ class RequestContext:
         self.tried_endpoints = NO_NAMES
         self.tried_regions = NOTHING_TRIED
         """Regions that did not start the request, with the reason. Most requests have one attempt only."""
+
+    @property
+    def is_for_object(self) -> bool:
+        """Whether the request is for an existing object, so that no other endpoint can serve it."""
+        reader = self.request.reader
+        return reader is not None and reader.object_parameter != ""
 
     def tried(self, region: str, why: Reason) -> None:
         """Record that a region did not start the request."""

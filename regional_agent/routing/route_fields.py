@@ -6,10 +6,11 @@ agent. A JSON body that can name the model must not be larger than the part that
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qs
 
-from penstock.routes.body_fields import Raw
+from penstock.routes.body_fields import BodyFields, Raw, text_value
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.route import BodyKind, ModelSource
 from penstock.routes.route_reader import RouteReader
@@ -62,6 +63,19 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
     if len(names) != 1:
         return _ambiguous(reader, names)
     return _fields(reader, names.pop(), values)
+
+
+def previous_object_of(request: Request, pointer: str) -> str | None:
+    """The identifier of the earlier object that a request names at `pointer`; None if it names none."""
+    if not request.whole or pointer.rpartition("/")[2].encode() not in request.body:
+        return None
+    values = _previous_fields(pointer).read(request.body)
+    return None if isinstance(values, str) else text_value(values.get(pointer))
+
+
+@lru_cache(maxsize=64)
+def _previous_fields(pointer: str) -> BodyFields:
+    return BodyFields([pointer])
 
 
 def can_start_route_early(request: Request, reader: RouteReader) -> bool:

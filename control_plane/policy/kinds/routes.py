@@ -137,8 +137,13 @@ class RouteDocument(PolicyDocument):
     session: UniqueList[Pointer] = Field(default_factory=list)
     """JSON pointers to the name of the conversation, of which the first that exists counts."""
     object_id: str = Field("", max_length=256)
-    """Of a route that creates an object: JSON pointer to its identifier in the response. Of a route that reads one: the
-    path parameter with the identifier. Requests for an object are sent to the endpoint that created it."""
+    """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
+    pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
+    path parameter with the identifier. Such a request names no model, and is sent to the endpoint that created the
+    object for the same tenant, or refused."""
+    previous_object: str = Field("", max_length=256)
+    """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
+    earlier object is preferred."""
     offered: bool = True
     """false refuses such requests with status 501."""
 

@@ -20,8 +20,8 @@ _A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_mod
 def comfyui_routes(model: str | None) -> tuple[Route, ...]:
     """ComfyUI. A prompt is a graph with nodes of any names, so that its cost is that of the default size and steps.
 
-    History, files (`/view`) and the WebSocket belong to the ComfyUI that runs the prompt. Requests for them can reach
-    another endpoint of the model.
+    Requests for the history of a prompt are sent to the ComfyUI that runs the prompt. Requests for files (`/view`) and
+    the WebSocket can reach another endpoint of the model.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
@@ -30,8 +30,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             "comfyui-history",
             "/history/{prompt_id}",
             GET,
-            places,
-            BodyKind.NONE,
+            body=BodyKind.NONE,
             cost=CostFields(generates=False),
             errors=errors,
             object_id="prompt_id",

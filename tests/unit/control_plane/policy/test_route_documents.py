@@ -91,6 +91,8 @@ REFUSED = [
     (HEAD + "path: /x\nmodel: [{source: fixed, name: llama-3.1-8}]\n", "routes.yaml:5: model[0].name: there is no Model llama-3.1-8; did you mean llama-3.1-8b?"),
     (HEAD + "path: /x\n" + IN_BODY + "stream_field: /stream\n", "routes.yaml:6: stream_field: is set, and responses of kind none have no flag; write `stream: sse`, or another format"),
     (HEAD + "path: /x\n" + IN_BODY + "object_id: id\n", "routes.yaml:6: object_id: the path has no parameter id; name a path parameter, or write a JSON pointer"),
+    (HEAD + "path: /x/{id}\n" + IN_BODY + "object_id: id\n", "routes.yaml:5: model: is set, and the model of a request for an object is that of the object; remove it, or write object_id as a JSON pointer"),
+    (HEAD + "path: /x\n" + IN_BODY + "previous_object: /previous\n", "routes.yaml:6: previous_object: is set, and the route creates no object; write `object_id`, or remove it"),
     (HEAD + "path: /x\n" + IN_BODY + "repeatable: false\nhedged: true\n", "routes.yaml:7: hedged: is set, and requests may not be sent again; write `repeatable: true`, or remove it"),
     (HEAD + "path: /x\n" + IN_BODY + "stream: ndjson\nhedged: true\n", "routes.yaml:7: hedged: is set, and every response is streamed; remove it"),
     (HEAD + "path: /x\n" + IN_BODY + "stream: websocket\n", "routes.yaml:1: methods: a WebSocket is opened with GET; write `methods: [GET]`"),

@@ -17,6 +17,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
 from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
+from regional_agent.routing.route_fields import previous_object_of
 from regional_agent.routing.work_estimate import work_estimate_of
 
 PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource
@@ -56,7 +57,7 @@ def refused(made: Request, reason: Reason = Reason.BAD_REQUEST) -> str:
 def test_openai_routes_keep_their_decoder() -> None:
     table = RouteTable(OPENAI_ROUTES)
     for route in OPENAI_ROUTES:
-        if not route.offered:
+        if not route.offered or route.object_parameter:
             continue
         found = table.find(b"websocket" if "GET" in route.methods else b"POST", route.path.encode())
         assert isinstance(found, RouteMatch)
@@ -202,3 +203,20 @@ def test_an_endpoint_receives_its_own_name_of_the_model() -> None:
     listed = request("/x", (JSON, "/models/0"), body={"models": ["a"]})
     assert model(listed) == "a"
     assert not can_rename(listed), "the endpoint is not used, since an element of an array is not replaced"
+
+
+def test_the_earlier_object_is_read_from_complete_bodies_only() -> None:
+    made = Request()
+    made.whole = True
+    for body, expected in (
+        (b'{"model": "m", "previous_response_id": "resp_1"}', "resp_1"),
+        (b'{"model": "m", "previous_response_id": null}', None),
+        (b'{"model": "m", "input": "previous_response_id"}', None),
+        (b'{"model": "m"}', None),
+        (b'"previous_response_id" no JSON', None),
+        (b'{"previous_response_id": ["resp_1"]}', None),
+    ):
+        made.body = body
+        assert previous_object_of(made, "/previous_response_id") == expected
+    made.body, made.whole = b'{"previous_response_id": "resp_1"', False
+    assert previous_object_of(made, "/previous_response_id") is None

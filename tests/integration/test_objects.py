@@ -1,0 +1,228 @@
+"""Requests for an object reach the endpoint that created it: through agents, in one region and in two."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.health.region_health import RegionState
+from penstock.routes.presets.preset_registry import preset_routes
+from penstock.routing.weighted_sampler import samplers_of
+from tests.support.agents import Agent, agent
+from tests.support.chats import SSE_HEAD, ask, chunk, code
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import Answer, Heard, RawClient, Script, ScriptedEngine, engine, post
+from tests.support.wait import until
+
+RESPONSES = "/v1/responses"
+
+
+def keeps(name: str, *, split: bool = False) -> Script:
+    """An engine with the Responses API: its objects are `<name>-1` and so on."""
+    created: set[str] = set()
+
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        method, target = heard.head.split(b" ", 2)[:2]
+        if method == b"POST" and target in (RESPONSES.encode(), b"/prompt"):
+            object_id = f"{name}-{len(created) + 1}"
+            created.add(object_id)
+            if json.loads(heard.body).get("stream"):
+                event = b'event: response.created\ndata: {"response": {"object": "response", "id": "%b"}}\n\n'
+                data = event % object_id.encode()
+                writer.write(SSE_HEAD)
+                for part in (data[:40], data[40:]) if split else (data,):
+                    writer.write(chunk(part))
+                    await writer.drain()
+                    await asyncio.sleep(0.05 if split else 0)
+                writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+                return
+            writer.write(_json(200, {"id": object_id, "prompt_id": object_id}))
+            return
+        object_id = target.decode().split("/")[2 if target.startswith(b"/history") else 3]
+        writer.write(_json(200 if object_id in created else 410, {"method": method.decode(), "at": name}))
+
+    return script
+
+
+def _json(status: int, value: dict[str, Any]) -> bytes:
+    body = json.dumps(value).encode()
+    return b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+        status,
+        len(body),
+        body,
+    )
+
+
+async def create(one: Agent, *headers: str, path: str = RESPONSES, **fields: Any) -> str:
+    """The identifier of a new object."""
+    body = json.dumps({"model": MODEL, "input": "hello", **fields}).encode()
+    answer = await ask(one, *headers, body=body, path=path)
+    assert answer.status == 200, answer
+    if fields.get("stream"):
+        line = next(line for line in answer.body.split(b"\n") if line.startswith(b"data: "))
+        return str(json.loads(line[6:])["response"]["id"])
+    return str(json.loads(answer.body)["id"])
+
+
+async def request(one: Agent, method: str, path: str, *headers: str) -> Answer:
+    """The answer to a request for an object."""
+    client = await RawClient.connect(one.traffic)
+    if method == "POST":
+        client.say(post(b"", *headers, path=path))
+    else:
+        lines = "".join(f"{header}\r\n" for header in headers)
+        client.say(f"{method} {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+@asynccontextmanager
+async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
+    """An agent with two engines."""
+    split = fields.pop("split", False)
+    async with (
+        engine(keeps("first", split=split)) as first,
+        engine(keeps("second", split=split)) as second,
+        agent(directory, [first.address, second.address], **fields) as one,
+    ):
+        yield one
+        await until(lambda: one.held() == 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "split"),
+    [({}, False), ({"stream": True}, False), ({"stream": True}, True)],
+    ids=["whole", "sse", "split"],
+)
+async def test_every_request_reaches_the_endpoint_that_created_the_object(
+    tmp_path: Path, fields: dict[str, Any], split: bool
+) -> None:
+    async with pair(tmp_path, split=split) as one:
+        created = [await create(one, **fields) for _ in range(8)]
+        assert len({object_id.partition("-")[0] for object_id in created}) == 2, "both engines have objects"
+        for object_id in created * 2:
+            for method, path in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+                answer = await request(one, method, f"{RESPONSES}/{object_id}{path}")
+                value = json.loads(answer.body)
+                assert (answer.status, value["at"]) == (200, object_id.partition("-")[0])
+                assert value["method"] == method
+
+
+async def test_unknown_objects_and_those_of_other_tenants_are_not_found(tmp_path: Path) -> None:
+    async with pair(tmp_path) as one:
+        tenants = {
+            name: msgspec.structs.replace(tenant, key_digests=(sha256(name.encode()).hexdigest(),))
+            for name, tenant in one.config.policy.tenants.items()
+            if name == "open"
+        }
+        tenants["other"] = msgspec.structs.replace(
+            tenants["open"], name="other", key_digests=(sha256(b"other").hexdigest(),)
+        )
+        one.config.policy = msgspec.structs.replace(one.config.policy, tenants=tenants, anonymous_tenant=None)
+        ours, theirs = "Authorization: Bearer open", "Authorization: Bearer other"
+        path = f"{RESPONSES}/{await create(one, ours)}"
+        assert (await request(one, "GET", path, ours)).status == 200
+        for method, target, key in (
+            ("GET", path, theirs),
+            ("DELETE", path, theirs),
+            ("POST", f"{path}/cancel", theirs),
+            ("GET", f"{RESPONSES}/resp_unknown", ours),
+        ):
+            answer = await request(one, method, target, key)
+            assert (answer.status, code(answer.body)) == (404, "not_found")
+        assert (await request(one, "GET", path)).status == 401
+
+
+async def test_a_previous_response_is_continued_where_it_is(tmp_path: Path) -> None:
+    async with pair(tmp_path) as one:
+        last = await create(one)
+        home = last.partition("-")[0]
+        for _ in range(8):
+            last = await create(one, previous_response_id=last)
+            assert last.partition("-")[0] == home
+        assert await create(one, previous_response_id="resp_unknown")
+        assert await create(one, previous_response_id=None)
+
+
+async def test_an_endpoint_that_is_gone_or_not_ready(tmp_path: Path) -> None:
+    async with pair(tmp_path) as one:
+        object_id = await create(one)
+        path = f"{RESPONSES}/{object_id}"
+        pool = one.endpoints.pool(MODEL)
+        holder = next(e for e in pool.endpoints if (e.name == "gpu-0") == object_id.startswith("first"))
+        holder.view.ready = False
+        answer = await request(one, "GET", path)
+        assert (answer.status, code(answer.body)) == (503, "none_ready")
+        pool.fill([endpoint for endpoint in pool.endpoints if endpoint is not holder])
+        answer = await request(one, "GET", path)
+        assert (answer.status, code(answer.body)) == (404, "not_found")
+        assert (await create(one, previous_response_id=object_id)).partition("-")[0] != object_id.partition("-")[0]
+
+
+async def test_a_full_endpoint_still_serves_requests_for_its_objects(tmp_path: Path) -> None:
+    async with pair(tmp_path, slots=1, queue=0) as one:
+        object_id = await create(one)
+        pool = one.endpoints.pool(MODEL)
+        for endpoint in pool.endpoints:
+            endpoint.take(0, 0)
+        assert not pool.has_room
+        assert (await request(one, "POST", f"{RESPONSES}/{object_id}/cancel")).status == 200
+        for endpoint in pool.endpoints:
+            endpoint.give_back(0, 0)
+
+
+async def test_an_object_that_another_region_created(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        pair(tmp_path / "server", region="eu-es") as server,
+        engine(keeps("near")) as near,
+        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        created = [await create(origin, stream=stream) for stream in (False, True, False, True)]
+        assert not near.heard
+        for object_id in created * 2:
+            answer = await request(origin, "GET", f"{RESPONSES}/{object_id}")
+            assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+            assert json.loads(answer.body)["at"] == object_id.partition("-")[0]
+        last = await create(origin, previous_response_id=created[0])
+        assert last.partition("-")[0] == created[0].partition("-")[0]
+        server.router.admission.objects._by_tenant.clear()
+        answer = await request(origin, "GET", f"{RESPONSES}/{created[0]}")
+        assert (answer.status, code(answer.body)) == (404, "not_found")
+        origin.peers.addresses.clear()
+        answer = await request(origin, "GET", f"{RESPONSES}/{created[0]}")
+        assert (answer.status, code(answer.body)) == (503, "none_ready")
+
+
+async def test_a_region_without_a_share_is_not_preferred(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with pair(tmp_path / "server", region="eu-es") as server, pair(tmp_path / "origin") as origin:
+        here = await create(origin)
+        origin.config.samplers = samplers_of(away)
+        origin.config.plan = away
+        origin.peers.addresses["eu-es"] = server.peer
+        origin.peers.states["eu-es"] = RegionState.HEALTHY
+        read = await request(origin, "GET", f"{RESPONSES}/{here}")
+        assert (read.status, read.headers["x-penstock-region"]) == (200, "eu-de"), "the object itself is still read"
+        elsewhere = await ask(
+            origin, body=json.dumps({"model": MODEL, "previous_response_id": here}).encode(), path=RESPONSES
+        )
+        assert (elsewhere.status, elsewhere.headers["x-penstock-region"]) == (200, "eu-es")
+
+
+async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
+    async with pair(tmp_path) as one:
+        one.config.policy = msgspec.structs.replace(one.config.policy, routes=preset_routes("comfyui", MODEL))
+        created = [await create(one, path="/prompt") for _ in range(8)]
+        for prompt_id in created:
+            answer = await request(one, "GET", f"/history/{prompt_id}")
+            assert (answer.status, json.loads(answer.body)["at"]) == (200, prompt_id.partition("-")[0])
