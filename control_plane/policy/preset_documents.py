@@ -22,5 +22,6 @@ def route_documents(routes: Iterable[Route]) -> str:
 def route_document(route: Route) -> dict[str, Any]:
     """One document; fields with default values are left out."""
     values: dict[str, Any] = msgspec.to_builtins(route, order="sorted")
-    values.pop("source", None)
+    for field in ("source", "preset"):
+        values.pop(field, None)
     return {"apiVersion": API_VERSION, "kind": "Route", "name": values.pop("name"), "path": values.pop("path")} | values
