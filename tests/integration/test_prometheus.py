@@ -42,6 +42,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import (
     CONTENT_TYPE,
     AgentMetrics,
+    ContinuationOutcome,
     QueueOutcome,
     RequestKind,
     RequestOutcome,
@@ -250,6 +251,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.ejected(AttemptOutcome.UNREACHABLE)
     metrics.became_suspect(StallReason.SILENT)
+    metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     KEPT.ended(True, 0.05)
     metrics.set_objectives({"m": KEPT})

@@ -79,7 +79,7 @@ async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_
         assert (await client.answer()).status == 404
         client = await RawClient.connect(one.traffic)
         client.say(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
-        assert (await client.answer()).status == 404, "HTTP/1.0 knows no upgrades"
+        assert (await client.answer()).status == 426, "HTTP/1.0 has no upgrades"
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
             client.say(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
