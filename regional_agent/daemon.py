@@ -22,12 +22,12 @@ from regional_agent.http.listener import Listener, drain_all
 from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.peers.peer_verifier import PeerVerifier
-from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.locate import Locator
 from regional_agent.runtime import AgentRuntime
 from regional_agent.services import AdminService, PeerService, TrafficService
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -9,10 +9,10 @@ import structlog
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.proxy.access_log import AccessLine, AccessLog
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
+from regional_agent.telemetry.access_log import AccessLine, AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 

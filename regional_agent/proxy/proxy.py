@@ -12,7 +12,6 @@ from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
-from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -20,6 +19,7 @@ from regional_agent.proxy.policy_enforcer import PolicyEnforcer
 from regional_agent.proxy.timer_wheel import SLOT_S
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -14,7 +14,7 @@ from control_plane.cli.demand_file import read_access_logs
 from penstock.policy.geography import Location
 from penstock.policy.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
 from penstock.what_if.outcomes import DemandGroup
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
 from tests.support.planet import MODEL

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import agent
 from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy

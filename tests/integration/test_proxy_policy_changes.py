@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy, ResidencyRule
 from regional_agent.http.limits import Limits
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, answers, answers_after, ask, code, full, says_nothing, streams_forever
 from tests.support.planet import EU_ONLY, MODEL, plan, policy

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import plan

@@ -16,7 +16,7 @@ from penstock.wire import route_context
 from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
 from penstock.wire.session import Session
 from regional_agent.http.limits import Limits
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import MAX_BODY_BYTES, agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce, region_sessions, session_between

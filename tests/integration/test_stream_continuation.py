@@ -18,7 +18,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from regional_agent.http.limits import Limits
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.chats import answers, ask, is_busy, says_nothing

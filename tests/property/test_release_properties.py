@@ -19,7 +19,7 @@ from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.proxy.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import agent

@@ -32,7 +32,6 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.tls_contexts import ServerTls
-from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
@@ -44,6 +43,7 @@ from regional_agent.routing.router import Router
 from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.address import Address

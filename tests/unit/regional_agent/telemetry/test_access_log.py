@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from regional_agent.proxy.access_log import BLOCK_LINES, AccessLine, AccessLog
+from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog
 
 
 def line(name: str) -> AccessLine:
