@@ -83,6 +83,6 @@ def _string_at(text: bytes, path: tuple[bytes, ...]) -> str | None:
         elif len(keys) == len(path) and (*keys[1:], key) == path:
             try:
                 return msgspec.json.decode(b'"%b"' % token[1], type=str)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
     return None
