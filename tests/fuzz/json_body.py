@@ -35,7 +35,7 @@ _COSTS = [Cost(unit, 1.0, 1.0) for unit in CostUnit]
 def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     path, body = _PATHS[data[0] % len(_PATHS)] if data else _PATHS[0], data[1:]
-    plain = _plain(body)
+    plain = plain_object(body)
     fields = classify(body)
     if isinstance(fields, RequestFields):
         assert 0 <= len(fields.model) <= MAX_MODEL
@@ -52,7 +52,7 @@ def check(data: bytes) -> None:
             assert part is None or isinstance(part, Refusal) or part == plain.get("model")
 
 
-def _plain(body: bytes) -> dict[str, Any] | None:
+def plain_object(body: bytes) -> dict[str, Any] | None:
     """The body as Python reads it; None where it is no object, or names a field twice."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
