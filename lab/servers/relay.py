@@ -24,6 +24,7 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._is_cut = False
         self.port = 0
 
     @property
@@ -34,15 +35,15 @@ class Relay:
     async def mend(self) -> None:
         """Take connections, on the same port as before, and let frozen ones flow."""
         self._flows.set()
+        self._is_cut = False
         if self._server is None:
             self._server = await asyncio.start_server(self._carry, LOOPBACK, self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
-    async def cut(self) -> None:
-        """Close every connection and refuse new ones."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    def cut(self) -> None:
+        """Reset every connection, and new ones as they come."""
+        # The server keeps listening: asyncio leaves a connection open that it accepts while its server closes.
+        self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()
 
@@ -57,10 +58,15 @@ class Relay:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.cut()
+        self.cut()
         self._flows.set()
+        if self._server is not None:
+            self._server.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
         self._writers.add(writer)
         try:
             there_reader, there_writer = await asyncio.open_connection(LOOPBACK, self._target_port)

@@ -158,7 +158,7 @@ async def test_changes_that_were_compacted_meanwhile_are_told_as_difference(
     async with Following(relayed, AT) as following:
         await following.until_same(operator)
         following.changes.clear()
-        await relay.cut()
+        relay.cut()
         await put(operator, AT + "changes", b"2")
         await operator.commit((), [Delete(AT + "goes"), Delete(AT + "returns")])
         await put(operator, AT + "came", b"1")
@@ -178,7 +178,7 @@ async def test_deletion_that_was_compacted_meanwhile_is_not_lost(
 ) -> None:
     await operator.commit((), [Put(AT + "stays", b""), Put(AT + "goes", b"")])
     async with Following(relayed, AT) as following:
-        await relay.cut()
+        relay.cut()
         deleted = await operator.commit((), [Delete(AT + "goes")])
         await put(operator, AT + "later", b"")
         await compact_etcd(own_etcd, deleted.revision)
@@ -227,7 +227,7 @@ async def test_large_catch_up_arrives_whole(
     small = [(name, 4 << 20 if "max_receive" in name else value) for name, value in CHANNEL_OPTIONS]
     monkeypatch.setattr(etcd_connection, "CHANNEL_OPTIONS", small)
     async with Following(relayed, AT) as following:
-        await relay.cut()
+        relay.cut()
         for number in range(8):
             await put(operator, f"{AT}{number}", random.Random(number).randbytes(1_000_000))
         await relay.mend()
