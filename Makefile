@@ -6,6 +6,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
+# checkov needs other versions of the same packages.
+CHECKOV := $(VENV)-checkov
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
@@ -29,7 +31,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-attacks test-engines test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check format dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +39,9 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## a fleet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1, ARGS=--help)
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
 		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep) $(ARGS)
+
+gameday: $(VENV)/.demo  ## one fault after the other on a fleet under load, each with an expected outcome (NAME=agent-frozen, ARGS=--help)
+	@$(BIN)/penstock-lab gameday $(NAME) $(ARGS)
 
 bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock and in other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
@@ -66,6 +71,13 @@ fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from out
 test-attacks: $(VENV)/.test  ## attack a real fleet as a tenant, an operator, a stranger in etcd and Redis, and with a stolen key (ARGS=names)
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
+test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compiled router (ARGS=names)
+	@test -d $(COMPILED) || { echo 'The router could not be compiled: see out/wheel/log' >&2; exit 2; }
+	@PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(BIN)/python -m tests.attacks $(ARGS)
+
+test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a real planet; screenshots in out/ui
+	@$(BIN)/python -m tests.ui
+
 test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
 	@$(BIN)/python -m tests.engines $(ARGS)
 
@@ -78,12 +90,19 @@ lint: $(VENV)/.test  ## style, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+check-terraform: $(VENV)/.test $(VENV)/.checkov  ## the Terraform modules: tests, references, checkov
+	@$(BIN)/pytest tests/integration/test_terraform.py $(ARGS)
+	@$(CHECKOV)/bin/checkov --directory terraform --framework terraform --skip-download --compact --quiet
+
 format: $(VENV)/.test  ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules
 	@$(BIN)/python -m dashboards
+
+check-dashboards: $(VENV)/.demo  ## every query of dashboards and rules returns data of a real fleet; needs Prometheus (PROMETHEUS=, ARGS=--help)
+	@$(BIN)/penstock-lab check-dashboards $(ARGS)
 
 reference: $(VENV)/.test  ## generate the reference pages of the documentation
 	@$(BIN)/python docs/generate_reference.py
@@ -130,9 +149,19 @@ $(VENV)/.fuzz: $(VENV)/.test
 	@$(PIP) -e '.[fuzz]' -e ./lab || $(NO_PIP)
 	@touch $@
 
+$(VENV)/.ui: $(VENV)/.test
+	@echo 'Installing Playwright into $(VENV) ...'
+	@$(PIP) -e '.[ui]' -e ./lab || $(NO_PIP)
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.test
 	@echo 'Installing MkDocs into $(VENV) ...'
 	@$(PIP) -e '.[docs]' -e ./lab || $(NO_PIP)
+	@touch $@
+
+$(VENV)/.checkov: | $(VENV)/bin/pip
+	@echo 'Installing checkov into $(CHECKOV) (about a minute) ...'
+	@$(PYTHON) -m venv $(CHECKOV) && $(CHECKOV)/bin/pip install -qq --disable-pip-version-check 'checkov>=3.2,<4' || $(NO_PIP)
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo

@@ -2,8 +2,7 @@
 
 `penstock certs issue` writes such a directory. The optional file `revoked` has serial numbers of certificates that are
 no longer accepted, one a line. These files are read again when they change, so that certificates rotate without
-restart. Agents that share load through Redis also have `region.key`, which is read at start: it changes only with the
-authority.
+restart. Agents that share load through Redis also have `region.key`, which is read again too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cryptography import x509
 from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
-from penstock.wire.region_key import KEY_BYTES
+from penstock.wire.region_key import KEY_BYTES, RegionKeys
 from penstock.wire.session import Sessions
 
 PRIVATE_KEY = "tls.key"
@@ -27,6 +26,9 @@ CERTIFICATE = "tls.crt"
 AUTHORITIES = "ca.crt"
 REVOKED = "revoked"
 REGION_KEY = "region.key"
+
+MAX_REGION_KEYS = 3
+"""Keys of a region during a rotation."""
 
 CHECK_S = 5.0
 """Interval (s) between two checks for changed files."""
@@ -120,22 +122,51 @@ def load_identity(directory: Path, now: float) -> Identity:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 
 
-def load_region_key(directory: Path) -> bytes:
-    """Returns the key that the agents of a region share (see `RegionKey`).
+def load_region_key(path: Path) -> tuple[bytes, ...]:
+    """Returns the keys in a file that the agents of a region share (see `RegionKeys`): one a line.
 
     Raises:
         BadSecret: the file cannot be used; the message names it and the remedy.
     """
-    path = directory / REGION_KEY
     remedy = f"{REMEDY}, or copy the file from another agent of the region"
-    content = read_file(path, "key of the region", remedy).strip()
+    lines = read_file(path, "key of the region", remedy).split()
     try:
-        key = bytes.fromhex(content.decode())
+        keys = tuple(bytes.fromhex(line.decode()) for line in lines)
     except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise BadSecret(f"{path}: not {2 * KEY_BYTES} hexadecimal characters; {remedy}")
-    return key
+        keys = ()
+    if not 1 <= len(keys) <= MAX_REGION_KEYS or any(len(key) != KEY_BYTES for key in keys):
+        count = f"1 to {MAX_REGION_KEYS} lines of {2 * KEY_BYTES} hexadecimal characters"
+        raise BadSecret(f"{path}: not {count}; {remedy}")
+    return keys
+
+
+class RegionKeyFile:
+    """The keys of a region, loaded again when their file changes.
+
+    Args:
+        path: the file.
+
+    Raises:
+        BadSecret: the file cannot be used. Later errors are only logged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = file_stamp(path)
+        self.keys = RegionKeys(*load_region_key(path))
+
+    def reload_if_changed(self) -> None:
+        """Uses changed keys; keeps the last good ones if the file cannot be used."""
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self.keys.use(load_region_key(self._path))
+        except BadSecret as error:
+            _log.error("key of the region not reloaded; the previous one stays in use", reason=str(error))
+        else:
+            _log.info("key of the region reloaded", keys=len(self.keys.keys))
 
 
 def load_trust(directory: Path) -> TrustBundle:

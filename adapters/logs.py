@@ -70,9 +70,10 @@ class LossyLogger(structlog.PrintLogger):
 
     def msg(self, message: str) -> None:
         """Write one line, or drop it."""
-        # ValueError: the stream is closed.
+        # In one piece: workers of one host share the stream. ValueError: the stream is closed.
         with suppress(OSError, ValueError):
-            super().msg(message)
+            self._file.write(f"{message}\n")
+            self._file.flush()
 
     log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 

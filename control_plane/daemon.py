@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.lease import Registration
+from adapters.store.measured_store import MeasuredStore
 from adapters.store.members import Member
 from control_plane.api.app import create_app
 from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.routes import (
     audit_routes,
+    capacity_routes,
     events_routes,
     explain_routes,
     fleet_routes,
@@ -65,6 +68,8 @@ from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
+from control_plane.ui import ui_routes
+from control_plane.ui.browser_sessions import BrowserSessions
 from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
@@ -89,7 +94,7 @@ class ControlPlane:
         policy_reader: reads the policy bundle.
         rng: source of jitter.
         webhook_secret: verifies webhook deliveries of the policy repository; None rejects all deliveries.
-        trust: authorities that sign the other control planes' certificates; None: those that the system trusts.
+        tls: returns the context for a new connection to another control plane; None: the system's trust store.
     """
 
     def __init__(
@@ -101,12 +106,12 @@ class ControlPlane:
         policy_reader: BundleReader,
         rng: Random,
         webhook_secret: WebhookSecret | None = None,
-        trust: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        self._store = store
-        self._sessions = sessions
         clock = steady_unix_clock()
         self.metrics = ControlPlaneMetrics()
+        self._store = store = MeasuredStore(store, self.metrics.internal)
+        self._sessions = sessions
         self.audit = AuditLog(store)
         self.policies = PolicySource(policy_reader, on_stale=lambda: self._polling.wake())
         self._polling = PeriodicJob(
@@ -116,7 +121,7 @@ class ControlPlane:
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
-        self._link = LeaderClient(member, sessions, trust=trust)
+        self._link = LeaderClient(member, sessions, tls=tls)
         self._callers = ForwardedCallers(sessions, clock)
         self.elector = LeaderElector(
             store,
@@ -135,7 +140,7 @@ class ControlPlane:
         self._revisions = RevisionStore(store)
         self._idempotency_store = IdempotencyStore(store, member.name, clock)
         fleet = FleetSnapshot()
-        planning = PlanningLoop(
+        self._planning = planning = PlanningLoop(
             self.elector, self.policies, fleet, self.overrides, self.rollouts, publisher, self.metrics, clock
         )
         self.view = FleetView(self.policies, self.rollouts, fleet, planning, self._mirrors.plans, clock)
@@ -188,23 +193,29 @@ class ControlPlane:
             await informer.stop()
         await self.policies.close()
 
-    def create_api(self, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:
-        """Return the HTTP API.
+    def create_api(
+        self, access: Access, geoip: GeoIpLookup | None = None, *, browser_secret: bytes | None = None
+    ) -> FastAPI:
+        """Return the HTTP API and the page for operators.
 
         Args:
             access: authenticates callers.
             geoip: locates client addresses; None leaves every address without a location.
+            browser_secret: from which the key of browsers' sessions is derived; None: sessions end with this process.
         """
+        browsers = BrowserSessions(browser_secret or os.urandom(32))
         geoip = geoip or GeoIpLookup(None)
         view, reporter, actions = self.view, self.reporter, self._rollout_actions
         return create_app(
             # These routers require no caller: their responses hold no fleet data, or their requests are signed.
             open_routers=(
-                health_routes.routes(reporter, self.policies, self.metrics),
-                reports_routes.routes(self._intake, self._sessions),
+                health_routes.routes(reporter, self.policies),
+                reports_routes.routes(self._intake, self._sessions, self.metrics.internal),
                 webhook_routes.routes(self._webhook),
+                ui_routes.public_routes(),
             ),
             guarded_routers=(
+                health_routes.metrics_routes(self.metrics),
                 status_routes.routes(reporter, self.elector, self._link),
                 plans_routes.routes(self._history, view),
                 explain_routes.routes(view, self.elector, actions, self.policies, geoip),
@@ -212,12 +223,15 @@ class ControlPlane:
                 what_if_routes.routes(view, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(view),
+                capacity_routes.routes(self._planning),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events),
                 overrides_routes.routes(self.overrides, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),
+                ui_routes.session_routes(browsers),
             ),
+            browsers=browsers,
             access=access,
             idempotency_store=self._idempotency_store,
             elector=self.elector,

@@ -12,6 +12,10 @@ from enum import StrEnum
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from control_plane.planning.capacity_metrics import CapacityMetrics
+from control_plane.planning.cost_metrics import CostMetrics
+from control_plane.planning.internal_metrics import InternalMetrics
 from penstock.fleet.capacity import Shortfall
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
@@ -22,6 +26,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 OTHER = "other"
 """The label of regions that the policy does not declare, which bounds the number of series."""
+
+ALL_MODELS = "*"
+"""The model of a fallback that concerns every model."""
 
 PLAN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 """A plan is due every 1-2 s: durations in the upper half are a warning, and beyond the last bucket a failure."""
@@ -89,6 +96,12 @@ class ControlPlaneMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.internal = InternalMetrics(self.registry)
+        self.cost = CostMetrics(self.registry)
+        self.capacity = CapacityMetrics(self.registry)
+        self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))
+        self.certificates = CertificateExpiry({})
+        """The certificates in use."""
         self._leader = self._gauge("leader", "1 while this control plane is the leader, else 0.")
         self._fencing_epoch = self._gauge(
             "fencing_epoch", "Fencing epoch of this leader; 0 on a control plane that is not the leader."
@@ -165,6 +178,7 @@ class ControlPlaneMetrics:
             "rollout_phase", "1 for the phase of the newest policy rollout, 0 for the others.", ("phase",)
         )
         self._policy_info = self._gauge("policy_info", "1 for the digest of the policy in force.", ("digest",))
+        self._planner_fallbacks.labels(ALL_MODELS)
         for outcome in PublishOutcome:
             self._publish.labels(outcome.value)
         for webhook_outcome in WebhookOutcome:
@@ -172,10 +186,14 @@ class ControlPlaneMetrics:
 
     def set_leadership(self, fencing_epoch: int | None) -> None:
         """Set the fencing epoch of this leader; None: it does not lead, and its fleet metrics are cleared."""
+        if fencing_epoch is not None:
+            self.internal.became_leader()
         self._leader.set(fencing_epoch is not None)
         self._fencing_epoch.set(fencing_epoch or 0)
         if fencing_epoch is None:
             self._plan_generation.set(0)
+            self.cost.clear()
+            self.capacity.clear()
             for fleet in (
                 self._report_age,
                 self._refusing,
@@ -272,6 +290,8 @@ class ControlPlaneMetrics:
 
     def render(self) -> bytes:
         """Return all metrics in the text format of CONTENT_TYPE."""
+        for use, expires_at in self.certificates.by_use().items():
+            self._certificate_expiry.labels(use).set(expires_at)
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:

@@ -15,17 +15,21 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from adapters.etcd.etcd_connection import Tls
+from adapters.access.api_keys import ApiKeys
+from adapters.certificate_expiry import CertificateExpiry
+from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import IdentityFiles
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
+from adapters.loopback import is_loopback
+from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
+from adapters.tls_contexts import ClientTls, ServerTls, keep_reloading
 from control_plane.api.client_connections import BoundedConnection
 from control_plane.api.forwarded_for import behind_proxies
-from control_plane.api.tls_certificate import Certificate, trust_context
 from control_plane.auth.admin_token import load_admin_token
-from control_plane.auth.api_keys import ApiKeys
 from control_plane.auth.authentication import Access
 from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
@@ -34,8 +38,9 @@ from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.webhook_secret import load_webhook_secret
-from control_plane.settings import ControlPlaneSettings, HostPort
+from control_plane.settings import PREFIX, ControlPlaneSettings, HostPort
 from penstock.wire.identity import ProcessRole
+from penstock.wire.session import Sessions
 
 DRAIN_S = 2
 """Time (s) that requests in progress have to complete at shutdown."""
@@ -52,7 +57,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
     Raises:
         BadSecret, BadApiKeys: a secret file is invalid.
-        BadCertificate: the API's certificate or key, or the authorities' file, is invalid.
+        BadTlsFiles: the API's certificate or key, or the authorities' file, is invalid.
         BadGeoDatabase: the GeoIP database is invalid.
         CannotListen: the address is in use or not local.
     """
@@ -61,32 +66,43 @@ def serve(settings: ControlPlaneSettings) -> None:
 
 
 async def _serve(settings: ControlPlaneSettings) -> None:
+    if settings.allow_plaintext:
+        links = sorted(settings.allow_plaintext)
+        _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
     identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name)
     http = httpx.AsyncClient()
-    access = _access(settings, http)
-    certificate = _certificate(settings)
+    access = _access(settings, http, identity.sessions)
+    api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
-    ca_file = settings.control_plane_ca_file
     geoip = GeoIpLookup(settings.geoip_file)
     listener = _listen(settings.listen)
-    scheme = "https" if certificate is not None else "http"
+    scheme = "https" if api_tls is not None else "http"
     url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
-    etcd = EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
+    etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
     store = SignedStore(etcd, identity.sessions, prefix=settings.etcd_prefix)
-    control_plane = ControlPlane(
-        store,
-        Member(settings.name, url),
-        sessions=identity.sessions,
-        policy_reader=_reader(settings),
-        rng=Random(),
-        webhook_secret=webhook_secret,
-        trust=trust_context(ca_file) if ca_file is not None else None,
-    )
-    app = control_plane.create_api(access, geoip)
-    # Takes 0.3 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
-    app.openapi()
-    config = _http(settings, app)
+    with uncollected():
+        control_plane = ControlPlane(
+            store,
+            Member(settings.name, url),
+            sessions=identity.sessions,
+            policy_reader=_reader(settings),
+            rng=Random(),
+            webhook_secret=webhook_secret,
+            tls=peer_tls,
+        )
+        control_plane.metrics.certificates = CertificateExpiry(
+            {
+                "identity": settings.identity_dir / CERTIFICATE,
+                "authority": settings.identity_dir / AUTHORITIES,
+                "api": settings.tls_certificate_file,
+                "etcd": settings.etcd_certificate_file,
+            }
+        )
+        app = control_plane.create_api(access, geoip, browser_secret=(settings.identity_dir / PRIVATE_KEY).read_bytes())
+        # Takes 0.1 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
+        app.openapi()
+    config = _http(settings, app, api_tls)
     server = Server(config)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,13 +113,16 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     background = [
         asyncio.create_task(geoip.keep_reloading(), name="geoip"),
         asyncio.create_task(identity.keep_fresh(), name="identity"),
+        asyncio.create_task(keep_reloading([tls for tls in (api_tls, peer_tls) if tls is not None]), name="TLS files"),
     ]
-    if certificate is not None and config.ssl is not None:
-        background.append(asyncio.create_task(certificate.keep_reloading(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)
+    service_manager = ServiceManager.from_environment()
+    await service_manager.ready()
+    background.append(asyncio.create_task(service_manager.keep_watchdog(), name="watchdog"))
     try:
         done, _ = await asyncio.wait({leading, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        await service_manager.stopping()
         await control_plane.stop()
         server.should_exit = True
         await asyncio.wait({serving})
@@ -118,7 +137,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     _log.info("stopped", name=settings.name)
 
 
-def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
+def _http(settings: ControlPlaneSettings, app: FastAPI, tls: ServerTls | None) -> uvicorn.Config:
     """Create the configuration of the API server."""
     config = uvicorn.Config(
         behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
@@ -132,14 +151,14 @@ def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
         timeout_graceful_shutdown=DRAIN_S,
         # By default uvicorn trusts the forwarding headers of every client on this machine.
         proxy_headers=False,
-        ssl_certfile=settings.tls_certificate_file,
-        ssl_keyfile=settings.tls_key_file,
     )
     config.load()
+    # Set after `load`, which makes a context of its own from files that it reads once.
+    config.ssl = tls.renewing_context() if tls is not None else None
     return config
 
 
-def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Access:
+def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient, sessions: Sessions) -> Access:
     """Create the access control from the settings."""
     oidc = None
     if settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url:
@@ -153,19 +172,37 @@ def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Access:
         )
         oidc = Oidc(trust, Jwks(settings.oidc_jwks_url, http))
     api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
-    return Access(load_admin_token(settings.admin_token_file), api_keys, oidc)
+    return Access(load_admin_token(settings.admin_token_file), api_keys, oidc, sessions)
 
 
-def _certificate(settings: ControlPlaneSettings) -> Certificate | None:
-    if settings.tls_certificate_file is None or settings.tls_key_file is None:
-        return None
-    return Certificate(settings.tls_certificate_file, settings.tls_key_file)
+def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:
+    """TLS of the HTTP API, unless it is on a loopback address or may serve plain HTTP."""
+    own = settings.identity_dir
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if certificate is None or key is None:
+        if is_loopback(settings.listen.host) or "api" in settings.allow_plaintext:
+            return None
+        certificate, key = own / CERTIFICATE, own / PRIVATE_KEY
+    return ServerTls(certificate, key, own / AUTHORITIES, require_client=False)
 
 
-def _etcd_tls(settings: ControlPlaneSettings) -> Tls | None:
-    if settings.etcd_ca_file is None:
-        return None
-    return Tls(settings.etcd_ca_file, settings.etcd_certificate_file, settings.etcd_key_file)
+def tls_to_peers(settings: ControlPlaneSettings) -> ClientTls:
+    """TLS of connections to the other control planes."""
+    own, ca_file = settings.identity_dir, settings.control_plane_ca_file
+    further_ca = own / AUTHORITIES if ca_file is None else None
+    return ClientTls(ca_file, own / CERTIFICATE, own / PRIVATE_KEY, further_ca=further_ca)
+
+
+def tls_to_etcd(settings: ControlPlaneSettings) -> Tls | None:
+    """TLS files of connections to etcd; None connects without TLS."""
+    return tls_to(
+        settings.etcd_endpoints,
+        ca=settings.etcd_ca_file,
+        certificate=settings.etcd_certificate_file,
+        key=settings.etcd_key_file,
+        identity_dir=settings.identity_dir,
+        allow_plaintext="etcd" in settings.allow_plaintext,
+    )
 
 
 def _reader(settings: ControlPlaneSettings) -> BundleReader:

@@ -1,36 +1,34 @@
-"""Settings of a control plane: environment variables `PENSTOCK_<FIELD>` or command-line flags, validated at startup."""
+"""Settings of a control plane: a YAML file, `PENSTOCK_<FIELD>` in the environment, or flags; validated at startup."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
-    DirectoryPath,
+    ConfigDict,
     Field,
     IPvAnyNetwork,
     SecretStr,
-    ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from adapters.access.callers import Role
+from adapters.configuration.setting_values import host_port, listed
+from adapters.configuration.settings_loader import load_with_origins
+from adapters.loopback import is_loopback
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
-from control_plane.auth.callers import Role
 from control_plane.policy.source.repository_url import url_error
 
 PREFIX = "PENSTOCK_"
 
 _WILDCARD_HOSTS = {"0.0.0.0", "::"}
-
-
-class BadSettings(Exception):
-    """Invalid settings: one line for each variable, with the error."""
 
 
 class HostPort(NamedTuple):
@@ -45,16 +43,13 @@ class HostPort(NamedTuple):
 
 
 def _host_port(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    host, _, port = value.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080")
-    return HostPort(host.strip("[]"), int(port))
+    return value if isinstance(value, HostPort) else HostPort(*host_port(str(value)))
 
 
-def _listed(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+def _folder(value: Path) -> Path:
+    if not value.is_dir():
+        raise ValueError(f"{value} is not a folder; create it with the policy bundle")
+    return value
 
 
 def _endpoint(value: str) -> str:
@@ -85,7 +80,7 @@ def _inside(value: str) -> str:
 def _mapped(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    pairs = [part.partition("=") for part in _listed(value)]
+    pairs = [part.partition("=") for part in listed(value)]
     if not all(separator for _, separator, _ in pairs):
         raise ValueError(f"{value!r} is not of the form group=role,group=role")
     return {name.strip(): role.strip() for name, _, role in pairs}
@@ -98,46 +93,53 @@ def _jwks_url(value: str) -> str:
     return value
 
 
+PlaintextLink = Literal["api", "etcd"]
+
 _REPOSITORY_SETTINGS = {"policy_ref", "policy_path", "policy_poll_s", "policy_webhook_secret_file"}
 
 
-class ControlPlaneSettings(BaseSettings):
+class ControlPlaneSettings(BaseModel):
     """Settings of one control plane. Everything that applies to the whole fleet is in the policy."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     name: Annotated[str, AfterValidator(named)]
     """Name of this control plane. It must be unique in the fleet and stay the same after a restart."""
-    listen: Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
+    listen: Annotated[HostPort, BeforeValidator(_host_port)]
     """Address of the HTTP API, as host:port. Port 0 selects a free port, which is logged."""
     advertise_url: Annotated[str, AfterValidator(_http_url)] | None = None
-    """URL at which agents and operators reach this control plane: http://host:port, or https if `tls_certificate_file`
-    is set. Default: derived from `listen`."""
+    """URL at which agents and operators reach this control plane: https://host:port; http is accepted on loopback
+    addresses, or if `allow_plaintext` has `api`. Default: derived from `listen`."""
+    allow_plaintext: Annotated[frozenset[PlaintextLink], BeforeValidator(listed)] = frozenset()
+    """What may leave this machine unencrypted, comma-separated: `api` (requests to the HTTP API, such as those of a
+    proxy that terminates TLS), `etcd`. Set it only where the network encrypts all traffic, such as a service mesh or
+    WireGuard. Logged as a warning."""
     tls_certificate_file: Path | None = None
-    """PEM file with the certificate chain of the HTTP API; reloaded when it changes. Default: no TLS."""
+    """PEM file with the certificate chain of the HTTP API; reloaded when it changes. Default: the certificate of this
+    control plane, in `identity_dir`; on a loopback address no TLS."""
     tls_key_file: Path | None = None
     """PEM file with the private key of `tls_certificate_file`."""
     control_plane_ca_file: Path | None = None
-    """PEM file of the authorities that sign the other control planes' certificates. Default: the authorities that the
-    system trusts."""
-    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """PEM file of the authorities that sign the other control planes' certificates. Default: the system's trust store
+    and the fleet's authority."""
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], BeforeValidator(listed)] = ()
     """Addresses or networks of the proxies whose X-Forwarded-For header is used, comma-separated. Failed logins are
     limited per client address: without this setting all clients behind a proxy share one limit."""
     etcd_endpoints: Annotated[
-        tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
+        tuple[Annotated[str, AfterValidator(_endpoint)], ...], BeforeValidator(listed), Field(min_length=1)
     ]
     """Addresses of the etcd members, as host:port, comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
     """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
     etcd_ca_file: Path | None = None
-    """PEM file of the authorities that sign etcd's certificates. Default: no TLS."""
+    """PEM file of the authorities that sign etcd's certificates. Default: the fleet's authority, in `identity_dir`;
+    etcd on a loopback address is then reached without TLS."""
     etcd_certificate_file: Path | None = None
-    """PEM file with the client certificate for etcd, if etcd requires one."""
+    """PEM file with the client certificate for etcd. Default: the certificate of this control plane, in
+    `identity_dir`."""
     etcd_key_file: Path | None = None
     """PEM file with the private key of `etcd_certificate_file`."""
-    policy_dir: DirectoryPath | None = None
+    policy_dir: Annotated[Path, AfterValidator(_folder)] | None = None
     """Folder of the policy bundle; polled for changes. Set either this or `policy_repository`."""
     policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None
     """Git repository of the policy bundle: a URL (https, ssh, git, file), user@host:path, or an absolute path. A user
@@ -166,8 +168,8 @@ class ControlPlaneSettings(BaseSettings):
     """Audience (`aud`) that tokens must contain."""
     oidc_jwks_url: Annotated[str, AfterValidator(_jwks_url)] | None = None
     """URL of the identity provider's public keys (JWKS): https, or http on a loopback address."""
-    oidc_roles: Annotated[dict[str, Role], NoDecode, BeforeValidator(_mapped)] = {}
-    """Role for each value of `oidc_role_claim`, as group=role,group=role."""
+    oidc_roles: Annotated[dict[str, Role], BeforeValidator(_mapped)] = {}
+    """Role for each value of `oidc_role_claim`; in the environment as group=role,group=role."""
     oidc_role_claim: Annotated[str, Field(min_length=1)] = "groups"
     """Claim that determines the role: a string or a list of strings."""
     oidc_regions_claim: Annotated[str, Field(min_length=1)] | None = None
@@ -182,14 +184,15 @@ class ControlPlaneSettings(BaseSettings):
     @model_validator(mode="after")
     def _check_policy_source(self) -> ControlPlaneSettings:
         if self.policy_dir is None and self.policy_repository is None:
-            raise ValueError(f"{PREFIX}POLICY_DIR: set either this or {PREFIX}POLICY_REPOSITORY")
+            raise ValueError("{policy_dir}: set either this or {policy_repository}")
         if self.policy_repository is None:
-            given = self.model_fields_set & _REPOSITORY_SETTINGS
+            defaults = type(self).model_fields
+            given = sorted(name for name in _REPOSITORY_SETTINGS if getattr(self, name) != defaults[name].default)
             if given:
-                names = ", ".join(sorted(PREFIX + name.upper() for name in given))
-                raise ValueError(f"{names}: applies only with {PREFIX}POLICY_REPOSITORY, not with {PREFIX}POLICY_DIR")
+                further = "".join(f", {{{name}}}" for name in given[1:])
+                raise ValueError(f"{{{given[0]}}}{further}: applies only with {{policy_repository}}")
         elif self.policy_dir is not None:
-            raise ValueError(f"{PREFIX}POLICY_DIR: cannot be combined with {PREFIX}POLICY_REPOSITORY")
+            raise ValueError("{policy_dir}: cannot be combined with {policy_repository}; remove one of them")
         return self
 
     @model_validator(mode="after")
@@ -203,39 +206,27 @@ class ControlPlaneSettings(BaseSettings):
             missing = [name for name in names if not getattr(self, name)]
             if missing and len(missing) < len(names):
                 given = next(name for name in names if name not in missing)
-                raise ValueError(f"{PREFIX}{missing[0].upper()}: not set, but required by {PREFIX}{given.upper()}")
-        if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
-            raise ValueError(f"{PREFIX}ETCD_CA_FILE: not set, but required by {PREFIX}ETCD_CERTIFICATE_FILE")
+                raise ValueError(f"{{{missing[0]}}}: not set, but required by {{{given}}}")
         return self
 
     @model_validator(mode="after")
     def _check_advertise_url(self) -> ControlPlaneSettings:
-        if self.advertise_url is None and self.listen.host in _WILDCARD_HOSTS:
-            raise ValueError(
-                f"{PREFIX}ADVERTISE_URL: not set, but required because {self.listen} is a wildcard address"
-            )
+        if self.advertise_url is None:
+            if self.listen.host in _WILDCARD_HOSTS:
+                reason = f"required because {self.listen} is a wildcard address"
+                raise ValueError(f"{{advertise_url}}: not set, but {reason}")
+            return self
+        parts = urlsplit(self.advertise_url)
+        if parts.scheme == "http" and not is_loopback(parts.hostname or "") and "api" not in self.allow_plaintext:
+            remedy = "set it to an https URL, or add api to {allow_plaintext}"
+            raise ValueError(f"{{advertise_url}}: {self.advertise_url} is not encrypted; {remedy}")
         return self
 
 
-def load_settings(overrides: Mapping[str, Any] | None = None) -> ControlPlaneSettings:
-    """Return the settings from the environment; `overrides`, by field name, take precedence.
+def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> ControlPlaneSettings:
+    """Return the settings; flags, by field name, win over the environment, and that over the configuration file.
 
     Raises:
         BadSettings: some settings are missing or invalid.
     """
-    try:
-        return ControlPlaneSettings(**(overrides or {}))
-    except ValidationError as error:
-        raise BadSettings("\n".join(_format_error(problem) for problem in error.errors())) from None
-
-
-def _format_error(detail: Any) -> str:
-    message: str = detail["msg"].removeprefix("Value error, ")
-    if not detail["loc"]:
-        return message
-    variable = PREFIX + str(detail["loc"][0]).upper().removeprefix(PREFIX)
-    if detail["type"] == "missing":
-        return f"{variable}: not set"
-    if detail["type"] == "path_not_directory":
-        return f"{variable}: {detail['input']} is not a folder; create it with the policy bundle"
-    return f"{variable}: {message}"
+    return load_with_origins(ControlPlaneSettings, PREFIX, config=config, flags=flags).settings

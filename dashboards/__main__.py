@@ -9,9 +9,18 @@ from difflib import unified_diff
 from pathlib import Path
 
 from dashboards.alerts import ALERTS
-from dashboards.fleet_overview import fleet_overview
+from dashboards.boards.agents_board import AGENTS
+from dashboards.boards.control_plane_board import CONTROL_PLANE
+from dashboards.boards.fleet_board import FLEET
+from dashboards.boards.pools_board import POOLS
+from dashboards.boards.region_board import REGION
+from dashboards.boards.residency_board import RESIDENCY
+from dashboards.boards.spillover_board import SPILLOVER
+from dashboards.boards.tenants_board import TENANTS
 from dashboards.recording_rules import RECORDINGS
 from dashboards.rules import rules_file
+
+BOARDS = (FLEET, REGION, POOLS, RESIDENCY, SPILLOVER, TENANTS, CONTROL_PLANE, AGENTS)
 
 GENERATED = Path(__file__).parent / "generated"
 
@@ -19,7 +28,7 @@ GENERATED = Path(__file__).parent / "generated"
 def generate() -> dict[str, str]:
     """Every generated file by name."""
     return {
-        "fleet-overview.json": fleet_overview(),
+        **{f"{board.name}.json": board.as_json() for board in BOARDS},
         "rules.yaml": rules_file({"penstock-recordings": RECORDINGS, "penstock-alerts": ALERTS}),
     }
 

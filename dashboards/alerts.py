@@ -1,260 +1,323 @@
-"""What Prometheus tells people about, and what they are to do.
+"""When operators are notified. Each alert has a runbook, `docs/runbooks/<name>.md`.
 
-Serving does not need the control plane (static stability), so what only it suffers from is a ticket unless it also
-takes away the means to react to the next failure.
+Serving does not need the control plane (static stability), so an outage of the control plane is a ticket, unless it
+also removes the means to react to the next failure.
 """
 
 from __future__ import annotations
 
 from dashboards.recording_rules import (
+    AVAILABILITY_TARGET,
     BURN_1H,
     BURN_5M,
     BURN_6H,
     BURN_30M,
+    FAILING_1H,
+    FAILING_5M,
+    FAILING_6H,
+    FAILING_30M,
     REGION_STATE,
     REQUESTS,
+    SHORTFALL,
     STATE_CODES,
     UTILISATION,
 )
-from dashboards.rules import Alert
+from dashboards.rules import Alert, Severity
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 
-_OBJECTIVE_RUNBOOK = """
-            1. Panel "Service objectives attained": is it one region or all? `penstock status` has the last minutes.
-            2. Panel "Requests that did not end well": failures count as missed. See to what fails first.
-            3. One region: panel "Utilisation" there, and "Time in the queue". It is short of endpoints.
-            4. All regions: has policy or the model's version changed (`penstock rollout show`)? Take it back.
-        """
+PAGE, TICKET = Severity.PAGE, Severity.TICKET
 
-ALERTS = (
+FAST, SLOW = 14.4, 6.0
+"""Burn rates (https://sre.google/workbook/alerting-on-slos/): at the first, a month's budget lasts two days; at the
+second, five days."""
+
+
+def _over(rate: float) -> str:
+    """The share of failed requests at this burn rate of the budget."""
+    return f"{rate * (1.0 - AVAILABILITY_TARGET):.4g}"
+
+
+SERVICE = (
     Alert(
-        name="PenstockForwardedResidencyRefused",
-        expr="sum by (site) (increase(penstock_agent_forwarded_residency_refusals_total[5m])) > 0",
-        for_s=0,
-        severity="page",
-        summary="{{ $labels.site }} was sent requests whose residency class forbids it",
-        impact="The requests were refused there and not served, but their contents crossed a border they must not.",
-        runbook="""
-            1. This is a defect or two policies in force at once: an origin chose a region that its own mask forbids.
-               While a rollout widens where data may be, its canary regions obey the wider policy and others do not yet
-               (`penstock rollout show`): then what was sent is what the new policy permits.
-            2. Find the origin: the log of the agents at this site has one line a refusal, with origin and class.
-            3. Compare the policy digest of that origin's agents with the leader's (`/status` on each admin port,
-               and the panel "Policy in force"). If the origin is behind, restart its agent; it takes the newest.
-            4. If the digests agree, drain the origin, keep its log and /status output, and report a defect.
-            5. Tell whoever answers for data protection how many requests there were, from this counter.
-        """,
-    ),
-    Alert(
-        name="PenstockNoLeader",
-        expr="(sum(penstock_leader) or vector(0)) == 0",
-        for_s=30,
-        severity="page",
-        summary="No control plane leads",
-        impact="None yet: agents serve by the last plan. Nothing will re-plan when demand or regions change.",
-        runbook="""
-            1. Are the control planes up? Look at their /livez and logs; start one if none runs.
-            2. Is etcd up and with a quorum? `etcdctl endpoint status --cluster`. Without it nobody can lead:
-               restore a majority first.
-            3. Both fine, and still no leader: look for the LEADER key and its lease (`etcdctl get
-               /penstock/v1/leader`). A lease ends by itself within its time to live.
-        """,
-    ),
-    Alert(
-        name="PenstockSeveralLeaders",
-        expr="sum(penstock_leader) > 1",
-        for_s=30,
-        severity="ticket",
-        summary="{{ $value }} control planes believe that they lead",
-        impact="None: the fencing epoch refuses every write of the older one.",
-        runbook="""
-            1. Panel "Leadership": the one with the lower fencing epoch is the stale one.
-            2. It is cut off from etcd, or hangs. Restart it.
-        """,
-    ),
-    Alert(
-        name="PenstockPlanNotPublished",
-        expr='sum(increase(penstock_plan_publishes_total{outcome=~"published|unchanged"}[2m])) == 0'
-        " and sum(penstock_leader) > 0",
+        name="PenstockAvailabilityLow",
+        expr=f"{FAILING_1H.record} > {_over(FAST)} and {FAILING_5M.record} > {_over(FAST)}",
         for_s=60,
-        severity="page",
-        summary="There is a leader, but no plan was published or confirmed for minutes",
-        impact="None yet: agents serve by the last plan, and fail over by the tables in it.",
-        runbook="""
-            1. Panel "Publishing": which outcome grows? `store_unavailable`: see to etcd. `conflict` or `fenced`:
-               another writer is there; see the alert on several leaders.
-            2. No outcome grows: the planner fails before it publishes. Read the leader's log; a report or policy
-               that it cannot take is named there. Stop the leader, so that the other one takes over.
-        """,
+        severity=PAGE,
+        summary="{{ $value | humanizePercentage }} of the requests of {{ $labels.site }} fail",
+        impact="Clients receive errors or refusals; at this rate a month's budget is spent in two days.",
     ),
     Alert(
-        name="PenstockRegionFailed",
-        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.FAILED]}",
-        for_s=10,
-        severity="page",
-        summary="Region {{ $labels.region }} has failed",
-        impact="Its traffic goes to the other permitted regions; classes that only it may serve are refused.",
-        runbook="""
-            1. Panel "Peers": do other regions see it? If they do, only its reports are lost: see its agents' logs.
-            2. Nobody sees it: is the site, its network or its load balancer down? Ask whoever runs the site.
-            3. Panel "Utilisation": do the regions that took over cope? If one is near 1, take load off it: lower
-               what you can, or bring up endpoints there.
-            4. It comes back by itself, slowly, over the failback ramp. If it flaps, drain it until it is well.
-        """,
+        name="PenstockAvailabilityEroding",
+        expr=f"{FAILING_6H.record} > {_over(SLOW)} and {FAILING_30M.record} > {_over(SLOW)}",
+        for_s=900,
+        severity=TICKET,
+        summary="For hours {{ $value | humanizePercentage }} of the requests of {{ $labels.site }} fail",
+        impact="Some clients receive errors or refusals; at this rate a month's budget is spent in five days.",
     ),
     Alert(
-        name="PenstockRegionDegraded",
-        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.DEGRADED]}",
-        for_s=300,
-        severity="ticket",
-        summary="Fewer than half of the endpoints of a model are ready in region {{ $labels.region }}",
-        impact="It serves what the ready ones can, and the plan takes the rest to other regions; the reserve shrinks.",
-        runbook="""
-            1. `penstock endpoints --region` that region: which are not ready, and in which state are they?
-            2. `down`: see the engines' logs. `ejected` or `suspect`: panel "Ejections by reason". `unloaded`:
-               does the engine have the model on its disk? `draining`: somebody means it; nothing to do.
-            3. Do the others cope? Panel "Capacity shortfall" shows the slots missing after the next loss.
-        """,
-    ),
-    Alert(
-        name="PenstockReportsOld",
-        expr="max by (region) (penstock_report_age_seconds) > 10",
-        for_s=30,
-        severity="ticket",
-        summary="No agent of {{ $labels.region }} has reported for {{ $value | humanizeDuration }}",
-        impact="None directly; the plan goes by old numbers there, and trusts them less and less.",
-        runbook="""
-            1. Panel "Reports": are its reports refused, or do none arrive? `bad_signature`: the certificate is of
-               another fleet, expired or revoked; `malformed`: another version; `stale`: two agents of one name.
-            2. None arrive: can its agents reach the leader's address? Their logs name the error.
-        """,
-    ),
-    Alert(
-        name="PenstockPlanRefused",
-        expr="sum by (region) (penstock_agents_rejecting_config) > 0",
-        for_s=30,
-        severity="ticket",
-        summary="{{ $value }} agents of {{ $labels.region }} refuse what was published to them",
-        impact="They serve by an older plan or policy: drains, failovers and new rules do not reach them.",
-        runbook="""
-            1. `penstock status` names each agent with its reason.
-            2. A policy or plan that only newer releases can read: upgrade those agents.
-            3. It does not supersede what they obey: another control plane or store publishes there; see to that first.
-            4. Anything else is a fault of this release: keep the value at the region's plan key and the agent's log.
-        """,
-    ),
-    Alert(
-        name="PenstockRolloutHeld",
-        expr=f'sum by (phase) (penstock_rollout_phase{{phase=~"{Phase.SHADOW_HELD}|{Phase.CANARY_HELD}"}}) > 0',
+        name="PenstockObjectiveMissed",
+        expr=f"{BURN_1H.record} > {FAST} and {BURN_5M.record} > {FAST}",
         for_s=60,
-        severity="ticket",
-        summary="A change of policy waits for a person: {{ $labels.phase }}",
-        impact="None: what was in force stays, but what people want of the fleet is not done.",
-        runbook="""
-            1. `penstock rollout show` says why it is held, what it changes, and whose traffic it would move.
-            2. It is meant to: `penstock rollout resume --reason ...`, or `promote` where it is urgent.
-            3. It is not: `penstock rollout rollback --reason ...`, and mend the policy's source.
-        """,
+        severity=PAGE,
+        summary="Responses of {{ $labels.model }} miss the objective {{ $value | humanize }} times as often as allowed",
+        impact="Clients wait or are refused; at this rate a month's budget is spent in two days.",
     ),
     Alert(
-        name="PenstockPolicyRolledBack",
-        expr=f'sum(penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}) > 0',
-        for_s=0,
-        severity="ticket",
-        summary="A change of policy was rolled back",
-        impact="Every region obeys the policy from before it; the source's is not in force.",
-        runbook="""
-            1. `penstock rollout show` says why: agents that refused it, requests that failed, or who did it.
-            2. It does not begin by itself again. Mend the policy's source: its next revision is rolled out anew.
-            3. It was not at fault: `penstock policy apply <digest> --reason ...`.
-        """,
-    ),
-    Alert(
-        name="PenstockConfigOld",
-        expr="max by (site, agent) (penstock_agent_config_age_seconds) > 120",
-        for_s=60,
-        severity="ticket",
-        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has not heard from the store for "
-        "{{ $value | humanizeDuration }}",
-        impact="None yet: it serves by its last policy and plan, but takes no new policy, drain or plan.",
-        runbook="""
-            1. All agents at once: etcd is down or without a quorum. See to it first.
-            2. One site: its way to etcd is cut (firewall, certificate, name). The agent's log names the error.
-            3. Do not restart the agent to fix this: it would come up with the same last-known-good from disk.
-        """,
-    ),
-    Alert(
-        name="PenstockSaturated",
-        expr=f"{UTILISATION.record} > 0.95",
-        for_s=120,
-        severity="ticket",
-        summary="{{ $labels.model }} in {{ $labels.region }} is at {{ $value | humanizePercentage }} of its slots",
-        impact="Requests wait in engines, or spill to regions farther away.",
-        runbook="""
-            1. Panel "Leaving home": does its overflow leave? If not, who could take it: are the other permitted
-               regions full too, or suspect, or out of credit?
-            2. Panel "Endpoints ready": are some of its endpoints away? Bring them back before adding any.
-            3. Demand has outgrown the pool: add endpoints, or raise priority where it belongs.
-        """,
+        name="PenstockObjectiveMissedSlowly",
+        expr=f"{BURN_6H.record} > {SLOW:g} and {BURN_30M.record} > {SLOW:g}",
+        for_s=900,
+        severity=TICKET,
+        summary="For hours responses of {{ $labels.model }} miss the objective {{ $value | humanize }} times as often"
+        " as allowed",
+        impact="Some clients wait or are refused; at this rate a month's budget is spent in five days.",
     ),
     Alert(
         name="PenstockShedding",
         expr=f'sum by (site) ({REQUESTS.record}{{kind!="forwarded",outcome="refused"}})'
         f' / sum by (site) ({REQUESTS.record}{{kind!="forwarded"}}) > 0.01',
         for_s=60,
-        severity="page",
+        severity=PAGE,
         summary="{{ $labels.site }} admits requests and refuses {{ $value | humanizePercentage }} of them",
-        impact="Clients are told to try again.",
-        runbook="""
-            1. Panel "Refusals by reason": `none_ready` means endpoints are down, `saturated` that they are full.
-            2. Down: see the endpoints' own logs and health. Full: see the alert on saturation.
-            3. Only governed traffic is refused: the regions its residency class allows are too few. Add one.
-        """,
+        impact="Clients receive 429 or 503 with Retry-After.",
     ),
     Alert(
-        name="PenstockObjectiveMissed",
-        expr=f"{BURN_1H.record} > 14.4 and {BURN_5M.record} > 14.4",
-        for_s=60,
-        severity="page",
-        summary="Answers of {{ $labels.model }} miss its objective {{ $value | humanize }} times as often as it allows",
-        impact="Clients wait or are refused; in two days so many are as the objective allows in a month.",
-        runbook=_OBJECTIVE_RUNBOOK,
+        name="PenstockForwardedResidencyRefused",
+        expr="sum by (site) (increase(penstock_agent_forwarded_residency_refusals_total[5m])) > 0",
+        for_s=0,
+        severity=PAGE,
+        summary="{{ $labels.site }} received requests whose residency class forbids it",
+        impact="The requests were refused there and not served, but their contents crossed a border they must not.",
+    ),
+)
+
+CAPACITY = (
+    Alert(
+        name="PenstockSaturated",
+        expr=f"{UTILISATION.record} > 0.95",
+        for_s=120,
+        severity=TICKET,
+        summary="{{ $labels.model }} in {{ $labels.region }} uses {{ $value | humanizePercentage }} of its slots",
+        impact="Requests wait in engines, or spill to regions farther away.",
     ),
     Alert(
-        name="PenstockObjectiveMissedSlowly",
-        expr=f"{BURN_6H.record} > 6 and {BURN_30M.record} > 6",
-        for_s=900,
-        severity="ticket",
-        summary="For hours answers of {{ $labels.model }} miss its objective {{ $value | humanize }} times as often"
-        " as it allows",
-        impact="Some clients wait or are refused; in five days so many are as the objective allows in a month.",
-        runbook=_OBJECTIVE_RUNBOOK,
+        name="PenstockQueueSaturated",
+        expr='sum by (site, model) (rate(penstock_agent_queue_wait_seconds_count{outcome="abandoned"}[5m]))'
+        " / sum by (site, model) (rate(penstock_agent_queue_wait_seconds_count[5m])) > 0.1"
+        " and sum by (site, model) (rate(penstock_agent_queue_wait_seconds_count[5m])) > 0.1",
+        for_s=120,
+        severity=PAGE,
+        summary="{{ $value | humanizePercentage }} of the queued requests for {{ $labels.model }} in {{ $labels.site }}"
+        " leave the queue unserved",
+        impact="Clients wait for seconds and are then refused, or give up.",
+    ),
+    Alert(
+        name="PenstockCapacityBelowRecommended",
+        expr="max by (region, model) (penstock_desired_endpoints) > max by (region, model) (penstock_endpoints)",
+        for_s=1800,
+        severity=TICKET,
+        summary="{{ $labels.region }} should have {{ $value }} endpoints of {{ $labels.model }} and has fewer",
+        impact="None yet, or spillover: expected demand or the loss of a region does not fit.",
+    ),
+    Alert(
+        name="PenstockRegionLossUncovered",
+        expr=f'sum by (model) ({SHORTFALL.record}{{scenario="region_loss"}}) > 0',
+        for_s=1800,
+        severity=TICKET,
+        summary="The loss of a region would leave requests for {{ $labels.model }} without a slot",
+        impact="None yet; after the loss of one region some requests are refused.",
+    ),
+    Alert(
+        name="PenstockEndpointEjections",
+        expr="sum by (site) (increase(penstock_agent_endpoint_ejections_total[10m])) > 5",
+        for_s=0,
+        severity=TICKET,
+        summary="{{ $labels.site }} ejected endpoints {{ $value | humanize }} times in ten minutes",
+        impact="Requests are retried elsewhere, and the slots are missing while endpoints are out.",
     ),
     Alert(
         name="PenstockEndpointSuspect",
         expr="avg_over_time(max by (site, endpoint) (penstock_agent_endpoint_suspect)[10m:15s]) > 0.3",
         for_s=120,
-        severity="ticket",
+        severity=TICKET,
         summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} accepts requests and makes no progress",
         impact="Each trial request there waits for seconds before another endpoint serves it. The slots are missing.",
-        runbook="""
-            1. `suspect_because` on the agent's status page: `readings show no request`: the server responds and its
-               engine core has stopped. `nothing has arrived`: look at the GPU (Xid errors, NCCL timeouts) and the log.
-            2. Take the endpoint out of the endpoints file, or drain it, and restart the engine.
-            3. The engine works and its prefills are longer than estimated: correct the cost of its model in policy.
-        """,
+    ),
+)
+
+_CERTIFICATE_DAYS_LEFT = (
+    "(min by (instance, certificate) (penstock_agent_certificate_expiry_timestamp_seconds"
+    " or penstock_certificate_expiry_timestamp_seconds) - time()) / 86400"
+)
+
+REGIONS = (
+    Alert(
+        name="PenstockRegionFailed",
+        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.FAILED]}",
+        for_s=10,
+        severity=PAGE,
+        summary="Region {{ $labels.region }} has failed",
+        impact="Its traffic goes to the other permitted regions; classes that only it may serve are refused.",
+    ),
+    Alert(
+        name="PenstockRegionDegraded",
+        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.DEGRADED]}",
+        for_s=300,
+        severity=TICKET,
+        summary="Fewer than half of the endpoints of a model are ready in region {{ $labels.region }}",
+        impact="The plan moves what the ready endpoints cannot serve to other regions; the reserve shrinks.",
+    ),
+    Alert(
+        name="PenstockReportsOld",
+        expr="max by (region) (penstock_report_age_seconds) > 10",
+        for_s=30,
+        severity=TICKET,
+        summary="No agent of {{ $labels.region }} has reported for {{ $value | humanizeDuration }}",
+        impact="None directly; the plan uses old numbers of this region, with less and less weight.",
+    ),
+    Alert(
+        name="PenstockAgentDown",
+        expr='up{job="penstock-agent"} == 0',
+        for_s=60,
+        severity=TICKET,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} does not answer",
+        impact="The region's other agents serve; if it was the only one, the region has failed.",
+    ),
+    Alert(
+        name="PenstockConfigOld",
+        expr="max by (site, agent) (penstock_agent_config_age_seconds) > 120",
+        for_s=60,
+        severity=TICKET,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has had no contact with etcd for"
+        " {{ $value | humanizeDuration }}",
+        impact="None yet: it serves by its last policy and plan, and receives no new policy, drain or plan.",
+    ),
+    Alert(
+        name="PenstockCertificateExpiresNow",
+        expr=f"{_CERTIFICATE_DAYS_LEFT} < 3",
+        for_s=300,
+        severity=PAGE,
+        summary="Certificate {{ $labels.certificate }} of {{ $labels.instance }} expires in {{ $value | humanize }} d",
+        impact="None yet. An expired identity excludes the process: no reports, no forwarded requests.",
+    ),
+    Alert(
+        name="PenstockCertificateExpiresSoon",
+        expr=f"{_CERTIFICATE_DAYS_LEFT} < 14 >= 3",
+        for_s=300,
+        severity=TICKET,
+        summary="Certificate {{ $labels.certificate }} of {{ $labels.instance }} expires in {{ $value | humanize }} d",
+        impact="None yet: whatever renews certificates has not done so.",
     ),
     Alert(
         name="PenstockSharedLoadDown",
         expr="min by (site, agent) (penstock_agent_shared_load_up) == 0",
         for_s=60,
-        severity="ticket",
+        severity=TICKET,
         summary="Agent {{ $labels.agent }} in {{ $labels.site }} cannot reach the shared load (Redis)",
-        impact="Agents of the site choose endpoints by what each sees alone: somewhat longer tails under load.",
-        runbook="""
-            1. All agents of the site: Redis is down. Restart it; it needs no data back.
-            2. One agent: its way to Redis is cut, or its address is wrong.
-        """,
+        impact="Agents of the site select endpoints by their own counts alone: somewhat longer tails under load.",
+    ),
+    Alert(
+        name="PenstockAccessLogDropped",
+        expr="sum by (site, agent) (increase(penstock_agent_access_log_lines_dropped_total[10m])) > 0",
+        for_s=0,
+        severity=TICKET,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} dropped {{ $value | humanize }} access log lines",
+        impact="Requests are served; their records are missing.",
     ),
 )
+
+CONTROL_PLANE = (
+    Alert(
+        name="PenstockNoLeader",
+        expr="(sum(penstock_leader) or vector(0)) == 0",
+        for_s=30,
+        severity=PAGE,
+        summary="No control plane leads",
+        impact="None yet: agents serve by the last plan. No new plan is made when demand or regions change.",
+    ),
+    Alert(
+        name="PenstockSeveralLeaders",
+        expr="sum(penstock_leader) > 1",
+        for_s=30,
+        severity=TICKET,
+        summary="{{ $value }} control planes report that they lead",
+        impact="None: the fencing epoch rejects every write of the older one.",
+    ),
+    Alert(
+        name="PenstockLeaderFlapping",
+        expr="sum(increase(penstock_leader_changes_total[30m])) > 4",
+        for_s=0,
+        severity=TICKET,
+        summary="The leader changed {{ $value | humanize }} times in half an hour",
+        impact="Plans pause for seconds at each change; agents serve by the last one.",
+    ),
+    Alert(
+        name="PenstockPlanNotPublished",
+        expr='sum(increase(penstock_plan_publishes_total{outcome=~"published|unchanged"}[2m])) == 0'
+        " and sum(penstock_leader) > 0",
+        for_s=60,
+        severity=PAGE,
+        summary="There is a leader, but no plan was published or confirmed for minutes",
+        impact="None yet: agents serve by the last plan, and fail over by the tables in it.",
+    ),
+    Alert(
+        name="PenstockPlannerFallback",
+        expr="sum by (model) (increase(penstock_planner_fallbacks_total[10m])) > 5",
+        for_s=0,
+        severity=TICKET,
+        summary="The waterfall planner replaced the solver for {{ $labels.model }}",
+        impact="Plans keep no reserve and ignore prices; requests are served.",
+    ),
+    Alert(
+        name="PenstockPlannerSlow",
+        expr="histogram_quantile(0.9, sum by (le) (rate(penstock_planning_duration_seconds_bucket[5m]))) > 0.4",
+        for_s=300,
+        severity=TICKET,
+        summary="One plan in ten takes {{ $value | humanizeDuration }}; one is due every half a second",
+        impact="Plans follow demand later; failover does not depend on them.",
+    ),
+    Alert(
+        name="PenstockPlanRefused",
+        expr="sum by (region) (penstock_agents_rejecting_config) > 0",
+        for_s=30,
+        severity=TICKET,
+        summary="{{ $value }} agents of {{ $labels.region }} reject the newest policy or plan",
+        impact="They serve by an older policy or plan: drains, failovers and new rules do not reach them.",
+    ),
+    Alert(
+        name="PenstockRolloutHeld",
+        expr=f'sum by (phase) (penstock_rollout_phase{{phase=~"{Phase.SHADOW_HELD}|{Phase.CANARY_HELD}"}}) > 0',
+        for_s=60,
+        severity=TICKET,
+        summary="A change of policy waits for an operator: {{ $labels.phase }}",
+        impact="None: the previous policy stays in force, and the change has no effect.",
+    ),
+    Alert(
+        name="PenstockPolicyRolledBack",
+        expr=f'sum(penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}) > 0',
+        for_s=0,
+        severity=TICKET,
+        summary="A change of policy was rolled back",
+        impact="The policy from before it is in force in every region; the newest revision of the source is not.",
+    ),
+    Alert(
+        name="PenstockStoreSlow",
+        expr="histogram_quantile(0.9, sum by (instance, le)"
+        ' (rate(penstock_store_call_duration_seconds_bucket{operation=~"keep_alive|commit"}[5m]))) > 0.5',
+        for_s=120,
+        severity=TICKET,
+        summary="One write of {{ $labels.instance }} to etcd in ten takes {{ $value | humanizeDuration }}",
+        impact="None yet; slower still, leases expire and the leader changes.",
+    ),
+    Alert(
+        name="PenstockReportIntakeSlow",
+        expr="histogram_quantile(0.9, sum by (instance, le) (rate(penstock_report_intake_duration_seconds_bucket[5m])))"
+        " > 0.5",
+        for_s=120,
+        severity=TICKET,
+        summary="One report in ten takes {{ $value | humanizeDuration }} to be received by {{ $labels.instance }}",
+        impact="Plans use older numbers; agents that time out report to another control plane.",
+    ),
+)
+
+ALERTS = (*SERVICE, *CAPACITY, *REGIONS, *CONTROL_PLANE)

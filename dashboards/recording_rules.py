@@ -92,6 +92,58 @@ SHORTFALL = Recording(
     "max by (region, model, scenario) (penstock_capacity_shortfall_slots)",
 )
 
+GPU_SECONDS = Recording(
+    ("site", "tenant", "model"),
+    "penstock_agent_gpu_seconds:rate1m",
+    "sum by (site, tenant, model) (rate(penstock_agent_gpu_seconds_total[1m]))",
+)
+TOKENS_IN = Recording(
+    ("site", "tenant", "model"),
+    "penstock_agent_input_tokens:rate1m",
+    "sum by (site, tenant, model) (rate(penstock_agent_input_tokens_total[1m]))",
+)
+TOKENS_OUT = Recording(
+    ("site", "tenant", "model"),
+    "penstock_agent_output_tokens:rate1m",
+    "sum by (site, tenant, model) (rate(penstock_agent_output_tokens_total[1m]))",
+)
+GPU_COST = Recording(
+    ("region", "model"),
+    "penstock_gpu_hourly_cost:max",
+    "max by (region, model) (penstock_gpu_hourly_cost)",
+)
+EGRESS_COST = Recording(
+    ("origin", "server"),
+    "penstock_egress_hourly_cost:max",
+    "max by (origin, server) (penstock_egress_hourly_cost)",
+)
+
+AVAILABILITY_TARGET = 0.999
+"""Share of the requests of each origin that are answered: the objective behind the alerts on availability."""
+
+_FAILED = 'kind!="forwarded",outcome=~"refused|engine_error|timeout"'
+_COUNTED = 'kind!="forwarded",outcome!~"cancelled|client_error|revoked"'
+
+
+def _failing(window: str) -> Recording:
+    """Share (0-1) of the requests of an origin that failed."""
+    return Recording(
+        ("site",),
+        f"penstock_agent_failed_requests:ratio_rate{window}",
+        f"(sum by (site) (rate(penstock_agent_requests_total{{{_FAILED}}}[{window}]))"
+        f" or sum by (site) (rate(penstock_agent_requests_total{{{_COUNTED}}}[{window}])) * 0)"
+        f" / sum by (site) (rate(penstock_agent_requests_total{{{_COUNTED}}}[{window}]))",
+    )
+
+
+FAILING_5M, FAILING_30M, FAILING_1H, FAILING_6H = map(_failing, ("5m", "30m", "1h", "6h"))
+AVAILABILITY = Recording(
+    ("site",),
+    "penstock_agent_answered_requests:ratio_rate5m",
+    f'sum by (site) (rate(penstock_agent_requests_total{{kind!="forwarded",outcome="ok"}}[5m]))'
+    f" / sum by (site) (rate(penstock_agent_requests_total{{{_COUNTED}}}[5m]))",
+)
+
 _ANSWERS = "penstock_agent_slo_requests_total"
 
 
@@ -132,4 +184,14 @@ RECORDINGS = (
     BURN_1H,
     BURN_6H,
     ATTAINED,
+    GPU_SECONDS,
+    TOKENS_IN,
+    TOKENS_OUT,
+    GPU_COST,
+    EGRESS_COST,
+    FAILING_5M,
+    FAILING_30M,
+    FAILING_1H,
+    FAILING_6H,
+    AVAILABILITY,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import dedent
+from enum import StrEnum
 
 import yaml
 
@@ -35,22 +35,33 @@ class Recording:
         return {"record": self.record, "expr": self.expr}
 
 
+class Severity(StrEnum):
+    """How soon an operator must act."""
+
+    PAGE = "page"
+    """At once, at any hour."""
+    TICKET = "ticket"
+    """On the next working day."""
+
+
 @dataclass(frozen=True)
 class Alert:
-    """Something that a person should know of, with what to do about it."""
+    """A condition of which operators are notified."""
 
     name: str
     expr: str
     for_s: int
-    """How long (s) it must hold before anyone is told."""
-    severity: str
-    """`page` wakes somebody; `ticket` can wait for the morning."""
+    """Time (s) for which it must hold."""
+    severity: Severity
     summary: str
     """One line; may use Prometheus templates such as {{ $labels.region }}."""
     impact: str
     """What clients notice, if anything."""
-    runbook: str
-    """Numbered steps."""
+
+    @property
+    def runbook(self) -> str:
+        """Path of its runbook in the repository."""
+        return f"docs/runbooks/{self.name}.md"
 
     def as_yaml(self) -> dict[str, object]:
         """The rule as Prometheus reads it."""
@@ -58,11 +69,11 @@ class Alert:
             "alert": self.name,
             "expr": self.expr,
             "for": f"{self.for_s}s",
-            "labels": {"severity": self.severity},
+            "labels": {"severity": self.severity.value},
             "annotations": {
                 "summary": self.summary,
                 "impact": self.impact,
-                "runbook": dedent(self.runbook).strip() + "\n",
+                "runbook": self.runbook,
             },
         }
 

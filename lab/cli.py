@@ -11,11 +11,14 @@ COMMANDS = {
     "bench-planner": "lab.bench.bench_planner:bench_planner",
     "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
     "bench-router": "lab.bench.router.bench_router_command:bench_router",
+    "check-dashboards": "lab.dashboard_check.check_dashboards_command:check_dashboards",
     "demo": "lab.demo.demo_command:demo",
     "engines": "lab.engine.engine_command:engines",
+    "gameday": "lab.gameday.gameday_command:gameday",
     "replay": "lab.replay.replay_command:replay",
     "simulate-choosing": "lab.simulate.simulate_choosing_command:simulate_choosing",
     "simulate-live": "lab.simulate.simulate_live_command:simulate_live",
+    "simulate-scaling": "lab.simulate.simulate_scaling_command:simulate_scaling",
     "wan": "lab.wan.wan_command:wan",
 }
 """Imported on demand: an engine process does not need the demo."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
@@ -12,16 +13,24 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_key
+from adapters.access.api_keys import ApiKeys
+from adapters.access.key_access import KeyAccess
+from adapters.certificate_expiry import CertificateExpiry
+from adapters.configuration.settings_loader import BadSettings
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, RegionKeyFile
+from adapters.loopback import is_loopback
+from adapters.service_manager import ServiceManager
+from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from penstock.wire.identity import ProcessRole
+from penstock.wire.session import Sessions
+from regional_agent.background_tasks import keep_running
 from regional_agent.config.file_descriptors import raise_limit, shares_of
-from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
+from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener, drain_all
 from regional_agent.http.request_sequence import Application
-from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
-from regional_agent.peers.peer_verifier import PeerVerifier
+from regional_agent.peers.peer_verifier import ControlPlaneVerifier, PeerVerifier
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.locate import Locator
@@ -29,6 +38,8 @@ from regional_agent.runtime import AgentRuntime
 from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.tracing.span_exporter import SpanExporter
+from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -50,33 +61,54 @@ TAKEOVER_CHECK_S = 0.02
 """Interval (s) between two checks of that readiness."""
 
 
-async def serve(settings: AgentSettings) -> None:
+async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = None) -> None:
     """Run one agent until SIGTERM or SIGINT, then drain and return.
+
+    Args:
+        settings: of the agent.
+        traffic_socket: bound by the supervisor, and shared with the other workers of this host; None binds one.
 
     Raises:
         BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: a setting or a file that it names is
         invalid.
     """
     stop = _stop_signal()
-    if settings.allow_plaintext_peers:
-        log.warning("requests between regions may be sent unencrypted", setting=f"{PREFIX}ALLOW_PLAINTEXT_PEERS")
+    service_manager = ServiceManager.from_environment()
+    if settings.allow_plaintext:
+        links = sorted(settings.allow_plaintext)
+        log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
     identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
-    tls = _Tls(settings)
+    tls = AgentTls(settings)
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics()
-    region_key = load_region_key(settings.identity_dir) if settings.redis_url is not None else None
+    metrics.certificates = CertificateExpiry(
+        {
+            "identity": settings.identity_dir / CERTIFICATE,
+            "authority": settings.identity_dir / AUTHORITIES,
+            "traffic": settings.traffic_certificate_file,
+            "admin": settings.admin_certificate_file,
+            "etcd": settings.etcd_certificate_file,
+            "redis": settings.redis_certificate_file,
+        }
+    )
+    region_key = RegionKeyFile(settings.region_key_path) if settings.redis_url is not None else None
     pool = UpstreamPool(tls.to_upstreams)
     peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
+    control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))
     rng = Random()
     access_log = _access_log(settings, rng)
+    exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)
+    access = _admin_access(settings, identity.sessions)
     async with AgentRuntime(
         settings,
         sessions=identity.sessions,
         pool=pool,
         peer_pool=peer_pool,
+        control_plane_pool=control_plane_pool,
         metrics=metrics,
         rng=rng,
-        region_key=region_key,
+        region_keys=region_key.keys if region_key is not None else None,
+        redis_tls=tls.to_redis,
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         proxy = Proxy(
@@ -89,13 +121,18 @@ async def serve(settings: AgentSettings) -> None:
             rng=rng,
             peer_pool=peer_pool,
             access_log=access_log,
+            tracer=_tracer(settings, exporter, rng),
         )
         proxy.start()
-        reloading = [asyncio.create_task(keep_reloading(tls.parts)), asyncio.create_task(identity.keep_fresh())]
+        reloadable = [*tls.parts, *([region_key] if region_key is not None else [])]
+        background = [asyncio.create_task(keep_reloading(reloadable)), asyncio.create_task(identity.keep_fresh())]
+        if exporter is not None:
+            background.append(keep_running("export of spans", exporter.run))
         admission, readiness = runtime.admission, runtime.readiness
         admin = AdminService(
             proxy,
             readiness,
+            access,
             runtime.registrations,
             runtime.explain_service,
             update_metrics=runtime.state_metrics.update,
@@ -106,32 +143,38 @@ async def serve(settings: AgentSettings) -> None:
                 **runtime.status(),
             },
         )
-        traffic = TrafficService(admission, proxy, runtime.config, readiness)
+        traffic = TrafficService(admission, proxy, runtime.config, readiness, runtime.endpoints)
         peer = PeerService(admission, proxy, runtime.config, runtime.responder)
         listeners, urls = await _open_listeners(
-            _ServiceListener("admin", settings.admin_listen, admin, None),
-            _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic),
+            _ServiceListener("admin", settings.admin_listen, admin, tls.admin),
+            _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic, traffic_socket),
             _ServiceListener("peer", settings.peer_listen, peer, tls.peer),
             limits=limits,
             locator=runtime.locator,
             readiness=readiness,
         )
         _freeze_garbage_collector()
-        await runtime.announce(peer_url=urls["peer"], admin_url=urls["admin"])
+        await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode(), flush=True)
         log.info("serving", **urls)
+        await service_manager.ready()
+        background.append(asyncio.create_task(service_manager.keep_watchdog(), name="watchdog"))
 
         await stop.wait()
         log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(proxy.in_flight().values()))
+        await service_manager.stopping()
         await runtime.withdraw()
         cut = await drain_all([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
-        for task in reloading:
+        for task in background:
             task.cancel()
         proxy.stop()
         pool.close()
         peer_pool.close()
+        control_plane_pool.close()
+        if exporter is not None:
+            await exporter.close()
         if access_log is not None:
             await asyncio.to_thread(access_log.close)
         log.info("stopped", cut=cut)
@@ -152,6 +195,7 @@ class _ServiceListener(NamedTuple):
     listen: Address
     service: Application
     tls: ServerTls | None
+    bound: socket.socket | None = None
 
 
 async def _open_listeners(
@@ -164,14 +208,14 @@ async def _open_listeners(
     """
     listeners: dict[str, Listener] = {}
     urls: dict[str, str] = {}
-    for name, listen, service, tls in services:
+    for name, listen, service, tls, bound in services:
         listener = listeners[name] = Listener(
             service, limits[name], tls=tls, trusts=locator.trusts, location_header=locator.header
         )
         try:
-            if name != "admin" and is_served(listen.host, listen.port):
+            if bound is not None or (name != "admin" and is_served(listen.host, listen.port)):
                 await _wait_before_takeover(readiness)
-            host, port = await listener.start(listen.host, listen.port)
+            host, port = await listener.start(listen.host, listen.port, bound)
         except OSError as error:
             raise BadSettings(
                 f"{PREFIX}{name.upper()}_LISTEN: cannot listen on {listen}: {error.strerror}; "
@@ -179,6 +223,15 @@ async def _open_listeners(
             ) from None
         urls[name] = f"{'http' if tls is None else 'https'}://{Address(host, port)}"
     return listeners, urls
+
+
+def _reachable(admin_url: str, peer_url: str | None) -> str:
+    """The URL of the admin listener; where it listens on every address, with the host of `peer_url`."""
+    scheme, _, address = admin_url.partition("://")
+    host, _, port = address.rpartition(":")
+    if peer_url is not None and host in ("0.0.0.0", "[::]"):
+        return f"{scheme}://{Address(Address.parse(peer_url).host, int(port))}"
+    return admin_url
 
 
 async def _wait_before_takeover(readiness: Readiness) -> None:
@@ -224,17 +277,32 @@ def _freeze_garbage_collector() -> None:
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION)
 
 
-class _Tls:
+class AgentTls:
     """The TLS contexts of all listeners and connection pools."""
 
     def __init__(self, settings: AgentSettings) -> None:
         own = settings.identity_dir
         certificate, key, authorities = own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES
         self.traffic = _traffic_tls(settings)
-        self.peer = None if settings.allow_plaintext_peers else ServerTls(certificate, key, authorities)
+        self.peer = None if "peers" in settings.allow_plaintext else ServerTls(certificate, key, authorities)
+        self.admin = _admin_tls(settings)
         self.to_upstreams = ClientTls(settings.upstream_ca_file, further_ca=authorities)
+        self.to_control_planes = ClientTls(settings.upstream_ca_file, certificate, key, further_ca=authorities)
         self.to_peers = ClientTls(authorities, certificate, key, check_hostname=False)
-        parts = (self.traffic, self.peer, self.to_upstreams, self.to_peers)
+        redis_pair = settings.redis_certificate_file, settings.redis_key_file
+        if redis_pair == (None, None):
+            redis_pair = certificate, key
+        further_ca = authorities if settings.redis_ca_file is None else None
+        self.to_redis = ClientTls(settings.redis_ca_file, *redis_pair, further_ca=further_ca, alpn=())
+        parts = (
+            self.traffic,
+            self.peer,
+            self.admin,
+            self.to_upstreams,
+            self.to_control_planes,
+            self.to_peers,
+            self.to_redis,
+        )
         self.parts: list[Reloadable] = [part for part in parts if part is not None]
 
 
@@ -245,12 +313,45 @@ def _traffic_tls(settings: AgentSettings) -> ServerTls | None:
     return ServerTls(certificate, key, settings.traffic_client_ca_file)
 
 
+def _admin_access(settings: AgentSettings, sessions: Sessions) -> KeyAccess:
+    keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
+    return KeyAccess(keys, sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
+
+
+def _admin_tls(settings: AgentSettings) -> ServerTls | None:
+    """TLS of the admin listener, unless it is on a loopback address or may serve plain HTTP."""
+    certificate, key, own = settings.admin_certificate_file, settings.admin_key_file, settings.identity_dir
+    if certificate is None or key is None:
+        if is_loopback(settings.admin_listen.host) or "admin" in settings.allow_plaintext:
+            return None
+        certificate, key = own / CERTIFICATE, own / PRIVATE_KEY
+    return ServerTls(certificate, key, own / AUTHORITIES, require_client=False)
+
+
+def _span_exporter(settings: AgentSettings, metrics: AgentMetrics, tls: ClientTls, rng: Random) -> SpanExporter | None:
+    if settings.otlp_endpoint is None:
+        return None
+    resource = {
+        "service.namespace": "penstock",
+        "service.name": "penstock-agent",
+        "service.instance.id": f"{settings.region}/{settings.name}",
+        "penstock.region": settings.region,
+    }
+    return SpanExporter(Address.parse(settings.otlp_endpoint), UpstreamPool(tls), metrics, resource, rng)
+
+
+def _tracer(settings: AgentSettings, exporter: SpanExporter | None, rng: Random) -> Tracer | None:
+    if exporter is None:
+        return None
+    return Tracer(settings.region, settings.trace_share, settings.trace_slow_s, exporter, rng)
+
+
 def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
     file = settings.access_log_file
     if file is None:
         return None
     try:
-        return AccessLog(file, settings.access_log_share, rng)
+        return AccessLog(file, settings.access_log_share, rng, region=settings.region, agent=settings.name)
     except OSError as error:
         raise BadSettings(
             f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory that the agent may write to"

@@ -26,9 +26,9 @@ class Readiness:
         return None
 
     def has_warmed_up(self) -> bool:
-        """Whether the agent has a policy and has resolved and probed every endpoint at least once."""
+        """Whether the agent has a policy and has discovered and probed every endpoint at least once."""
         return (
             self._config.policy is not None
-            and self._endpoints.sources.dns.has_resolved()
+            and self._endpoints.sources.discovery.has_answered()
             and not any(endpoint.health.state is EndpointState.NEW for endpoint in self._endpoints.every())
         )

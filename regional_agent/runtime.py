@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from adapters.etcd.etcd_connection import Tls
+from adapters.configuration.settings_loader import BadSettings
+from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import encode
@@ -19,16 +22,20 @@ from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
+from penstock.routing.affinity import AffinityIndex
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.wire.region_key import RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
+from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.config.start_epoch import next_epoch
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
@@ -40,6 +47,8 @@ from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
+from regional_agent.shared_load.prefix_exchange import PrefixExchange
+from regional_agent.shared_load.redis_script import RedisAddress
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -66,8 +75,10 @@ class AgentRuntime:
         metrics: AgentMetrics,
         rng: Random,
         peer_pool: UpstreamPool | None = None,
+        control_plane_pool: UpstreamPool | None = None,
         store: ConfigStore | None = None,
-        region_key: bytes | None = None,
+        region_keys: RegionKeys | None = None,
+        redis_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """Build every part; none runs yet.
 
@@ -78,8 +89,10 @@ class AgentRuntime:
             metrics: what this agent exports to Prometheus.
             rng: jitter and random choices.
             peer_pool: connections to other regions' agents; None takes those of `pool`.
+            control_plane_pool: connections to control planes; None takes those of `pool`.
             store: None connects to the etcd of the settings.
-            region_key: authenticates the load shared with the region's other agents; needed if there is a Redis.
+            region_keys: authenticate what is shared with the region's other agents; needed if there is a Redis.
+            redis_tls: returns the context for a new connection to Redis; None is the system's trust store.
 
         Raises:
             BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
@@ -96,7 +109,7 @@ class AgentRuntime:
         _make_state_dir(settings.state_dir)
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store: ConfigStore = store or SignedStore(
-            EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings)), sessions, prefix=settings.etcd_prefix
+            EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings)), sessions, prefix=settings.etcd_prefix
         )
 
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
@@ -110,6 +123,7 @@ class AgentRuntime:
             on_ejected=metrics.ejected,
             on_suspect=metrics.became_suspect,
             upstream_ca=settings.upstream_ca_file,
+            state_dir=settings.state_dir,
         )
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
@@ -122,7 +136,7 @@ class AgentRuntime:
             settings.peer_urls,
             rng,
             sessions,
-            allow_plaintext=settings.allow_plaintext_peers,
+            allow_plaintext="peers" in settings.allow_plaintext,
         )
         self.shared_load = SharedLoad(
             self.endpoints,
@@ -132,7 +146,9 @@ class AgentRuntime:
             clock=clock,
         )
         self.queue = AdmissionQueue(self.endpoints, self.shared_load, clock, metrics.waited)
-        self.shared_load_exchange = self._make_exchange(region_key)
+        redis = _redis_address(settings, redis_tls)
+        shared_objects = self._make_shared_objects(region_keys, redis)
+        self.objects = KnownObjects(shared_objects)
 
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
@@ -153,6 +169,11 @@ class AgentRuntime:
         self.responder = ProbeResponder(region, name, sessions, self.config, self.endpoints, self.queue, credits)
 
         chooser = EndpointChooser(rng)
+        load_exchange = self._make_exchange(region_keys, redis)
+        prefix_exchange = self._make_prefix_exchange(chooser.affinity, region_keys, redis)
+        exchanges = (load_exchange, shared_objects, prefix_exchange)
+        self.exchanges = [exchange for exchange in exchanges if exchange is not None]
+        """What is shared with the region's other agents through Redis; empty without a Redis."""
         self.admission = Admission(
             region,
             self.config,
@@ -161,6 +182,7 @@ class AgentRuntime:
             self.demand,
             expectations=chooser.expectations,
             sessions=sessions,
+            objects=self.objects,
             rng=rng,
         )
         self.router = Router(
@@ -192,15 +214,23 @@ class AgentRuntime:
             self.tally,
             clock=clock,
         )
-        self._reporter = Reporter(self._store, settings.control_plane_urls, pool, sessions, rng, self._reports.build)
+        self._reporter = Reporter(
+            self._store,
+            settings.control_plane_urls,
+            control_plane_pool or pool,
+            sessions,
+            rng,
+            self._reports.build,
+            allow_plaintext="control-planes" in settings.allow_plaintext,
+        )
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()
         self._tasks.append(keep_running("registrations", self.registrations.keep_expiring))
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
-        if self.shared_load_exchange is not None:
-            self.shared_load_exchange.start()
+        for exchange in self.exchanges:
+            exchange.start()
         self._directory.start()
         self.config.start()
         self._reporter.start()
@@ -215,8 +245,8 @@ class AgentRuntime:
         await self._directory.stop()
         await self.peers.stop()
         self.queue.close()
-        if self.shared_load_exchange is not None:
-            await self.shared_load_exchange.stop()
+        for exchange in self.exchanges:
+            await exchange.stop()
         await cancel(self._tasks)
         await self.endpoints.stop()
         await self._store.close()
@@ -226,12 +256,17 @@ class AgentRuntime:
 
         Args:
             peer_url: URL of the peer listener; the setting `advertise_peer_url` overrides it.
-            admin_url: URL of the admin listener.
+            admin_url: URL of the admin listener; the setting `advertise_admin_url` overrides it.
         """
         settings = self._settings
         self._peer_url = settings.advertise_peer_url or peer_url
         member = AgentMember(
-            settings.region, settings.name, self._peer_url, admin_url, self._epoch, self.responder.certificate
+            settings.region,
+            settings.name,
+            self._peer_url,
+            settings.advertise_admin_url or admin_url,
+            self._epoch,
+            self.responder.certificate,
         )
         self._registration = Registration(
             self._store,
@@ -263,10 +298,11 @@ class AgentRuntime:
             "not_ready_because": reason,
             **self.config.status(),
             "endpoints_problem": self.endpoints.sources.problem,
-            "dns": self.endpoints.sources.dns.status(),
+            **self.endpoints.sources.discovery.status(),
             "registration_problem": self.registrations.problem or None,
             "geoip_problem": self.locator.geoip.problem,
             "shared_load": self.shared_load.status(),
+            "objects": self.objects.status(),
             "pools": self._reports.pools(),
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
@@ -279,7 +315,7 @@ class AgentRuntime:
 
     def _on_policy(self, policy: Policy) -> None:
         """Apply a policy that has come into force to the parts that depend on it."""
-        self._metrics.use_names(policy.models, policy.regions)
+        self._metrics.use_policy(policy)
         self.tally.use_objectives(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)
@@ -296,20 +332,41 @@ class AgentRuntime:
         newest = self._directory.member(self._settings.region, self._settings.name)
         return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
 
-    def _make_exchange(self, region_key: bytes | None) -> SharedLoadExchange | None:
+    def _make_exchange(self, region_keys: RegionKeys | None, redis: RedisAddress | None) -> SharedLoadExchange | None:
         settings = self._settings
-        if settings.redis_url is None:
+        if redis is None:
             return None
-        if region_key is None:
+        if region_keys is None:
             raise ValueError("agents that share load through Redis need the key of their region")
         return SharedLoadExchange(
             self.shared_load,
             self.queue.summaries,
             self.queue.room_appeared,
-            redis_url=settings.redis_url.get_secret_value(),
-            region_key=region_key,
+            redis=redis,
+            region_keys=region_keys,
             region=settings.region,
             agent=settings.name,
+            epoch=self._epoch,
+            rng=self._rng,
+        )
+
+    def _make_shared_objects(self, region_keys: RegionKeys | None, redis: RedisAddress | None) -> SharedObjects | None:
+        if redis is None or region_keys is None:
+            return None
+        return SharedObjects(redis, region_keys, self._settings.region, self._rng)
+
+    def _make_prefix_exchange(
+        self, index: AffinityIndex, region_keys: RegionKeys | None, redis: RedisAddress | None
+    ) -> PrefixExchange | None:
+        if redis is None or region_keys is None:
+            return None
+        return PrefixExchange(
+            index,
+            self._is_agent_here,
+            redis=redis,
+            region_keys=region_keys,
+            region=self._settings.region,
+            agent=self._settings.name,
             epoch=self._epoch,
             rng=self._rng,
         )
@@ -324,10 +381,22 @@ def _make_state_dir(state_dir: Path) -> None:
         ) from None
 
 
-def _etcd_tls(settings: AgentSettings) -> Tls | None:
-    if settings.etcd_ca_file is None:
+def _redis_address(settings: AgentSettings, tls: Callable[[], ssl.SSLContext] | None) -> RedisAddress | None:
+    if settings.redis_url is None:
         return None
-    return Tls(settings.etcd_ca_file, settings.etcd_certificate_file, settings.etcd_key_file)
+    return RedisAddress(settings.redis_url.get_secret_value(), tls, settings.redis_password_file)
+
+
+def tls_to_etcd(settings: AgentSettings) -> Tls | None:
+    """TLS files of connections to etcd; None connects without TLS."""
+    return tls_to(
+        settings.etcd_endpoints,
+        ca=settings.etcd_ca_file,
+        certificate=settings.etcd_certificate_file,
+        key=settings.etcd_key_file,
+        identity_dir=settings.identity_dir,
+        allow_plaintext="etcd" in settings.allow_plaintext,
+    )
 
 
 def _outlier_detection(settings: AgentSettings, rng: Random) -> OutlierDetection:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.access.callers import Role
+from adapters.access.key_access import Denied, KeyAccess
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routes.route import ErrorFormat
 from penstock.routes.route_query import refusal_of_miss
@@ -17,17 +19,20 @@ from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints import endpoint_registration
 from regional_agent.endpoints.endpoint_registration import Registrations
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AdmittedHead, Request
-from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
 from regional_agent.peers.probe_responder import ProbeResponder
+from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission, valid_request_id
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
-from regional_agent.routing.model_list import is_model_page, model_page
+from regional_agent.routing.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.routing.model_name import can_start_early
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
@@ -39,6 +44,9 @@ PROBE_PATH: Final = probe.PATH.encode()
 IDENTITY_PATH: Final = identity.PATH.encode()
 CERTIFICATE_HEADER: Final = identity.HEADER.encode()
 ROUTE_HEADER: Final = route_context.HEADER.encode()
+
+ROLES: Final = {b"/metrics": Role.MONITOR, b"/explain": Role.VIEWER, b"/status": Role.VIEWER}
+"""The role that each page of the admin listener requires."""
 
 READS: Final = frozenset({b"GET", b"HEAD"})
 
@@ -106,9 +114,16 @@ class _Service:
 class _RoutedService(_Service):
     """A service that proxies the requests of routes."""
 
-    def __init__(self, proxy: Proxy, config: ActiveConfig) -> None:
+    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig) -> None:
         super().__init__(proxy)
+        self._admission = admission
         self._config = config
+
+    def _look_up(self, request: Request, connection: RequestSequence, tenant: str, serve: Serve) -> ObjectLookup | None:
+        """Look up the objects that a request of `tenant` names, unless they are known; None where nothing is sought."""
+        if not tenant:
+            return None
+        return look_up_objects(self._admission.objects, request, connection, tenant, serve, self._proxy.clock())
 
     def refuse_route(self, request: Request) -> Refusal | None:
         """Set the route of a request under the policy in force; returns a refusal if the request has none.
@@ -140,7 +155,14 @@ class _RoutedService(_Service):
 class TrafficService(_RoutedService):
     """The service for clients: the paths of OpenAI's API, and health checks for load balancers."""
 
-    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        proxy: Proxy,
+        config: ActiveConfig,
+        readiness: Readiness,
+        endpoints: EndpointSet,
+    ) -> None:
         """Create the service that clients reach.
 
         Args:
@@ -148,14 +170,27 @@ class TrafficService(_RoutedService):
             proxy: sends admitted requests to their targets.
             config: the policy in force, for the list of models.
             readiness: answers health checks.
+            endpoints: those of this region, whose adapters are listed.
         """
-        super().__init__(proxy, config)
-        self._admission = admission
+        super().__init__(admission, proxy, config)
         self._readiness = readiness
+        self._endpoints = endpoints
 
-    def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
+    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
         """Proxy an inference request; answer a list of models or a health check directly."""
         refusal = self.refuse_route(request)
+        if refusal is None:
+            route = request.route
+            if route is not None and (route.object_id or route.previous_object or route.client_object):
+                tenant = self._admission.tenant_of(request)
+                owner = "" if isinstance(tenant, Refusal) else tenant.name
+                lookup = self._look_up(request, connection, owner, self._serve)
+                if lookup is not None:
+                    return lookup
+        return self._serve(request, connection, refusal)
+
+    def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
+        """Handle a request whose objects have been looked up; `refusal` if it has no route."""
         if refusal is None:
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
@@ -208,13 +243,16 @@ class TrafficService(_RoutedService):
         return self._admission.context_from_client(request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
 
     def _models(self, request: Request, connection: RequestSequence) -> None:
-        tenant = self._admission.tenant_of(request)
         policy = self._config.policy
+        if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
+            # The place of the key and the format of errors are those of Anthropic's API.
+            request.route = anthropic_route(policy)
+        tenant = self._admission.tenant_of(request)
         if isinstance(tenant, Refusal) or policy is None:
             refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
             self._refuse(connection, request, refusal)
             return
-        page = model_page(policy, request.path)
+        page = model_page(policy, self._endpoints.every(), request.path, for_anthropic=request.route is not None)
         if page is None:
             name = request.path.rpartition(b"/")[2].decode("latin-1")
             self._refuse(
@@ -236,11 +274,10 @@ class PeerService(_RoutedService):
             config: the policy in force, for its routes.
             responder: answers probes.
         """
-        super().__init__(proxy, config)
-        self._admission = admission
+        super().__init__(admission, proxy, config)
         self._responder = responder
 
-    def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
+    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
         """Answer a probe, or proxy a forwarded request to an endpoint of this region; it is not forwarded again."""
         if request.path == PROBE_PATH and request.method == b"GET":
             certificate = request.header(CERTIFICATE_HEADER)
@@ -250,14 +287,27 @@ class PeerService(_RoutedService):
             connection.respond(200, [TEXT], self._responder.certificate.encode())
         elif request.header(ROUTE_HEADER) is not None:
             refusal = self.refuse_route(request)
-            if refusal is None:
-                context = self._admission.context_from_peer(request, self._proxy.clock())
-                if isinstance(context, RequestContext):
-                    return self._proxy.handle(connection, request, context)
-                refusal = context
-            self._refuse(connection, request, refusal)
+            if refusal is not None:
+                self._refuse(connection, request, refusal)
+                return None
+            route = request.route
+            if route is not None and (route.object_id or route.previous_object or route.client_object):
+                forwarded = self._admission.route_context_of(request)
+                owner = "" if isinstance(forwarded, Refusal) else forwarded.tenant
+                lookup = self._look_up(request, connection, owner, self._serve)
+                if lookup is not None:
+                    return lookup
+            return self._serve(request, connection)
         else:
             self._refuse_unknown_path(connection, request)
+        return None
+
+    def _serve(self, request: Request, connection: RequestSequence) -> Exchange | None:
+        """Proxy a forwarded request whose objects have been looked up."""
+        context = self._admission.context_from_peer(request, self._proxy.clock())
+        if isinstance(context, RequestContext):
+            return self._proxy.handle(connection, request, context)
+        self._refuse(connection, request, context)
         return None
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
@@ -282,12 +332,16 @@ class PeerService(_RoutedService):
 
 
 class AdminService(_Service):
-    """The service for operators: health, metrics, status, explanations, and registration of endpoints."""
+    """The service for operators: health, metrics, status, explanations, and registration of endpoints.
+
+    Health requires no caller, registration a token of its own, everything else a role.
+    """
 
     def __init__(
         self,
         proxy: Proxy,
         readiness: Readiness,
+        access: KeyAccess,
         registrations: Registrations,
         explain_service: ExplainService,
         *,
@@ -299,6 +353,7 @@ class AdminService(_Service):
         Args:
             proxy: the requests in progress.
             readiness: answers health checks.
+            access: authenticates callers.
             registrations: endpoints that register themselves.
             explain_service: explains routing decisions.
             update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
@@ -306,6 +361,7 @@ class AdminService(_Service):
         """
         super().__init__(proxy)
         self._readiness = readiness
+        self._access = access
         self._registrations = registrations
         self._explain_service = explain_service
         self._update_metrics = update_metrics
@@ -320,15 +376,33 @@ class AdminService(_Service):
             self._refuse_unknown_path(connection, request)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=self._readiness.shutting_down)
+        elif path not in ROLES:
+            self._refuse_unknown_path(connection, request)
+        elif not self._permits(ROLES[path], request, connection):
+            return
         elif path == b"/metrics":
             self._update_metrics(self._proxy.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._proxy.metrics.render())
         elif path == b"/explain":
             self._explain(request, connection)
-        elif path == b"/status":
-            connection.respond(200, [JSON], msgspec.json.encode(self._status()))
         else:
-            self._refuse_unknown_path(connection, request)
+            connection.respond(200, [JSON], msgspec.json.encode(self._status()))
+
+    def _permits(self, role: Role, request: Request, connection: RequestSequence) -> bool:
+        """Whether the caller has a role; if not, the request is answered."""
+        try:
+            authorization, certificate = request.header(b"authorization"), connection.client_certificate()
+            self._access.require(role, authorization, certificate, connection.peer_ip)
+        except Denied as denied:
+            headers = [JSON]
+            if denied.status == 401:
+                headers.append(b"www-authenticate: Bearer\r\n")
+            if denied.retry_after_s:
+                headers.append(b"retry-after: %d\r\n" % denied.retry_after_s)
+            body = error_body(ErrorFormat.OPENAI, denied.status, denied.code, str(denied))
+            connection.respond(denied.status, headers, body)
+            return False
+        return True
 
     def _explain(self, request: Request, connection: RequestSequence) -> None:
         try:

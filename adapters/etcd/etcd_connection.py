@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from adapters.etcd.etcd_stubs import Etcd3Client
+from adapters.file_stamp import Stamp, file_stamp
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.loopback import is_loopback
 from adapters.store.config_store import StoreUnavailable
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+
+FILES_CHECK_S = 2.0
+"""Minimum time (s) between two checks for changed certificate files."""
 
 CHANNEL_OPTIONS = (
     # Detects a peer that vanished without closing the connection. etcd rejects more than one ping per 5 s
@@ -30,7 +37,7 @@ CHANNEL_OPTIONS = (
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """TLS files for connections to etcd. They are read again for each connection, so they may be rotated."""
+    """TLS files for connections to etcd. When they change, calls use a new connection."""
 
     ca_path: Path
     """PEM of the authorities that etcd's certificate must come from."""
@@ -38,6 +45,38 @@ class Tls(msgspec.Struct, frozen=True):
     """PEM of the client certificate, if etcd requires one."""
     key_path: Path | None = None
     """PEM of its private key."""
+
+    def stamps(self) -> tuple[Stamp | None, ...]:
+        """What changes when one of the files is replaced."""
+        return tuple(file_stamp(path) for path in (self.ca_path, self.cert_path, self.key_path) if path is not None)
+
+
+def tls_to(
+    endpoints: Sequence[str],
+    *,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    identity_dir: Path,
+    allow_plaintext: bool,
+) -> Tls | None:
+    """The TLS files by which a daemon reaches etcd; None connects without TLS.
+
+    By default it uses the certificate of the process and trusts the fleet's authority. Without `ca`, there is no TLS to
+    endpoints that are all on loopback addresses, or where plain text is allowed.
+
+    Args:
+        ca: authorities that sign etcd's certificates; None is the fleet's authority.
+        certificate: client certificate; None is the one of the process.
+        key: private key of `certificate`.
+        identity_dir: has the certificate of the process.
+        allow_plaintext: whether the connection may be unencrypted.
+    """
+    is_local = all(is_loopback(Endpoint.parse(endpoint).host.strip("[]")) for endpoint in endpoints)
+    if ca is None and (is_local or allow_plaintext):
+        return None
+    own = identity_dir / CERTIFICATE, identity_dir / PRIVATE_KEY
+    return Tls(ca or identity_dir / AUTHORITIES, *(own if certificate is None else (certificate, key)))
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -65,9 +104,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 class Connection:
     """An etcd3 client and the number of calls that use it."""
 
-    def __init__(self, client: Etcd3Client, endpoint: Endpoint) -> None:
+    def __init__(self, client: Etcd3Client, endpoint: Endpoint, stamps: tuple[Stamp | None, ...]) -> None:
         self.client = client
         self.endpoint = endpoint
+        self.stamps = stamps
+        """Of the certificate files that the client has read."""
         self.users = 0
         self.retired = False
 
@@ -78,12 +119,15 @@ class Connections:
     Args:
         endpoints: where to connect, tried in turn.
         tls: None connects without.
+        clock: monotonic time, in seconds.
 
     Raises:
         ValueError: a certificate without its key, or the other way round.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], tls: Tls | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint is given")
         if tls is not None and (tls.cert_path is None) != (tls.key_path is None):
@@ -95,6 +139,9 @@ class Connections:
         self._current: Connection | None = None
         self._open: set[Connection] = set()
         self._closed = False
+        self._clock = clock
+        self._checked_at = clock()
+        """When the certificate files were last checked."""
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
@@ -103,6 +150,7 @@ class Connections:
         Raises:
             StoreUnavailable: closed, or a certificate file cannot be read.
         """
+        self._retire_if_files_changed()
         connection = self._enter()
         try:
             yield connection
@@ -113,12 +161,27 @@ class Connections:
 
     def retire(self, connection: Connection) -> None:
         """Use the next endpoint from now on, over a new connection; calls on this one may finish."""
+        self._retire(connection, turns=1)
+
+    def _retire(self, connection: Connection, turns: int) -> None:
         with self._lock:
             connection.retired = True
             if self._current is connection:
                 self._current = None
-                self._turn += 1
+                self._turn += turns
         self._close_if_unused(connection)
+
+    def _retire_if_files_changed(self) -> None:
+        """Connect again, to the same endpoint, where certificate files have changed.
+
+        A client reads them once: a connection that broke later would be opened with the old certificate, and fail.
+        """
+        now, current = self._clock(), self._current
+        if self._tls is None or current is None or now - self._checked_at < FILES_CHECK_S:
+            return
+        self._checked_at = now
+        if self._tls.stamps() != current.stamps:
+            self._retire(current, turns=0)
 
     def close(self) -> None:
         """Close every connection at once; calls under way fail."""
@@ -140,6 +203,7 @@ class Connections:
 
     def _connect(self, endpoint: Endpoint) -> Connection:
         files: dict[str, str] = {}
+        stamps = self._tls.stamps() if self._tls is not None else ()
         if self._tls is not None:
             paths = {
                 "ca_cert": self._tls.ca_path,
@@ -151,7 +215,7 @@ class Connections:
             client = Etcd3Client(endpoint.host, endpoint.port, grpc_options=CHANNEL_OPTIONS, **files)
         except OSError as error:
             raise StoreUnavailable(f"etcd certificate file: {error}") from error
-        return Connection(client, endpoint)
+        return Connection(client, endpoint, stamps)
 
     def _close_if_unused(self, connection: Connection) -> None:
         with self._lock:

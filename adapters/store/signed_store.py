@@ -9,6 +9,7 @@ that `etcdctl get` still shows the payload readably.
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
@@ -34,7 +35,9 @@ from penstock.wire.identity import BadIdentity, Peer, ProcessRole, SpiffeId
 from penstock.wire.session import Sessions
 
 MARK = b"penstock-signed-1"
-"""First word of a signed value."""
+"""First word of a signed value, with the version of this format."""
+
+_MARK_OF_ANY_VERSION = re.compile(rb"penstock-signed-([0-9]{1,9})")
 
 MAX_CLOCK_SKEW_S = 300.0
 """A value signed further in the future than this (s) is not accepted."""
@@ -182,6 +185,9 @@ class SignedStore:
         head, _, payload = value.partition(b"\n")
         parts = head.split(b" ")
         if len(parts) != 4 or parts[0] != MARK or not parts[2].isdigit() or len(parts[2]) > 15:
+            other = _MARK_OF_ANY_VERSION.fullmatch(parts[0])
+            if other is not None and parts[0] != MARK:
+                raise BadValue(f"it is signed in format {int(other[1])}, this process reads 1: upgrade it")
             raise BadValue("it is not signed")
         try:
             certificate, signature = b64decode(parts[1], validate=True), b64decode(parts[3], validate=True)

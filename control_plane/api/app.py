@@ -19,6 +19,7 @@ from control_plane.auth.required_roles import required_role
 from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 
 
 class UnguardedRoute(Exception):
@@ -34,6 +35,7 @@ def create_app(
     elector: LeaderElector,
     link: LeaderClient,
     callers: ForwardedCallers,
+    browsers: BrowserSessions,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
 
@@ -45,6 +47,7 @@ def create_app(
         elector: which control plane leads.
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
+        browsers: sessions of browsers.
 
     Raises:
         UnguardedRoute: a route of `guarded_routers` requires no caller.
@@ -78,4 +81,5 @@ def create_app(
     app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=guarded_routes)
     app.add_middleware(LeaderForwarding, elector=elector, link=link, access=access, callers=callers)
     app.add_middleware(BodyLimits)
+    app.add_middleware(SessionCookies, sessions=browsers)
     return app

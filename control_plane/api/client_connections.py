@@ -39,10 +39,14 @@ class BoundedConnection(HttpToolsProtocol):
         """Time of the event loop since which no request is in progress; None during a request."""
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
+        self._client_certificate: bytes | None = None
+        """DER; TLS has verified it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request; close the longest idle connection if there are too many."""
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        self._client_certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         self._await_request()
         if len(self.connections) > self.max_connections:
             idle = (
@@ -65,6 +69,11 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._reject(431, f"the request line and the headers have at most {MAX_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        """Start a request head; the state of the request has the client certificate of the connection."""
+        super().on_message_begin()
+        self.scope["state"]["client_certificate"] = self._client_certificate
 
     def on_headers_complete(self) -> None:
         """Start a request."""

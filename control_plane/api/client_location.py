@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from adapters.error_text import suggest
 from adapters.geoip import parse_address
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.responses import Problem
-from control_plane.policy.bundle_errors import suggest
 from penstock.policy.geography import Location, country_error
 from penstock.policy.policy import Policy
 

@@ -15,13 +15,13 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adapters.access.callers import Caller
 from adapters.store.config_store import StoreError
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency_store import MAX_RESPONSE_BYTES, IdempotencyStore
 from control_plane.api.responses import STORE_RETRY_S, problem_response
 from control_plane.audit.idempotency_claim import Claim, IdempotencyRecord, Phase, current
 from control_plane.auth.authentication import Access
-from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import role_of_request
 
 HEADER = "idempotency-key"

@@ -15,12 +15,12 @@ from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from adapters.access.callers import Caller
 from adapters.store.members import Member
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
 from control_plane.auth.authentication import Access
-from control_plane.auth.callers import Caller
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
@@ -61,6 +61,7 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("GET", "/v1/pools"): ForwardingRule(),
         ("GET", "/v1/endpoints"): ForwardingRule(),
         ("GET", "/v1/agents"): ForwardingRule(),
+        ("GET", "/v1/capacity/recommendations"): ForwardingRule(),
         ("POST", "/v1/explain"): ForwardingRule(),
         ("POST", "/v1/what-if"): ForwardingRule(timeout_s=60.0),
         # Residency and distance are valid without health, and a client needs an entry region in any case.

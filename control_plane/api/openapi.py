@@ -40,6 +40,7 @@ TAGS = {
     "overrides": "Overrides by operators: drain, fail over, weight, freeze.",
     "explain": "Explanations of routing decisions, steering, and what-if evaluations.",
     "events": "Stream of events.",
+    "session": "Sessions of browsers, for the page at `/ui`.",
     "audit": "Audit log of all changes, with author and reason.",
     "agents": "Reports of the fleet's agents.",
     "health": "Liveness, readiness and metrics of the process.",

@@ -15,11 +15,11 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import compile_path
 
 from control_plane.api.responses import Problem, problem_response
-from control_plane.auth.required_roles import Viewer
+from control_plane.auth.required_roles import Monitor
 
 
-async def require_described(request: Request, caller: Viewer) -> None:
-    """Check a request against the description. A dependency of every guarded route.
+async def require_described(request: Request, caller: Monitor) -> None:
+    """Check a request against the description. A dependency of every guarded route, which may require a higher role.
 
     Raises:
         Problem: 400, an object in the body repeats a name; 422, a query parameter is unknown, or is repeated and not a

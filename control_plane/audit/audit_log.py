@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import structlog
 
+from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError, Unchanged
 from control_plane.audit import idempotency_claim as claims
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
 from control_plane.audit.idempotency_claim import Claim, ClaimLost
-from control_plane.auth.callers import Caller
 
 MAX_TRIES = 20
 """Tries of an append under concurrent appends; each failed try means that a concurrent append succeeded."""

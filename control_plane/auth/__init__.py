@@ -1,1 +1,1 @@
-"""Who calls the API and what they may do: callers and roles, how they prove who they are, what routes require."""
+"""Authentication of callers of the API, and the roles that routes require."""

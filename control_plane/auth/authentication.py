@@ -1,15 +1,18 @@
-"""Authentication of callers: by the admin token, API keys, or tokens of an identity provider."""
+"""Authentication of callers: by the admin token, API keys, tokens of an identity provider, or client certificates."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
+from adapters.access.api_keys import ApiKeys
+from adapters.access.callers import Caller, Role
+from adapters.access.key_access import caller_of_certificate
+from adapters.access.login_failures import LoginFailures
 from control_plane.auth.admin_token import AdminToken
-from control_plane.auth.api_keys import ApiKeys
-from control_plane.auth.callers import Caller, Role
-from control_plane.auth.login_failures import LoginFailures
 from control_plane.auth.oidc import BadToken, Oidc
+from penstock.wire.session import Sessions
 
 ADMIN_TOKEN_CALLER = Caller("admin-token", Role.ADMIN)
 """The caller that the admin token authenticates."""
@@ -29,12 +32,20 @@ class Access:
         token: the admin token.
         keys: the API keys; None: there are none.
         oidc: the identity provider; None: there is none.
+        sessions: of this control plane, to verify client certificates; None: a certificate identifies no caller.
     """
 
-    def __init__(self, token: AdminToken, keys: ApiKeys | None = None, oidc: Oidc | None = None) -> None:
+    def __init__(
+        self,
+        token: AdminToken,
+        keys: ApiKeys | None = None,
+        oidc: Oidc | None = None,
+        sessions: Sessions | None = None,
+    ) -> None:
         self._token = token
         self._keys = keys
         self._oidc = oidc
+        self._sessions = sessions
         self.failures = LoginFailures()
 
     async def caller(self, credential: str) -> Caller:
@@ -56,6 +67,12 @@ class Access:
             return await self._oidc.caller(credential)
         except BadToken as error:
             raise Unidentified(str(error)) from None
+
+    def certificate_caller(self, certificate: bytes | None) -> Caller | None:
+        """Return the caller that a client certificate (DER) identifies; None if its holder has no role."""
+        if self._sessions is None:
+            return None
+        return caller_of_certificate(self._sessions, certificate, time.time())
 
     async def caller_of(self, scope: MutableMapping[str, Any]) -> Caller | None:
         """Return the caller of an ASGI request for a middleware, as `identify`; forwarded requests have one already."""

@@ -7,7 +7,7 @@ from typing import Any
 import jwt
 import msgspec
 
-from control_plane.auth.callers import Caller, Role
+from adapters.access.callers import Caller, Role
 from control_plane.auth.jwks import Jwks
 
 CLOCK_SKEW_S = 30

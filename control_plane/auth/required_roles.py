@@ -16,9 +16,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
+from adapters.access.callers import Caller, Role
 from control_plane.api.responses import Problem
 from control_plane.auth.authentication import Access, Unidentified
-from control_plane.auth.callers import Caller, Role
 
 _REMEDY = "send an API key, a token of the identity provider, or the admin token as `Authorization: Bearer <key>`"
 
@@ -44,8 +44,10 @@ def require(role: Role) -> Callable[..., Awaitable[Caller]]:
     return caller
 
 
-_viewer, _operator, _admin = require(Role.VIEWER), require(Role.OPERATOR), require(Role.ADMIN)
+_monitor, _viewer = require(Role.MONITOR), require(Role.VIEWER)
+_operator, _admin = require(Role.OPERATOR), require(Role.ADMIN)
 
+Monitor = Annotated[Caller, Depends(_monitor)]
 Viewer = Annotated[Caller, Depends(_viewer)]
 Operator = Annotated[Caller, Depends(_operator)]
 Admin = Annotated[Caller, Depends(_admin)]
@@ -63,6 +65,10 @@ async def _authenticate(request: Request, credential: str | None) -> Caller:
         detail = f"too many failed logins from {address}{_proxy_hint(request, address)}"
         raise Problem(429, detail, {"retry-after": str(wait_s)})
     if credential is None:
+        certificate = getattr(request.state, "client_certificate", None)
+        if (known := access.certificate_caller(certificate)) is not None:
+            request.state.caller = known
+            return known
         raise Problem(401, f"the credential is missing; {_REMEDY}", {"www-authenticate": "Bearer"})
     try:
         request.state.caller = found = await access.caller(credential)
@@ -89,7 +95,7 @@ def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:
 
 def required_role(dependant: Dependant) -> Role | None:
     """Return the role that a route requires; None if the route requires no caller."""
-    roles = {_viewer: Role.VIEWER, _operator: Role.OPERATOR, _admin: Role.ADMIN}
+    roles = {_monitor: Role.MONITOR, _viewer: Role.VIEWER, _operator: Role.OPERATOR, _admin: Role.ADMIN}
     for dependency in dependant.dependencies:
         role = roles.get(dependency.call) if dependency.call is not None else None
         if found := role or required_role(dependency):

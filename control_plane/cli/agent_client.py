@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import httpx
 import msgspec
 
+from control_plane.auth.admin_token import AdminToken
 from control_plane.cli.api_client import ApiError, Unreachable
 from penstock.routing.explain import Explanation
 
@@ -20,30 +23,60 @@ class AgentRefused(ApiError):
     is_usage_error = True
 
 
+class KeyRejected(ApiError):
+    """The agent does not accept the key, or requires one."""
+
+
+class _AgentError(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _AgentRefusal(msgspec.Struct, frozen=True):
+    error: _AgentError
+
+
 class _AgentProblem(msgspec.Struct, frozen=True):
     problem: str
 
 
-def fetch_explanation(admin_url: str, query: Mapping[str, str | Sequence[str] | None]) -> Explanation:
+class AgentAccess(msgspec.Struct, frozen=True):
+    """How the admin listeners of agents are reached."""
+
+    key: AdminToken | None = None
+    """An API key; None sends none."""
+    ca_file: Path | None = None
+    """PEM file of the authorities that sign the agents' certificates; None: those that the system trusts."""
+
+
+def fetch_explanation(
+    admin_url: str, query: Mapping[str, str | Sequence[str] | None], access: AgentAccess
+) -> Explanation:
     """Return an agent's explanation of a request.
 
     Args:
         admin_url: base URL of the agent's admin listener, as the agent registered it.
         query: parameters of `/explain`; None values are left out.
+        access: the key, and whom to trust.
 
     Raises:
+        KeyRejected: the agent does not accept the key, or requires one.
         Unreachable: the agent did not answer, or answered with an unexpected status or body.
         AgentRefused: the agent rejected the parameters.
     """
     given = {name: value for name, value in query.items() if value is not None}
+    headers = {"authorization": access.key.header()} if access.key is not None else {}
     try:
-        response = httpx.get(f"{admin_url}/explain", params=given, timeout=TIMEOUT_S)
+        trust = ssl.create_default_context(cafile=access.ca_file)
+        response = httpx.get(f"{admin_url}/explain", params=given, headers=headers, verify=trust, timeout=TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise Unreachable(f"{admin_url}: {reason}; check that this machine can reach the agent") from None
     try:
         if response.status_code == 400:
             raise AgentRefused(msgspec.json.decode(response.content, type=_AgentProblem).problem)
+        if response.status_code in (401, 403, 429):
+            detail = msgspec.json.decode(response.content, type=_AgentRefusal).error.message
+            raise KeyRejected(f"{admin_url}: {detail}; name the file of your key for agents with --agents-key-file")
         if response.status_code != 200:
             raise Unreachable(f"{admin_url}: HTTP status {response.status_code}")
         return msgspec.json.decode(response.content, type=Explanation)

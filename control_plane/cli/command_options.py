@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.auth.admin_token import load_admin_token
+from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
 from control_plane.cli.contexts import Context, Contexts, context_names, load_contexts, url_flaw
 from control_plane.cli.error_output import UsageFault
@@ -55,6 +56,24 @@ class FleetOptions:
     token_file: TokenFileOption = None
     ca_file: CaFileOption = None
     context: ContextOption = None
+
+    def agent_access(self, key_file: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentAccess:
+        """Return the access to the admin listeners of the selected fleet's agents.
+
+        The token for control planes is never sent to agents: a stolen agent could use it.
+
+        Args:
+            key_file: file with the key for agents; None takes that of the context or of PENSTOCK_AGENTS_KEY_FILE.
+            environment: the environment variables.
+
+        Raises:
+            UsageFault, BadContexts: as for `connect`.
+            BadSecret: the file of the key is unusable.
+        """
+        selected = select_context(self.url, self.context, environment)
+        path = key_file or selected.agents_key_file or environment.get("PENSTOCK_AGENTS_KEY_FILE")
+        ca_path = self.ca_file or selected.ca_file or environment.get("PENSTOCK_CA_FILE")
+        return AgentAccess(load_admin_token(Path(path)) if path else None, Path(ca_path) if ca_path else None)
 
     def connect(self, environment: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S) -> ApiClient:
         """Return a client for the control planes that the options select.

@@ -1,6 +1,6 @@
 """Contexts of the CLI: the control planes of several fleets by name. The file has paths of tokens, never tokens.
 
-The file is $PENSTOCK_CONFIG, else penstock/contexts.yaml under $XDG_CONFIG_HOME or ~/.config.
+The file is $PENSTOCK_CONTEXTS_FILE, else penstock/contexts.yaml under $XDG_CONFIG_HOME or ~/.config.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     token_file: str | None = None
     """Path of the file with the token."""
     ca_file: str | None = None
-    """PEM file of the authorities that sign the control planes' certificates; None: those that the system trusts."""
+    """PEM file of the authorities that sign the certificates of control planes and agents; None: those that the system
+    trusts."""
+    agents_key_file: str | None = None
+    """Path of the file with the API key for the admin listeners of agents."""
 
 
 class Contexts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -56,7 +59,7 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 def contexts_file() -> Path:
     """Return the path of the context file."""
-    named = os.environ.get("PENSTOCK_CONFIG")
+    named = os.environ.get("PENSTOCK_CONTEXTS_FILE")
     if named:
         return Path(named)
     configuration = os.environ.get("XDG_CONFIG_HOME")
@@ -140,7 +143,9 @@ def save_contexts(contexts: Contexts) -> Path:
             opened.write(msgspec.yaml.encode(contexts, order="sorted"))
         Path(written).replace(file)
     except OSError as error:
-        raise BadContexts(f"{file}: cannot be written: {error.strerror}; set PENSTOCK_CONFIG to another file") from None
+        raise BadContexts(
+            f"{file}: cannot be written: {error.strerror}; set PENSTOCK_CONTEXTS_FILE to another file"
+        ) from None
     return file
 
 

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import msgspec
 import typer
 
+from adapters.error_text import printable
 from adapters.secret_file import BadSecret
 from control_plane.cli.api_client import ApiError, ApiRefused
 from control_plane.cli.contexts import BadContexts
-from control_plane.policy.bundle_errors import printable
 
 EXIT_USAGE = 2
 """Exit code: the command line, or a file that it names, is invalid."""

@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from adapters.garbage_collection import uncollected
+
 AS_JSON = "penstock.json"
 """Key in the context: whether the output is JSON."""
 
@@ -90,7 +92,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, _, attribute = self._places[name].partition(":")
-        found = getattr(import_module(module), attribute)
+        with uncollected():
+            found = getattr(import_module(module), attribute)
         wrapper = typer.Typer(add_completion=False)
         if isinstance(found, typer.Typer):
             wrapper.add_typer(found, name=name)

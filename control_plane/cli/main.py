@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -20,6 +21,7 @@ COMMANDS = {
     "certs": f"{_COMMANDS}.certs_commands:app",
     "status": f"{_COMMANDS}.status_command:status",
     "endpoints": f"{_COMMANDS}.endpoints_commands:endpoints",
+    "capacity": f"{_COMMANDS}.capacity_command:capacity",
     "explain": f"{_COMMANDS}.explain_command:explain",
     "steer": f"{_COMMANDS}.steer_command:steer",
     "what-if": f"{_COMMANDS}.what_if_command:what_if",
@@ -34,6 +36,9 @@ COMMANDS = {
     "policy": f"{_COMMANDS}.policy_commands:app",
     "rollout": f"{_COMMANDS}.rollout_commands:app",
     "audit": f"{_COMMANDS}.audit_commands:app",
+    "residency": f"{_COMMANDS}.residency_commands:app",
+    "backup": f"{_COMMANDS}.backup_commands:backup",
+    "restore": f"{_COMMANDS}.backup_commands:restore",
     "context": f"{_COMMANDS}.context_commands:app",
 }
 """Module and function of each command. Only the module of the invoked command is imported."""
@@ -41,8 +46,21 @@ COMMANDS = {
 app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        # Imported late: commands start faster without it.
+        from adapters.configuration.config_check import version_line
+
+        print(version_line("penstock"))
+        raise typer.Exit
+
+
 @app.callback()
-def _penstock() -> None:
+def _penstock(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     pass
 
 

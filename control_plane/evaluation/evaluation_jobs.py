@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from control_plane.policy.bundle_errors import PolicyError, PolicyRefused, suggest
+from adapters.error_text import suggest
+from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 
 import msgspec
 
+from adapters.garbage_collection import main_command
 from control_plane.evaluation.evaluation_jobs import Job
 from control_plane.evaluation.evaluation_process import LENGTH_BYTES, MAX_IDLE_S, Reply
 
@@ -98,9 +98,8 @@ class Evaluator:
             if process.returncode is None and now - idle_since < MAX_IDLE_S / 2:
                 return process
             await self._kill(process)
-        # -P: modules in the working directory must not shadow installed ones.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", _MODULE),
+            *main_command(_MODULE),
             stdin=PIPE,
             stdout=PIPE,
             limit=MAX_REPLY_BYTES,

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
-from control_plane.auth.callers import Caller
+from adapters.access.callers import Caller
 from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 

@@ -16,9 +16,9 @@ import httpx
 import msgspec
 import structlog
 
+from adapters.access.callers import Caller
 from adapters.store.members import Member
 from control_plane.auth.admin_token import may_resend_credential
-from control_plane.auth.callers import Caller
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import request_digest, seal_caller
 from penstock.wire import identity
@@ -55,7 +55,7 @@ class LeaderClient:
     Args:
         member: this control plane.
         sessions: of this control plane.
-        trust: certificate authorities to trust; None: the system's.
+        tls: returns the context for a new connection; None: the system's trust store.
         clock: Unix time, in seconds.
     """
 
@@ -64,7 +64,7 @@ class LeaderClient:
         member: Member,
         sessions: Sessions,
         *,
-        trust: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._member = member
@@ -73,17 +73,25 @@ class LeaderClient:
         """The session with the last leader, by its URL."""
         self._clock = clock
         self._reachable = True
-        self._http = httpx.AsyncClient(
-            verify=trust if trust is not None else ssl.create_default_context(),
-            # Control planes connect to one another directly; proxy variables of the environment do not apply.
-            trust_env=False,
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
-        )
+        system_trust = ssl.create_default_context()
+        self._tls = tls if tls is not None else lambda: system_trust
+        self._context = self._tls()
+        self._http = _make_client(self._context)
+        self._earlier: httpx.AsyncClient | None = None
+        """The client before the TLS files changed, whose requests may not be complete."""
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+        if self._earlier is not None:
+            await self._earlier.aclose()
+
+    async def _renew_client(self) -> None:
+        """Open further connections with the TLS files as they are now."""
+        self._context = self._tls()
+        earlier, self._earlier, self._http = self._earlier, self._http, _make_client(self._context)
+        if earlier is not None:
+            await earlier.aclose()
 
     async def forward(
         self,
@@ -129,6 +137,8 @@ class LeaderClient:
         return reply
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LeaderResponse:
+        if self._tls() is not self._context:
+            await self._renew_client()
         received = bytearray()
         async with self._http.stream(method, url, headers=dict(headers), content=body) as response:
             async for chunk in response.aiter_bytes():
@@ -177,3 +187,13 @@ class LeaderClient:
             _log.warning("leader unavailable", leader=leader.name, url=leader.url, reason=reason)
         self._reachable = False
         return LeaderUnavailable(reason)
+
+
+def _make_client(context: ssl.SSLContext) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        verify=context,
+        # Control planes connect to one another directly; proxy variables of the environment do not apply.
+        trust_env=False,
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+        limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
+    )

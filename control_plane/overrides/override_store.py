@@ -12,12 +12,12 @@ from random import Random
 
 import msgspec
 
+from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
 from adapters.store.mirror import Mirror
 from control_plane.audit.audit_log import AuditLog, ChangeRefused
-from control_plane.auth.callers import Caller, Role
 from penstock.overrides.guard_rails import Objection, objection
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows

@@ -83,6 +83,10 @@ class PlannerRunner:
         self._forecaster.observe(measured, tick.now)
         return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)
 
+    def forecast(self, now: float, horizon_s: float) -> dict[Key, float]:
+        """Expected requests per second by key, `horizon_s` seconds after `now`, from the demand of earlier ticks."""
+        return self._forecaster.ahead(now, horizon_s)
+
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
         """Log once when models are planned by the waterfall, and once when that ends."""
         if fallbacks.keys() != self._logged:

@@ -27,12 +27,17 @@ from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.rollout.evidence import observations
 from penstock.rollout.shadow import shadow
+from penstock.scaling.cost_rates import egress_hourly_cost, gpu_hourly_cost
+from penstock.scaling.recommender import Recommendation, Recommender
 
 TICK_S = 0.5
 """Time (s) between two plans."""
 
 MAX_STEP_S = 1.0
 """Maximum time (s) since the last plan that counts for the rate limit of share changes."""
+
+RECOMMEND_EVERY_S = 5.0
+"""Time (s) between two recommendations of capacity."""
 
 SHADOW_EVERY_S = 2.0
 """Time (s) between two comparisons of plans while a policy is in shadow."""
@@ -81,6 +86,10 @@ class PlanningLoop:
         """Plans by the candidate policy of a rollout."""
         self.shortfalls: tuple[Shortfall, ...] = ()
         """Capacity shortfalls of the last plan; empty while another control plane leads."""
+        self.recommendations: tuple[Recommendation, ...] = ()
+        """The newest recommendations of capacity; empty while another control plane leads."""
+        self._recommender = Recommender()
+        self._recommended_at = float("-inf")
         self._leading_since = 0.0
         self._planned_at = 0.0
         self._last: PublishOutcome | None = None
@@ -113,6 +122,9 @@ class PlanningLoop:
             self._shown_policy = policy
         interventions = self._overrides.interventions(policy, now)
         self._fleet.tick(now, policy, interventions.drained)
+        newest = [self._fleet.snapshot.newest(region) for region in policy.regions]
+        ages_s = [now - held.received_at if held is not None else float("inf") for held in newest]
+        self._metrics.internal.set_snapshot_age(max(ages_s, default=float("inf")))
         if epoch is None:
             return
         self._show_fleet(policy, now)
@@ -171,7 +183,17 @@ class PlanningLoop:
         self._planned_at = now
         outcome = await self._publisher.publish(plans, policies.main.policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
+        if now - self._recommended_at >= RECOMMEND_EVERY_S:
+            self._recommend(policies.main.policy, now)
         return outcome
+
+    def _recommend(self, policy: Policy, now: float) -> None:
+        """Renew the recommendations of capacity, which need the forecast of this tick."""
+        self._recommended_at = now
+        self.recommendations = self._recommender.recommend(
+            policy, self._fleet.snapshot, lambda horizon_s: self._runner.forecast(now, horizon_s), now
+        )
+        self._metrics.capacity.show(self.recommendations)
 
     async def _plan(
         self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float
@@ -224,6 +246,7 @@ class PlanningLoop:
         self._epoch = epoch
         self._rollouts.reset()
         self._runner, self._candidate_runner, self.shortfalls = PlannerRunner(), PlannerRunner(), ()
+        self._recommender, self.recommendations, self._recommended_at = Recommender(), (), float("-inf")
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)
@@ -243,6 +266,7 @@ class PlanningLoop:
 
     def _show_fleet(self, policy: Policy, now: float) -> None:
         snapshot = self._fleet.snapshot
+        seen_pools, demands = pools(snapshot, now), demand(snapshot, now)
         newest = {region: snapshot.newest(region) for region in policy.regions}
         rejecting = Counter(seen.region for seen in observations(snapshot, now).values() if seen.refused)
         self._metrics.show_regions(
@@ -256,15 +280,17 @@ class PlanningLoop:
         self._metrics.show_pools(
             {
                 (region, model): PoolGauges(seen.report.slots, seen.report.in_flight)
-                for (region, model), seen in pools(snapshot, now).items()
+                for (region, model), seen in seen_pools.items()
                 if region in policy.regions and model in policy.models
             }
         )
         rates: dict[tuple[str, str], float] = {}
-        for row in demand(snapshot, now):
+        for row in demands:
             if row.model in policy.models:
                 rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
         self._metrics.show_demand(rates)
+        egress = egress_hourly_cost(policy, demands, self.in_force)
+        self._metrics.cost.show(gpu_hourly_cost(policy, seen_pools), egress)
 
 
 def _whole_step_s(policy: Policy) -> float:

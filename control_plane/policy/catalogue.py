@@ -11,8 +11,10 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, suggest
-from control_plane.policy.documents import Document, Path
+from adapters.configuration.strict_yaml import Path
+from adapters.error_text import suggest
+from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError
+from control_plane.policy.documents import Document
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.kinds.base import API_VERSION, REMEDY, REMEDY_BY_PATTERN, PolicyDocument
 

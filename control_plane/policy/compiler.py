@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
+from adapters.configuration.strict_yaml import Path
 from adapters.store.codec import CodecError, encode
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
@@ -19,7 +20,7 @@ from control_plane.policy.bundle_limits import (
     not_yaml,
 )
 from control_plane.policy.catalogue import Catalogue, build_catalogue
-from control_plane.policy.documents import Document, Path, read_documents
+from control_plane.policy.documents import Document, read_documents
 from control_plane.policy.kinds.base import PolicyDocument
 from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operations import (
@@ -55,11 +56,14 @@ from penstock.policy.policy import (
     Objective,
     PlannerKind,
     Policy,
+    Queueing,
+    QueueOrder,
     Quota,
     Recurrence,
     Region,
     ResidencyRule,
     RolloutRules,
+    Scaling,
     Spillover,
     SpilloverLimit,
     Tenant,
@@ -68,6 +72,7 @@ from penstock.policy.policy import (
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.route import Route
+from penstock.routes.route_query import unreached_models
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """The kinds of documents in a text that could not be parsed as YAML."""
@@ -109,11 +114,25 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
     if errors:
         raise PolicyRefused(errors)
     policy = _policy(catalogue, references, rules, maps, routes)
+    errors = _unreached_models(catalogue, policy)
+    if errors:
+        raise PolicyRefused(errors)
     try:
         encode(policy)
     except CodecError as error:
         raise PolicyRefused([PolicyError(WHOLE_BUNDLE, 0, "", str(error), "make the bundle smaller")]) from None
     return policy
+
+
+def _unreached_models(catalogue: Catalogue, policy: Policy) -> list[PolicyError]:
+    """An error for each model that no request can name."""
+    unreached = set(unreached_models(policy))
+    remedy = "include a preset whose requests name their model, or add a Route for it"
+    return [
+        document.error(("name",), f"no route reaches the model {shape.name}", remedy)
+        for document, shape in catalogue.of(ModelDocument)
+        if shape.name in unreached
+    ]
 
 
 def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
@@ -293,6 +312,8 @@ def _model(shape: ModelDocument) -> Model:
             "service_objective": objective,
             "timeouts": timeouts_of(shape.timeouts),
             "adapters": tuple(shape.adapters),
+            "scaling": Scaling(**shape.scaling.model_dump()),
+            "queueing": Queueing(QueueOrder(shape.queueing.order), shape.queueing.max_overtaken_s),
         }
     )
 

@@ -1,56 +1,36 @@
-"""Parses YAML into plain documents with the line of each field, and refuses YAML's error-prone features.
-
-Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), so that the country code NO
-is a string and not false. Anchors, aliases and tags are refused: an alias can expand into gigabytes, and the meaning of
-a tag depends on the reader.
-"""
+"""Reads the documents of a bundle's files: strict YAML, with the file and line of each field."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
-from yaml.composer import Composer, ComposerError
-from yaml.error import Mark, MarkedYAMLError, YAMLError
-from yaml.events import AliasEvent
-from yaml.nodes import MappingNode, Node, ScalarNode
-from yaml.parser import Parser
-from yaml.reader import Reader, ReaderError
-from yaml.resolver import BaseResolver
-from yaml.scanner import Scanner
 
-from control_plane.policy.bundle_errors import MAX_ERRORS, PolicyError, field_path
+from adapters.configuration.strict_yaml import Path, YamlDocument, read_yaml
+from adapters.error_text import field_path
+from control_plane.policy.bundle_errors import MAX_ERRORS, PolicyError
 from control_plane.policy.bundle_limits import MAX_DOCUMENTS_OF_FILE
-
-MAX_DEPTH = 8
-"""Levels of nesting; every kind needs less than half."""
-
-_SPLIT = "split it into several files; what follows in this file was not read"
-_TAG = "tag:yaml.org,2002:"
-_CORE_SCHEMA = {
-    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    "int": (r"[-+]?[0-9]{1,18}", list("-+0123456789")),
-    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-}
-
-Path = tuple[str | int, ...]
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One YAML document, with its line and the line of each field."""
+    """One YAML document of a file."""
 
     file: str
-    line: int
-    content: dict[str, Any]
-    lines: dict[Path, int]
+    yaml: YamlDocument
+
+    @property
+    def line(self) -> int:
+        """The line at which the document begins."""
+        return self.yaml.line
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The document as a mapping."""
+        return self.yaml.content
 
     def line_of(self, path: Path) -> int:
         """Return the line of a field, or of the nearest enclosing field that is in the file."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, self.line)
+        return self.yaml.line_of(path)
 
     def error(self, path: Path, problem: str, remedy: str) -> PolicyError:
         """Return an error at a field of this document."""
@@ -59,150 +39,13 @@ class Document(msgspec.Struct, frozen=True):
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyError]]:
     """Return every valid document of one file, and the errors of the others."""
-    documents: list[Document] = []
-    errors: list[PolicyError] = []
-    refusals: list[PolicyError] = []
-    number = 0
-    try:
-        loader = _Loader(file, text, refusals)
-        while loader.check_node():
-            number += 1
-            if number > MAX_DOCUMENTS_OF_FILE:
-                errors.append(
-                    PolicyError(file, loader.next_line, "", f"more than {MAX_DOCUMENTS_OF_FILE} documents", _SPLIT)
-                )
-                break
-            seen = len(refusals)
-            node: Any = loader.get_node()
-            builder = _Builder(file)
-            content = builder.build(node, ())
-            line = node.start_mark.line + 1
-            if not isinstance(content, dict):
-                problem, remedy = "this document is not a mapping", "begin it with `apiVersion` and `kind`"
-                if content is None:
-                    problem, remedy = "this document is empty", "write it, or remove the `---` before it"
-                builder.errors.append(PolicyError(file, line, "", problem, remedy))
-            elif not builder.errors and len(refusals) == seen:
-                documents.append(Document(file, line, content, builder.lines))
-            errors += builder.errors
-            if len(errors) + len(refusals) >= MAX_ERRORS:
-                remedy = "correct these first; what follows in this file was not read"
-                errors.append(PolicyError(file, line, "", f"{MAX_ERRORS} errors or more", remedy))
-                break
-    except ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        errors.append(PolicyError(file, line, "", "a character that YAML does not allow", "remove it"))
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = error.problem or error.context or "not YAML"
-        remedy = "correct the YAML; what follows in this file was not read"
-        errors.append(PolicyError(file, mark.line + 1 if mark else 0, "", problem, remedy))
-    except YAMLError as error:
-        errors.append(PolicyError(file, 0, "", f"not YAML: {error}", "correct it"))
-    return documents, errors + refusals
-
-
-class _CoreResolver(BaseResolver):
-    pass
-
-
-for _name, (_pattern, _first) in _CORE_SCHEMA.items():
-    _CoreResolver.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), _first)
-
-
-class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
-    """Composes nodes, and records anchors, aliases and tags as errors instead of applying them."""
-
-    def __init__(self, file: str, text: str, refusals: list[PolicyError]) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        _CoreResolver.__init__(self)
-        self._file = file
-        self._refusals = refusals
-        self._depth = 0
-
-    @property
-    def next_line(self) -> int:
-        """The line at which the unread rest begins."""
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        line: int = event.start_mark.line + 1
-        return line
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        marks = (event.start_mark, event.end_mark)
-        if isinstance(event, AliasEvent):
-            self.get_event()  # type: ignore[no-untyped-call]
-            self._refuse(event, f"the alias *{event.anchor}", "write the value out where it is used")
-            return ScalarNode(_TAG + "null", "", *marks)
-        if event.anchor is not None:
-            self._refuse(event, f"the anchor &{event.anchor}", "remove it, and write values out where they are used")
-            event.anchor = None
-        if getattr(event, "tag", None) is not None:
-            self._refuse(event, f"the tag {event.tag}", "remove it")
-            event.tag = None
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            _too_deep(event.start_mark)
-        node: Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def _refuse(self, event: Any, what: str, remedy: str) -> None:
-        line = event.start_mark.line + 1
-        self._refusals.append(PolicyError(self._file, line, "", f"{what} is not allowed", remedy))
-
-
-def _too_deep(mark: Mark) -> NoReturn:
-    raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
-
-
-class _Builder:
-    """Converts one document's nodes to plain values, and records the line of each path."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.lines: dict[Path, int] = {}
-        self.errors: list[PolicyError] = []
-
-    def build(self, node: Node, path: Path) -> Any:
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, ScalarNode):
-            return _scalar(node)
-        if isinstance(node, MappingNode):
-            return self._mapping(node, path)
-        return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-
-    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
-        built: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = _scalar(key_node) if isinstance(key_node, ScalarNode) else None
-            line = key_node.start_mark.line + 1
-            if not isinstance(key, str):
-                self.errors.append(
-                    PolicyError(self.file, line, field_path(path), "a field's name is not a word", "put it in quotes")
-                )
-                continue
-            here = (*path, key)
-            if key in built:
-                remedy = f"keep one; the other is at line {self.lines[here]}"
-                self.errors.append(PolicyError(self.file, line, field_path(here), "written twice", remedy))
-                continue
-            self.lines[here] = line
-            built[key] = self.build(value_node, here)
-        return built
-
-
-def _scalar(node: ScalarNode) -> Any:
-    match node.tag.removeprefix(_TAG):
-        case "null":
-            return None
-        case "bool":
-            return node.value.lower() == "true"
-        case "int":
-            return int(node.value)
-        case "float":
-            return float(node.value)
-    return node.value
+    documents, errors = read_yaml(
+        text,
+        beginning="begin it with `apiVersion` and `kind`",
+        max_documents=MAX_DOCUMENTS_OF_FILE,
+        max_errors=MAX_ERRORS,
+    )
+    return (
+        [Document(file, document) for document in documents],
+        [PolicyError(file, error.line, field_path(error.path), error.problem, error.remedy) for error in errors],
+    )

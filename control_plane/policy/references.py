@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from control_plane.policy.bundle_errors import PolicyError, suggest
+from adapters.configuration.strict_yaml import Path
+from adapters.error_text import suggest
+from control_plane.policy.bundle_errors import PolicyError
 from control_plane.policy.catalogue import Catalogue
-from control_plane.policy.documents import Document, Path
+from control_plane.policy.documents import Document
 from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from penstock.policy.geography import COUNTRIES
 

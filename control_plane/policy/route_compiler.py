@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from control_plane.policy.bundle_errors import suggest
+from adapters.configuration.strict_yaml import Path
+from adapters.error_text import suggest
 from control_plane.policy.catalogue import Catalogue
-from control_plane.policy.documents import Document, Path
+from control_plane.policy.documents import Document
 from control_plane.policy.kinds.routes import RouteDocument, RoutePresetsDocument, TimeoutsSpec
 from control_plane.policy.references import References
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.path_template import PathTemplate, TemplateError
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import (
+    API_KEY_HEADERS,
     BodyKind,
     CostFields,
     ErrorFormat,
@@ -32,6 +34,21 @@ RESERVED_PATHS: Final = ("/livez", "/readyz", "/v1/models", "/v1/models/{model}"
 """Paths at which agents answer GET themselves."""
 
 _RESERVED: Final = [PathTemplate(path) for path in RESERVED_PATHS]
+_OTHER_HEADERS: Final = API_KEY_HEADERS | {
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "proxy-authorization",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+}
+"""Headers that name no model: credentials, which must not be taken for a name and logged, and those of HTTP."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """Name of a header (RFC 9110, section 5.6.2)."""
 
@@ -113,6 +130,7 @@ def _check_places(document: Document, shape: RouteDocument, references: Referenc
     if not shape.model and shape.offered and not for_object:
         remedy = "write `model`, such as [{source: json, name: /model}], or `offered: false`"
         errors.append(document.error((), "does not state where requests name the model", remedy))
+    headers = set[str]()
     counts = {source: sum(place.source == source for place in shape.model) for source in ("path", "form", "fixed")}
     for index, place in enumerate(shape.model):
         at = ("model", index, "name")
@@ -129,8 +147,18 @@ def _check_places(document: Document, shape: RouteDocument, references: Referenc
             case "form" if shape.body != "upload":
                 problem = f"a body of kind {shape.body} has no form"
                 errors.append(document.error(at, problem, "write `body: upload`"))
+            case "form":
+                _check_body(document, at, shape, references)
             case "header" if _TOKEN.fullmatch(place.name) is None:
                 errors.append(document.error(at, "is not the name of a header", "write a name such as x-model"))
+            case "header" if place.name.lower() in _OTHER_HEADERS:
+                errors.append(document.error(at, "is a header with another meaning", "write a name such as x-model"))
+            case "header" if place.name.lower() in headers:
+                errors.append(
+                    document.error(at, f"the header {place.name.lower()} is listed twice", "keep one of them")
+                )
+            case "header":
+                headers.add(place.name.lower())
             case "fixed":
                 _check_model(document, at, place.name, references)
 
@@ -160,12 +188,25 @@ def _check_shape(document: Document, shape: RouteDocument, references: Reference
         errors.append(document.error(("methods",), "a WebSocket is opened with GET", "write `methods: [GET]`"))
     if shape.object_id.startswith("/"):
         _check_syntax(document, ("object_id",), shape.object_id, references)
+    elif shape.object_id.startswith("?"):
+        _check_query_parameter(document, ("object_id",), shape.object_id, references)
     elif shape.object_id and f"{{{shape.object_id}}}" not in shape.path.split("/"):
         problem = f"the path has no parameter {shape.object_id}"
-        errors.append(document.error(("object_id",), problem, "name a path parameter, or write a JSON pointer"))
-    elif shape.object_id and shape.model:
+        remedy = "name a path parameter, a query parameter as ?name, or write a JSON pointer"
+        errors.append(document.error(("object_id",), problem, remedy))
+    elif shape.object_id and not shape.object_id.startswith("?") and shape.model:
         problem = "is set, and the model of a request for an object is that of the object"
         errors.append(document.error(("model",), problem, "remove it, or write object_id as a JSON pointer"))
+    if shape.client_object.startswith("?"):
+        _check_query_parameter(document, ("client_object",), shape.client_object, references)
+    elif shape.client_object:
+        _check_pointer(document, ("client_object",), shape.client_object, shape, references)
+    if shape.client_object and (shape.previous_object or (shape.object_id and not shape.object_id.startswith("/"))):
+        problem = "is set, and the route has another identifier that determines the endpoint"
+        errors.append(document.error(("client_object",), problem, "keep one of them"))
+    if not shape.occupies_slot and shape.stream != "websocket":
+        problem = "is false, and the route is no WebSocket"
+        errors.append(document.error(("occupies_slot",), problem, "write `stream: websocket`, or remove it"))
     if shape.previous_object:
         _check_pointer(document, ("previous_object",), shape.previous_object, shape, references)
         if not shape.object_id.startswith("/"):
@@ -178,7 +219,22 @@ def _check_pointer(document: Document, path: Path, pointer: str, shape: RouteDoc
     if shape.body not in ("json", "upload"):
         problem = f"cannot match: a body of kind {shape.body} is not read"
         references.errors.append(document.error(path, problem, "write `body: json`, or remove it"))
+    else:
+        _check_body(document, path, shape, references)
     _check_syntax(document, path, pointer, references)
+
+
+def _check_body(document: Document, path: Path, shape: RouteDocument, references: References) -> None:
+    """Refuse a place in the body of requests that have none."""
+    if shape.methods == ["GET"]:
+        remedy = "name another place, such as a query parameter, or write `methods: [POST]`"
+        references.errors.append(document.error(path, "cannot match: GET requests have no body", remedy))
+
+
+def _check_query_parameter(document: Document, path: Path, place: str, references: References) -> None:
+    if re.fullmatch(r"\?[^?&=#%+\s]+", place) is None:
+        remedy = "write ? and the name of a query parameter, such as ?clientId"
+        references.errors.append(document.error(path, f"{place!r} is no query parameter", remedy))
 
 
 def _check_syntax(document: Document, path: Path, pointer: str, references: References) -> None:

@@ -12,7 +12,8 @@ from functools import cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
 
-from control_plane.policy.bundle_errors import PolicyError, suggest
+from adapters.error_text import suggest
+from control_plane.policy.bundle_errors import PolicyError
 from control_plane.policy.documents import Document
 from penstock.policy.time_zone import ClockChange, TimeZone, local_s, moment
 

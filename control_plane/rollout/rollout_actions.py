@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Unchanged
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller
 from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy

@@ -1,7 +1,8 @@
 """`make bench-planner`: time and memory of the flow planner, cold and warm, and its plans' cost beside the waterfall's.
 
 A size AxBxC is A origins, B of them with GPUs, and C traffic classes (model and residency class); every origin has
-demand in every class. So A x C share tables are decided, each over up to B regions. In every tick all rates and
+demand in every class. So A x C share tables are decided, each over up to B regions. Models of one capacity group share
+their slots in every region, and are planned together. In every tick all rates and
 service times differ from those of the last tick by up to JITTER.
 
 Times are of the whole tick, from reports to published slices: wall clock, and CPU time of the planning thread, which is
@@ -41,6 +42,8 @@ SIZES = (
     (Size(10, 10, 5, 2), 40),
     (Size(30, 20, 10, 3), 40),
     (Size(100, 30, 20, 5), 40),
+    (Size(100, 30, 20, 5, group_models=2), 40),
+    (Size(100, 30, 20, 5, group_models=5), 40),
     (Size(30, 30, 2000, 100), 5),
     (Size(100, 100, 600, 20), 5),
 )

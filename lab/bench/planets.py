@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.distances import Distances
@@ -49,11 +49,14 @@ class Size(msgspec.Struct, frozen=True):
     classes: int
     """Traffic classes (model, residency class); every origin has demand in every one."""
     models: int
+    group_models: int = 1
+    """Models that share the slots of their endpoints, as the base models of a multi-model server do; 1 for none."""
 
     @property
     def name(self) -> str:
-        """Origins x serving regions x traffic classes."""
-        return f"{self.origins}x{self.servers}x{self.classes}"
+        """Origins x serving regions x traffic classes, and the models of a capacity group."""
+        shared = f", {self.group_models} models a group" if self.group_models > 1 else ""
+        return f"{self.origins}x{self.servers}x{self.classes}{shared}"
 
 
 class Planet(msgspec.Struct):
@@ -63,7 +66,9 @@ class Planet(msgspec.Struct):
     rates: dict[tuple[str, str, tuple[str, ...]], float]
     """Requests per second by (origin, model, permitted regions)."""
     slots: dict[tuple[str, str], int]
-    """By (region, model)."""
+    """By (region, model). Models of one capacity group have them together."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """The models of each capacity group of several models; the same in every region."""
 
     def snapshot(self, rng: Random, jitter: float, *, failed: str | None = None) -> Snapshot:
         """Return the current reports: demand and service times vary by up to the share `jitter`."""
@@ -75,12 +80,18 @@ class Planet(msgspec.Struct):
             )
         agents, health = {}, {}
         for region in self.policy.regions:
+            sums = {models: sum(self.slots.get((region, model), 0) for model in models) for models in self.groups}
+            of_groups = {models: together for models, together in sums.items() if together}
+            shared = {model: together for models, together in of_groups.items() for model in models}
             pools = tuple(
                 PoolReport(model, slots, slots, slots, 0, SERVICE_S * rng.uniform(1.0 - jitter, 1.0 + jitter))
                 for model in self.policy.models
-                if (slots := self.slots.get((region, model)))
+                if (slots := shared.get(model) or self.slots.get((region, model)))
             )
-            report = AgentReport(region, "1", 1, 1, 0.0, pools, tuple(demand.get(region, ())))
+            groups = tuple(
+                GroupReport(models, together, together, together, 0) for models, together in of_groups.items()
+            )
+            report = AgentReport(region, "1", 1, 1, 0.0, pools, tuple(demand.get(region, ())), groups=groups)
             agents[region, "1"] = HeldReport(report, 0.0)
             health[region] = RegionHealth(RegionState.FAILED if region == failed else RegionState.HEALTHY)
         return Snapshot(agents, health)
@@ -104,7 +115,12 @@ def planet(size: Size, seed: int) -> Planet:
         for at in range(size.classes)
     }
     policy = Policy(regions=regions, models=models, tenants={}, residency=())
-    return Planet(policy, rates, _capacity(policy, rates, servers, rng))
+    names_of_models = sorted(models)
+    groups = (
+        tuple(names_of_models[first : first + size.group_models]) for first in range(0, size.models, size.group_models)
+    )
+    coupled = tuple(group for group in groups if len(group) > 1)
+    return Planet(policy, rates, _capacity(policy, rates, servers, rng), coupled)
 
 
 def _capacity(

@@ -16,6 +16,7 @@ from lab.bench.cores import pinned_to
 from lab.geoip import write_geoip
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import (
+    AGENTS_KEY_FILE,
     agent_environment,
     control_plane_environment,
     control_plane_urls,
@@ -25,7 +26,7 @@ from lab.planet.configs import (
 )
 from lab.planet.planet import ask, program
 from lab.planet.planet_ports import assign_ports
-from lab.planet.secret_files import write_secrets
+from lab.planet.secret_files import read_secret_line, write_secrets
 from lab.planet.topology import Engine, Region, Topology, agent_port, control_plane_port, engine_port
 from lab.servers.errors import NotReady
 from lab.servers.etcd import EtcdServer
@@ -101,7 +102,8 @@ class Site:
         deadline = time.monotonic() + READY_S
         for name in self._region.agents:
             status = url(self._ports[agent_port(REGION, name, "admin")]) + "/status"
-            while (ask(status) or {}).get("plan") is None:
+            key = read_secret_line(self._directory / AGENTS_KEY_FILE)
+            while (ask(status, key) or {}).get("plan") is None:
                 if time.monotonic() > deadline:
                     raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self._directory}")
                 time.sleep(0.05)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from lab.demo.demo_report import Setting, build_report, write_report
 from lab.demo.inputs import DemoInputs, gather
-from lab.demo.listing import print_where_everything_listens
+from lab.demo.listing import print_page, print_where_everything_listens
 from lab.demo.output_dir import NEEDED_BYTES, alone_in, check_space
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
@@ -30,6 +30,7 @@ from lab.geoip import write_geoip
 from lab.planet.bundle import write_bundle
 from lab.planet.planet import Planet
 from lab.planet.planet_ports import assign_ports
+from lab.planet.topology import IMAGE_MODEL
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -69,9 +70,12 @@ async def _run(options: Options, console: Console, inputs: DemoInputs, began: fl
         planet = _planet(options, inputs, directory, logs)
         with make_screen(console, inputs.topology.region_names, inputs.scenario.duration_s) as screen:
             await _start(planet, screen)
+            print_page(planet, console, directory)
             started_s = time.monotonic() - began
             ramp_s = inputs.policy.failover.failback_ramp_s
-            run = await Story(planet, inputs.scenario, inputs.asks, screen, ramp_s).run()
+            megapixel_step_s = inputs.policy.models[IMAGE_MODEL].cost.output_unit_s
+            story = Story(planet, inputs.scenario, inputs.asks, screen, ramp_s, megapixel_step_s)
+            run = await story.run()
         checks = judge(run)
         report = build_report(run, checks, _setting(inputs, started_s))
         write_report(report, options.out / "report.json")
@@ -89,7 +93,7 @@ async def _run(options: Options, console: Console, inputs: DemoInputs, began: fl
 
 def _planet(options: Options, inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
     ports = assign_ports(inputs.topology.port_names(), options.port_base, Random())
-    write_bundle(directory / "policy", inputs.matrix)
+    write_bundle(directory / "policy", inputs.bundle)
     geoip_file = options.geoip
     if geoip_file is None:
         geoip_file = directory / "sites.mmdb"
@@ -166,4 +170,8 @@ def _print_verdict(console: Console, checks: Sequence[Check], run: Run, out: Pat
         console.print(check.says, highlight=False, markup=False, soft_wrap=True)
     failed = sum(not check.passed for check in checks)
     verdict = "[bold green]every promise was kept[/]" if not failed else f"[bold red]{failed} checks failed[/]"
-    console.print(f"{verdict}; {len(run.served)} requests; {out}/report.html", highlight=False, soft_wrap=True)
+    console.print(
+        f"{verdict}; {len(run.served)} chats, {len(run.images)} images; {out}/report.html",
+        highlight=False,
+        soft_wrap=True,
+    )

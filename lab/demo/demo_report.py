@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lab.demo.images.image_outcomes import image_outcomes
 from lab.demo.measure import (
     Kind,
     early_return_share,
@@ -38,6 +39,8 @@ DEFINITIONS = {
     "failover.streams_continued": "streams of the lost region to clients of other regions, finished elsewhere",
     "failover.lost_not_started": "requests of the whole run that failed for the client and that no engine ever saw",
     "failback.seconds": "from the region being ready until it serves 90 % of its steady share of home demand over 3 s",
+    "images": "jobs by Automatic1111's txt2img, which all other counts but those of residency leave out; megapixel "
+    "steps accounted are the work in the agents' access logs, divided by the policy's cost of one",
     "residency.checked": "requests seen by engines, compared there with what the lab's own table permits",
 }
 
@@ -122,6 +125,7 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
                 control.covers(request.due_s) and request.outcome is Outcome.REFUSED for request in run.served
             ),
         },
+        "images": _images(run),
         "latency": _by(run, lambda request: request.home),
         "latency_by_server": _by(run, lambda request: request.server),
         "phases": [_phase(run, phase) for phase in run.scenario.phases],
@@ -183,6 +187,22 @@ def _phase(run: Run, phase: Phase) -> dict[str, Any]:
         "ttft_p50_ms": _rounded(quantile(ttft, 0.5), 1),
         "ttft_p99_ms": _rounded(quantile(ttft, 0.99), 1),
         "who_served_whom": who_served_whom(asked),
+    }
+
+
+def _images(run: Run) -> dict[str, Any]:
+    found = image_outcomes(run)
+    return {
+        "total": found.jobs,
+        "ok": found.answered,
+        "bound_to_some_regions": found.governed,
+        "lost": [job.request.id for job in found.unanswered],
+        "outside_residency": found.outside,
+        "megapixel_steps": _rounded(found.megapixel_steps),
+        "megapixel_steps_accounted": _rounded(found.accounted_megapixel_steps),
+        "e2e_p50_s": _rounded(found.e2e_p50_s),
+        "e2e_p99_s": _rounded(found.e2e_p99_s),
+        "who_served_whom": who_served_whom(job.request for job in run.images),
     }
 
 

@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from control_plane.policy.compiler import compile_bundle
 from lab.demo.demo_workload import (
     EU_REGIONS,
     MAX_OUTPUT_TOKENS,
@@ -22,9 +23,10 @@ from lab.demo.demo_workload import (
     shrinkage,
     steadiest_stretch,
 )
+from lab.demo.images.image_workload import IMAGE_RATE_PER_S, lay_images
 from lab.demo.scenario import Scenario, full_scenario
 from lab.geoip import SITES, ClientSite, sites_from_database
-from lab.planet.bundle import load_bundle, matrix_of
+from lab.planet.bundle import demo_bundle, load_bundle, matrix_of
 from lab.planet.sites import nearest_first
 from lab.planet.topology import Topology, demo_planet
 from lab.traces.generate import generate
@@ -53,7 +55,10 @@ class DemoInputs(msgspec.Struct, frozen=True):
     topology: Topology
     scenario: Scenario
     asks: tuple[Ask, ...]
+    bundle: dict[str, str]
+    """Files of the policy bundle by name."""
     policy: Policy
+    """The same, compiled."""
     matrix: RttMatrix
     workload: str
     """Where arrivals and lengths come from, for the report."""
@@ -76,8 +81,7 @@ def gather(
     Raises:
         TraceError, GeoDatabaseError, MatrixError, PolicyRefused: an input cannot be used; the message names it.
     """
-    policy = load_bundle()
-    matrix = read_matrix(rtt_file) if rtt_file is not None else matrix_of(policy)
+    matrix = read_matrix(rtt_file) if rtt_file is not None else matrix_of(load_bundle())
     topology = demo_planet(sites_from_database(geoip_file, rng) if geoip_file is not None else SITES)
     hero = _hero(topology)
     topology = demo_planet(_with_share(topology, hero, HERO_SHARE))
@@ -93,13 +97,16 @@ def gather(
         path = trace_file if trace_file is not None else Path("generated workload")
         raise TraceError(path, str(error), "give a longer trace") from None
     pulses = pulse(topology, scenario, matrix, rng)
+    images = lay_images(topology, scenario, matrix, rng)
+    bundle = demo_bundle(matrix)
     return DemoInputs(
         topology=topology,
         scenario=scenario,
-        asks=(*asks, *pulses),
-        policy=policy,
+        asks=(*asks, *pulses, *images),
+        bundle=bundle,
+        policy=compile_bundle(bundle),
         matrix=matrix,
-        workload=_workload(trace_file, stretch, scenario, len(pulses)),
+        workload=_workload(trace_file, stretch, scenario, len(pulses), len(images)),
         geography=_geography(geoip_file),
         network=_network(rtt_file),
     )
@@ -126,14 +133,17 @@ def _with_share(topology: Topology, hero: str, share: float) -> list[ClientSite]
     ]
 
 
-def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int) -> str:
+def _workload(
+    trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int, images: int
+) -> str:
     begin_s, span_s = stretch[0].at_s, stretch[-1].at_s - stretch[0].at_s
     by_prompt, by_output = shrinkage(stretch)
     details = (
         f"played in {scenario.duration_s:.0f} s, {span_s / scenario.duration_s:.2f} times as fast on average and "
         f"faster during the surge; prompts times {by_prompt:.2f} and outputs times {by_output:.2f}, at most "
         f"{MAX_PROMPT_TOKENS} and {MAX_OUTPUT_TOKENS} tokens. Besides, {pulses} short requests, one each "
-        f"{PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting"
+        f"{PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting, and {images} image jobs, "
+        f"{IMAGE_RATE_PER_S:g} a second on average and independent of the surge"
     )
     if trace_file is None:
         return (

@@ -11,8 +11,15 @@ from rich.console import Console
 from lab.demo.demo_workload import TENANT_KEYS
 from lab.planet.configs import ADMIN_TOKEN_FILE, IDENTITIES_DIR, control_plane_urls, url
 from lab.planet.planet import Planet
-from lab.planet.topology import CHAT_8B, FACES, agent_port, engine_port
+from lab.planet.topology import CHAT_8B, FACES, IMAGE_MODEL, agent_port, engine_port
 from lab.servers.free_ports import LOOPBACK
+
+
+def print_page(planet: Planet, console: Console, directory: Path) -> None:
+    """Print where the page for operators is, and the file with the key to sign in."""
+    pages = " or ".join(f"{where}/ui" for where in control_plane_urls(planet.topology, planet.ports).values())
+    line = f"watch it in a browser: {pages}; the key is in {directory / ADMIN_TOKEN_FILE}"
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_where_everything_listens(planet: Planet, console: Console, directory: Path) -> None:
@@ -28,6 +35,7 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
             lines.append((f"engine {engine.name}", url(ports[engine_port(region.name, engine.name)])))
     lines += [(f"control plane {name}", where) for name, where in control_plane_urls(topology, ports).items()]
     lines += [
+        ("page for operators", f"{lines[-1][1]}/ui"),
         ("etcd", url(ports["etcd client"])),
         ("redis", f"redis://{LOOPBACK}:{ports['redis']}/0"),
         ("WAN, for faults", url(ports["wan control"])),
@@ -56,11 +64,16 @@ def _to_try(planet: Planet, directory: Path) -> list[str]:
         f"curl -N {entry}/v1/chat/completions -H 'authorization: Bearer {TENANT_KEYS['open']}' "
         f"-H 'x-forwarded-for: {address}' -H 'content-type: application/json' "
         f'-d \'{{"model":"{CHAT_8B}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\'',
+        f"curl {entry}/sdapi/v1/txt2img -H 'authorization: Bearer {TENANT_KEYS['open']}' "
+        f"-H 'x-forwarded-for: {address}' -H 'content-type: application/json' "
+        f'-d \'{{"prompt":"a lake","steps":20,"override_settings":{{"sd_model_checkpoint":"{IMAGE_MODEL}"}}}}\'',
         f'export PATH={quote(str(Path(sys.executable).parent))}:"$PATH"',
         f"export PENSTOCK_URL={','.join(control_plane_urls(topology, ports).values())}",
         f"export PENSTOCK_ADMIN_TOKEN_FILE={quote(str(directory / ADMIN_TOKEN_FILE))}",
         "penstock status",
         f"penstock explain --origin {first.name} --ip {address} {asked}",
+        f"penstock explain --origin {first.name} --ip {address} --tenant open --model {IMAGE_MODEL} "
+        "--path /sdapi/v1/txt2img --method POST",
         f"penstock steer {address} {asked}",
         f"penstock drain {first.name} --reason 'to see it empty' --for 5m",
     ]

@@ -77,6 +77,16 @@ class Served(msgspec.Struct, frozen=True):
         return self.attempts[-1].region if self.attempts else ""
 
 
+class ImageJob(msgspec.Struct, frozen=True):
+    """One image job, and what agents accounted for it."""
+
+    request: Served
+    megapixel_steps: float
+    """As the request asked for: 10^6 pixels times steps."""
+    accounted_megapixel_steps: float | None
+    """As the access log of an agent has it; None where no agent logged the job as answered."""
+
+
 class Sighting(msgspec.Struct, frozen=True):
     """The residency witness saw a request reach an engine."""
 
@@ -139,6 +149,7 @@ class Run(msgspec.Struct, frozen=True):
 
     scenario: Scenario
     served: tuple[Served, ...]
+    """The chats."""
     sightings: tuple[Sighting, ...]
     started: frozenset[str]
     """Requests whose work some engine began."""
@@ -147,6 +158,7 @@ class Run(msgspec.Struct, frozen=True):
     peer_misses: tuple[PeerMiss, ...]
     failback_ramp_s: float
     """The ramp that policy asks for."""
+    images: tuple[ImageJob, ...] = ()
 
     def event(self, kind: EventKind) -> Event | None:
         """The first event of that kind."""

@@ -85,7 +85,7 @@ class PlainScreen:
             away = ", ".join(f"{home} > {server} {n}" for home, server, n in flows(now))
             self._print(
                 f"{now.at_s:6.1f} s  {now.phase}: {now.answered} answered, {now.refused} refused, {now.failed} failed, "
-                f"{now.violations} violations" + (f"; away from home: {away}" if away else "")
+                f"{now.violations} violations; {images_text(now)}" + (f"; away from home: {away}" if away else "")
             )
 
     def _print(self, line: str) -> None:
@@ -172,6 +172,12 @@ def flows(now: Now) -> list[tuple[str, str, int]]:
     return sorted(found, key=lambda flow: (-flow[2], flow))
 
 
+def images_text(now: Now) -> str:
+    """The image jobs so far."""
+    images = now.images
+    return f"{images.answered} of {images.asked} images" + (f", {images.unanswered} not" if images.unanswered else "")
+
+
 def _row(*cells: RenderableType) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(*cells)
@@ -184,5 +190,6 @@ def _counts(now: Now) -> Text:
     line.append(f"{now.failed} failed   ", style="red" if now.failed else "dim")
     line.append(f"{now.violations} residency violations   ", style="bold red" if now.violations else "green")
     if now.ttft_p50_ms is not None:
-        line.append(f"first token {now.ttft_p50_ms:.0f} ms", style="dim")
+        line.append(f"first token {now.ttft_p50_ms:.0f} ms   ", style="dim")
+    line.append(images_text(now), style="red" if now.images.unanswered else "dim")
     return line

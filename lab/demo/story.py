@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect
 from collections.abc import Sequence
 from functools import partial
 
 from lab.demo.clients import as_served, entries_of
 from lab.demo.demo_workload import Ask
-from lab.demo.records import Event, EventKind, Run, Served
+from lab.demo.images.image_accounting import accounted_work_s
+from lab.demo.records import Event, EventKind, ImageJob, Run, Served
+from lab.demo.records import Outcome as Ending
 from lab.demo.scenario import Act, ActName, Scenario
 from lab.demo.screen import Screen
 from lab.demo.tally import Tally
@@ -56,8 +59,21 @@ class Story:
     """One run of the scenario on a fleet that is up."""
 
     def __init__(
-        self, planet: Planet, scenario: Scenario, asks: Sequence[Ask], screen: Screen, failback_ramp_s: float
+        self,
+        planet: Planet,
+        scenario: Scenario,
+        asks: Sequence[Ask],
+        screen: Screen,
+        failback_ramp_s: float,
+        megapixel_step_s: float,
     ) -> None:
+        """A run that has not begun.
+
+        Args:
+            failback_ramp_s: the ramp of a returning region, of the policy.
+            megapixel_step_s: cost (s) of a megapixel step, of the policy.
+        """
+        self._megapixel_step_s = megapixel_step_s
         self._planet = planet
         self._scenario = scenario
         self._screen = screen
@@ -71,8 +87,10 @@ class Story:
         self._asks = {ask.planned.id: ask for ask in asks}
         workload = [ask.planned for ask in asks]
         self._replayer = Replayer(workload, entries_of(topology, ports), on_outcome=self._ended)
+        self._images_due_s = sorted(ask.planned.at_s for ask in asks if ask.planned.image is not None)
+        self._images: list[Served] = []
         self._tally = Tally({region.name: region.city for region in topology.regions})
-        self._agents = AgentWatch(admin, LOOPBACK, self._now)
+        self._agents = AgentWatch(admin, LOOPBACK, self._now, planet.agents_key)
         self._zero = 0.0
         self._events: list[Event] = []
         self._served: list[Served] = []
@@ -116,7 +134,20 @@ class Story:
             peer_states=tuple(self._agents.peer_states),
             peer_misses=tuple(self._agents.misses),
             failback_ramp_s=self._failback_ramp_s,
+            images=await self._image_jobs(),
         )
+
+    async def _image_jobs(self) -> tuple[ImageJob, ...]:
+        answered = [request.id for request in self._images if request.outcome is Ending.OK]
+        work_s = await accounted_work_s(self._planet.logs, answered)
+        jobs = []
+        for request in sorted(self._images, key=lambda request: request.due_s):
+            image = self._asks[request.id].planned.image
+            assert image is not None
+            accounted_s = work_s.get(request.id)
+            accounted = None if accounted_s is None else accounted_s / self._megapixel_step_s
+            jobs.append(ImageJob(request, image.megapixel_steps, accounted))
+        return tuple(jobs)
 
     def _now(self) -> float:
         return time.monotonic() - self._zero
@@ -127,7 +158,12 @@ class Story:
         self._screen.event(event.at_s, text, STYLES.get(kind, ""))
 
     def _ended(self, outcome: Outcome) -> None:
-        served = as_served(outcome, self._asks[outcome.id])
+        ask = self._asks[outcome.id]
+        served = as_served(outcome, ask)
+        if ask.planned.image is not None:
+            self._images.append(served)
+            self._tally.image_ended(served.outcome)
+            return
         self._served.append(served)
         self._tally.ended(served, self._now())
 
@@ -138,7 +174,8 @@ class Story:
             running[region] = running.get(region, 0) + requests
         states = {self._scenario.lost_region: self._lost_region_is}
         now_s = max(0.0, self._now())
-        self._tally.asked = self._replayer.sent
+        self._tally.images_asked = bisect(self._images_due_s, now_s)
+        self._tally.asked = max(0, self._replayer.sent - self._tally.images_asked)
         self._screen.show(self._tally.now(now_s, self._scenario.phase_at(now_s).title, states, running))
 
     async def _look(self, witness: WitnessWatch) -> None:

@@ -30,6 +30,15 @@ class RegionNow(msgspec.Struct, frozen=True):
     """Requests served so far whose home is another region."""
 
 
+class ImagesNow(msgspec.Struct, frozen=True):
+    """The image jobs of the planet so far."""
+
+    asked: int = 0
+    answered: int = 0
+    unanswered: int = 0
+    """Refused or failed."""
+
+
 class Now(msgspec.Struct, frozen=True):
     """The figures of the planet at one time."""
 
@@ -43,6 +52,8 @@ class Now(msgspec.Struct, frozen=True):
     violations: int
     ttft_p50_ms: float | None
     """Median of the requests answered within RECENT_S."""
+    images: ImagesNow = ImagesNow()
+    """Image jobs, which the other counts leave out, but for violations."""
 
 
 class Tally:
@@ -54,7 +65,9 @@ class Tally:
         self._recent: deque[tuple[float, Served]] = deque()
         self._served: Counter[tuple[str, str]] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
+        self._images: Counter[Outcome] = Counter()
         self.asked = 0
+        self.images_asked = 0
         self.violations = 0
 
     def ended(self, served: Served, at_s: float) -> None:
@@ -63,6 +76,10 @@ class Tally:
         if served.outcome is Outcome.OK:
             self._served[served.server, served.home] += 1
             self._recent.append((at_s, served))
+
+    def image_ended(self, outcome: Outcome) -> None:
+        """Count an image job that has ended."""
+        self._images[outcome] += 1
 
     def now(self, at_s: float, phase: str, states: Mapping[str, str], running: Mapping[str, int]) -> Now:
         """Return the snapshot at `at_s`.
@@ -85,6 +102,11 @@ class Tally:
             failed=self._outcomes[Outcome.FAILED],
             violations=self.violations,
             ttft_p50_ms=quantile(ttft, 0.5),
+            images=ImagesNow(
+                self.images_asked,
+                self._images[Outcome.OK],
+                self._images.total() - self._images[Outcome.OK],
+            ),
         )
 
     def _region(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lab.demo.images.image_outcomes import image_outcomes, requests_of
 from lab.demo.measure import (
     FAILBACK_SHARE,
     due_in,
@@ -56,7 +57,8 @@ def judge(run: Run) -> tuple[Check, ...]:
 def _residency(run: Run) -> Check:
     violations = [sighting for sighting in run.sightings if sighting.violates]
     seen = {sighting.id for sighting in run.sightings}
-    unseen = [request for request in served_ok(run) if request.id not in seen]
+    answered_images = [job.request for job in run.images if job.request.outcome is Outcome.OK]
+    unseen = [request for request in (*served_ok(run), *answered_images) if request.id not in seen]
     bound = sum(len(sighting.required) < _regions(run) for sighting in run.sightings)
     passed = not violations and not unseen and bound > 0
     if violations:
@@ -213,7 +215,22 @@ def _new_leader(run: Run) -> Check:
     return Check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, says)
 
 
-def _nobody_died(run: Run) -> Check:
+def _images(run: Run) -> Check:
+    found = image_outcomes(run)
+    passed = found.answered > 0 and not found.unanswered and not found.outside and not found.miscounted
+    says = (
+        f"{found.answered} of {found.jobs} image jobs were answered and {len(found.unanswered)} were lost; "
+        f"{found.governed} were bound to only some regions, {found.outside} ran outside them; agents accounted "
+        f"{found.accounted_megapixel_steps:.0f} of {found.megapixel_steps:.0f} megapixel steps"
+    )
+    if found.unanswered:
+        says += f"; the first that was lost: {requests_of(found.unanswered)}"
+    elif found.miscounted:
+        says += f"; the first that was not accounted as it should: {requests_of(found.miscounted)}"
+    return Check("image jobs", None, passed, says)
+
+
+def _no_process_died(run: Run) -> Check:
     died = [event for event in run.events if event.kind is EventKind.DIED_UNASKED]
     says = f"processes that died unasked: {'; '.join(event.text for event in died) or 'none'}"
     return Check("no process died unasked", None, not died, says)
@@ -230,9 +247,10 @@ _CHECKS: tuple[Callable[[Run], Check], ...] = (
     _nothing_lost,
     _streams_survive,
     _failures_explained,
+    _images,
     _new_leader,
     _control_loss,
-    _nobody_died,
+    _no_process_died,
 )
 
 

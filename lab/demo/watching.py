@@ -23,13 +23,14 @@ Clock = Callable[[], float]
 """Seconds since the first request was due."""
 
 
-async def get(host: str, port: int, path: str) -> tuple[int, bytes] | None:
+async def get(host: str, port: int, path: str, key: str) -> tuple[int, bytes] | None:
     """Status and body of a GET over a connection of its own; None where nothing whole comes in ASK_TIMEOUT_S."""
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n".encode())
+                lines = f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {key}\r\n"
+                writer.write(f"{lines}connection: close\r\n\r\n".encode())
                 answer = await reader.read(MAX_ANSWER_BYTES)
                 while more := await reader.read(MAX_ANSWER_BYTES - len(answer)):
                     answer += more
@@ -44,9 +45,9 @@ async def get(host: str, port: int, path: str) -> tuple[int, bytes] | None:
     return int(words[1]), body
 
 
-async def get_json(host: str, port: int, path: str) -> dict[str, Any] | None:
+async def get_json(host: str, port: int, path: str, key: str) -> dict[str, Any] | None:
     """A 200 answer's JSON object; None otherwise."""
-    answer = await get(host, port, path)
+    answer = await get(host, port, path, key)
     if answer is None or answer[0] != 200:
         return None
     try:
@@ -59,8 +60,9 @@ async def get_json(host: str, port: int, path: str) -> dict[str, Any] | None:
 class AgentWatch:
     """Polls every agent's region states and requests in flight."""
 
-    def __init__(self, admin_ports: dict[str, int], host: str, clock: Clock) -> None:
-        """Args: `admin_ports` by region/agent."""
+    def __init__(self, admin_ports: dict[str, int], host: str, clock: Clock, key: str) -> None:
+        """Args: `admin_ports` by region/agent; `key` for the admin listeners."""
+        self._key = key
         self._ports = admin_ports
         self._host = host
         self._clock = clock
@@ -83,7 +85,7 @@ class AgentWatch:
             await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
 
     async def _ask(self, observer: str) -> None:
-        status = await get_json(self._host, self._ports[observer], "/status")
+        status = await get_json(self._host, self._ports[observer], "/status", self._key)
         region = observer.partition("/")[0]
         self.running[observer] = 0
         if status is None:
@@ -98,7 +100,7 @@ class AgentWatch:
             await self._count_retries(observer)
 
     async def _count_retries(self, observer: str) -> None:
-        answer = await get(self._host, self._ports[observer], "/metrics")
+        answer = await get(self._host, self._ports[observer], "/metrics", self._key)
         if answer is None:
             return
         retries = sum(

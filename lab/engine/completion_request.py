@@ -39,7 +39,8 @@ class BadRequest(Exception):
 
 
 class _StreamOptions(msgspec.Struct):
-    include_usage: bool = False
+    include_usage: bool | None = True
+    continuous_usage_stats: bool | None = False
 
 
 class _Message(msgspec.Struct):
@@ -81,6 +82,9 @@ class CompletionRequest(msgspec.Struct, frozen=True):
 
     stream: bool
     include_usage: bool
+    """Whether a stream ends with its usage."""
+    continuous_usage: bool
+    """Whether each chunk of the stream has the usage up to it."""
     prompt_tokens: int
     output_tokens: int
     stopped_by_length: bool
@@ -129,9 +133,12 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
         limit = DEFAULT_COMPLETION_TOKENS
     room = _room(prompt_tokens, limit, max_model_len)
     wanted = room + 1 if asked.ignore_eos else _likely_output_tokens(rng)
+    options = asked.stream_options
+    include_usage = options is not None and bool(options.include_usage)
     return CompletionRequest(
         stream=bool(asked.stream),
-        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+        include_usage=include_usage,
+        continuous_usage=include_usage and options is not None and bool(options.continuous_usage_stats),
         prompt_tokens=prompt_tokens,
         output_tokens=min(wanted, room),
         stopped_by_length=wanted > room,

@@ -190,7 +190,10 @@ class Endpoint:
         answer_id = f"{config.name}-{next(self._numbers)}"
         answer_format: AnswerFormat
         if other is None:
-            answer_format = CompletionFormat(chat, answer_id, int(time.time()), model, request.first_word)
+            counted_tokens = request.prompt_tokens if request.continuous_usage else None
+            answer_format = CompletionFormat(
+                chat, answer_id, int(time.time()), model, request.first_word, counted_tokens
+            )
         else:
             answer_format = other.answer(answer_id, model, request.prompt_tokens)
         answer = Answer(
@@ -200,6 +203,7 @@ class Endpoint:
             self._loop.time(),
             headers.get(REQUEST_ID_HEADER),
             headers.get(RESIDENCY_HEADER),
+            config.stream_interval,
         )
         self._answers[connection] = answer
         self._engine.submit(answer)

@@ -42,6 +42,8 @@ class _EndpointFields(msgspec.Struct, forbid_unknown_fields=True):
     """Sequences that run at once: vLLM's default but on the largest devices."""
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 2048
     """New tokens in one pass: vLLM's default but on the largest devices. Less is smoother, more prefills faster."""
+    stream_interval: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    """Tokens in an event of a stream, as vLLM's --stream-interval; the first event is sent with what there is."""
     cold_start_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] | None = None
     """Time (s of the modelled hardware) until the model is loaded; what the model's size suggests where absent."""
     time_scale: Annotated[float, msgspec.Meta(ge=0.01, le=1000)] = 1.0
@@ -78,6 +80,7 @@ class EndpointConfig(msgspec.Struct, frozen=True):
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    stream_interval: int
     cold_start_s: float
     time_scale: float
     api_key: str
@@ -155,6 +158,7 @@ def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
         max_model_len=max_model_len,
         max_num_seqs=fields.max_num_seqs,
         max_num_batched_tokens=fields.max_num_batched_tokens,
+        stream_interval=fields.stream_interval,
         cold_start_s=deployment.load_s if fields.cold_start_s is None else fields.cold_start_s,
         time_scale=fields.time_scale,
         api_key=fields.api_key,

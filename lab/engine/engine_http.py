@@ -33,6 +33,7 @@ _STATUS_LINES = {
         (404, b"Not Found"),
         (405, b"Method Not Allowed"),
         (413, b"Content Too Large"),
+        (422, b"Unprocessable Content"),
         (429, b"Too Many Requests"),
         (431, b"Request Header Fields Too Large"),
         (500, b"Internal Server Error"),

@@ -19,6 +19,7 @@ class Answer:
         "_echo",
         "_format",
         "_opened",
+        "_stream_interval",
         "_written",
         "arrived_at",
         "first_token_at",
@@ -36,6 +37,7 @@ class Answer:
         arrived_at: float,
         request_id: str | None,
         required: str | None,
+        stream_interval: int = 1,
     ) -> None:
         """An answer to `request` over `connection`.
 
@@ -43,7 +45,9 @@ class Answer:
             arrived_at: by the clock of the event loop (s).
             request_id: the client's, echoed in the head of the answer.
             required: the regions that the client's residency requires, for the witness.
+            stream_interval: tokens of an event, as far as the format has more than one in an event.
         """
+        self._stream_interval = stream_interval
         self._connection = connection
         self._format = answer_format
         self._echo = () if request_id is None else (f"x-request-id: {request_id}",)
@@ -85,9 +89,15 @@ class Answer:
         ready = sequence.generated if self._cut_at is None else min(sequence.generated, self._cut_at)
         if self._connection.paused or self._written >= ready:
             return
+        is_last = finished or self.dying
+        if self._opened and not is_last and ready - self._written < self._stream_interval:
+            return
         opening = b"" if self._opened else self._format.role_event()
         events = self._format.token_events(
-            self._written, ready - self._written, self.finish_reason if finished else None
+            self._written,
+            ready - self._written,
+            self.finish_reason if finished else None,
+            self._stream_interval,
         )
         self._opened, self._written = True, ready
         if finished:

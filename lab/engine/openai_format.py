@@ -35,9 +35,17 @@ class CompletionFormat:
 
     content_type = "text/event-stream; charset=utf-8"
 
-    __slots__ = ("_chat", "_first_word", "_head", "_id", "_model", "_stamp", "_tail")
+    __slots__ = ("_chat", "_first_word", "_head", "_id", "_model", "_prompt_tokens", "_stamp", "_tail")
 
-    def __init__(self, chat: bool, answer_id: str, created: int, model: str, first_word: int = 0) -> None:
+    def __init__(
+        self,
+        chat: bool,
+        answer_id: str,
+        created: int,
+        model: str,
+        first_word: int = 0,
+        prompt_tokens: int | None = None,
+    ) -> None:
         """A format for one answer.
 
         Args:
@@ -46,7 +54,9 @@ class CompletionFormat:
             created: Unix time (s).
             model: name of the model.
             first_word: number of the first word of the answer.
+            prompt_tokens: tokens of the prompt, if each chunk states the usage; None if none does.
         """
+        self._prompt_tokens = prompt_tokens
         self._first_word = first_word
         self._chat = chat
         self._id = ("chatcmpl-" if chat else "cmpl-") + answer_id
@@ -61,19 +71,27 @@ class CompletionFormat:
         if not self._chat:
             return b""
         delta = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        return (self._event_start() + f'"choices":[{{"index":0,{delta}}}]}}\n\n').encode()
+        return (self._event_start() + f'"choices":[{{"index":0,{delta}}}]').encode() + self._end(0)
 
-    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
-        """One event for each of `count` tokens from number `start` on; the last carries the finish reason."""
-        start += self._first_word
-        going_on = self._tail + b"null}]}\n\n"
-        tails = [going_on] * count
-        if finish_reason is not None:
-            tails[-1] = self._tail + b'"%b","stop_reason":null}]}\n\n' % finish_reason.encode()
-        return b"".join(
-            self._head + b" " + _WORD_BYTES[(start + index) % len(_WORD_BYTES)] + tail
-            for index, tail in enumerate(tails)
-        )
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
+        """Events with `count` tokens from number `start` on; the last carries the finish reason."""
+        events, end = [], start + count
+        for first in range(start, end, tokens_per_event):
+            last = min(first + tokens_per_event, end)
+            text = words(self._first_word + first, last - first).encode()
+            if last == end and finish_reason is not None:
+                tail = b'"%b","stop_reason":null}]' % finish_reason.encode()
+            else:
+                tail = b"null}]"
+            events.append(self._head + text + self._tail + tail + self._end(last))
+        return b"".join(events)
+
+    def _end(self, tokens: int) -> bytes:
+        """The end of a chunk, with the usage up to it where the client asked for `continuous_usage_stats`."""
+        if self._prompt_tokens is None:
+            return b"}\n\n"
+        counts = self._prompt_tokens, self._prompt_tokens + tokens, tokens
+        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n' % counts
 
     def usage_event(self, usage: dict[str, Any]) -> bytes:
         """The chunk after the last token where the client asked for `stream_options.include_usage`."""
@@ -109,9 +127,6 @@ class CompletionFormat:
     def _event_start(self) -> str:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         return f'data: {{"id":"{self._id}","object":"{kind}","created":{self._stamp},"model":"{self._model}",'
-
-
-_WORD_BYTES = tuple(word.encode() for word in _WORDS)
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The bytes of other APIs than OpenAI's: Anthropic's Messages, Ollama's chat, and requests that generate no text.
+"""The bytes of other APIs than OpenAI's: Anthropic's Messages, Ollama's chat, images, and requests without a batch.
 
 Messages as vLLM serves them (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as Ollama does
 (https://github.com/ollama/ollama/blob/main/docs/api.md): their bodies become those of a chat completion, and their
-responses are made from its tokens. Rerank, inference of tensors, and predictions are answered at once.
+responses are made from its tokens. So do images as Automatic1111's web UI generates them (modules/api/models.py of
+https://github.com/AUTOMATIC1111/stable-diffusion-webui), whose tokens stand for steps of the diffusion. Rerank,
+inference of tensors, and predictions are answered at once.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +21,13 @@ from lab.engine.openai_format import words
 
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+TOKENS_PER_MEGAPIXEL_STEP: Final = 8
+"""Tokens that an image job generates for each 10^6 pixels of one step: chosen so that on the pace of llama-3.1-8b an
+image of 1024x1024 pixels in 30 steps takes 1.7 s on an H100."""
+
+PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+"""One black pixel: every generated image."""
 
 INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)/infer")
 
@@ -32,7 +41,7 @@ class AnswerFormat(Protocol):
     def role_event(self) -> bytes:
         """What a streamed response begins with."""
 
-    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
         """The parts with tokens `start` to `start + count - 1`; `finish_reason` is set with the last ones."""
 
     def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
@@ -58,7 +67,7 @@ class MessagesFormat:
         block = {"index": 0, "content_block": {"type": "text", "text": ""}}
         return _event("message_start", message=message) + _event("content_block_start", **block)
 
-    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
         """One event for each token."""
         return b"".join(
             _event("content_block_delta", index=0, delta={"type": "text_delta", "text": words(start + number, 1)})
@@ -104,7 +113,7 @@ class OllamaFormat:
         """Nothing: the first line has a token."""
         return b""
 
-    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
         """One line for each token."""
         lines = (self._line(words(start + number, 1), done=False) for number in range(count))
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
@@ -126,8 +135,30 @@ class OllamaFormat:
         return msgspec.json.encode({**self._line(text, done=True), "done_reason": finish_reason, **counts})
 
 
+class TextToImageFormat:
+    """Automatic1111's txt2img, which never streams."""
+
+    content_type = "application/json"
+
+    def role_event(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
+        """Nothing."""
+        return b""
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """Nothing."""
+        return b""
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """One image."""
+        return msgspec.json.encode({"images": [PNG], "parameters": {}, "info": "{}"})
+
+
 class OtherFormat(NamedTuple):
-    """An API that generates text."""
+    """An API whose requests take part in the batch."""
 
     as_chat: Callable[[bytes], bytes]
     """Turns a body into that of a chat completion."""
@@ -160,6 +191,35 @@ def _ollama_as_chat(body: bytes) -> bytes:
     return msgspec.json.encode(chat)
 
 
+class _OverrideSettings(msgspec.Struct):
+    sd_model_checkpoint: str
+
+
+class _TextToImage(msgspec.Struct):
+    override_settings: _OverrideSettings
+    prompt: str = ""
+    width: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
+    height: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
+    steps: Annotated[int, msgspec.Meta(ge=1, le=150)] = 50
+    batch_size: Literal[1] = 1
+    n_iter: Literal[1] = 1
+
+
+def _text_to_image_as_chat(body: bytes) -> bytes:
+    try:
+        asked = msgspec.json.decode(body, type=_TextToImage)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(422, "BadRequestError", str(error)) from None
+    megapixel_steps = asked.width * asked.height / 1e6 * asked.steps
+    chat: dict[str, Any] = {
+        "model": asked.override_settings.sd_model_checkpoint,
+        "messages": [{"role": "user", "content": asked.prompt}],
+        "max_tokens": max(1, round(megapixel_steps * TOKENS_PER_MEGAPIXEL_STEP)),
+        "ignore_eos": True,
+    }
+    return msgspec.json.encode(chat)
+
+
 def _anthropic_error(status: int, message: str) -> bytes:
     kind = "not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "api_error"
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
@@ -169,9 +229,16 @@ def _plain_error(status: int, message: str) -> bytes:
     return msgspec.json.encode({"error": message})
 
 
+def _detail_error(status: int, message: str) -> bytes:
+    return msgspec.json.encode({"detail": message})
+
+
 OTHER_FORMATS: Final = {
     "/v1/messages": OtherFormat(lambda body: body, MessagesFormat, _anthropic_error),
     "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, _tokens: OllamaFormat(model), _plain_error),
+    "/sdapi/v1/txt2img": OtherFormat(
+        _text_to_image_as_chat, lambda _id, _model, _tokens: TextToImageFormat(), _detail_error
+    ),
 }
 """The format of each path; the body of a message is that of a chat completion already."""
 

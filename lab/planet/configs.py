@@ -26,6 +26,10 @@ Ports = Mapping[str, int]
 AUTHORITY_DIR = "authority"
 IDENTITIES_DIR = "identities"
 ADMIN_TOKEN_FILE = "admin.token"
+AGENTS_KEY_FILE = "agents.key"
+"""Has the key for the admin listeners of the agents."""
+AGENTS_API_KEYS_FILE = "agents-keys.yaml"
+"""Has its digest."""
 
 QUEUE_PER_ENGINE = 1
 """Requests that may wait in an engine beyond those it runs: enough that it is never idle between two. The others wait
@@ -44,7 +48,8 @@ def engines_file(topology: Topology, region: Region, ports: Ports, witness_dir: 
         "endpoints": [
             {
                 "name": engine.name,
-                "model": engine.model,
+                "model": engine.pace_of or engine.model,
+                "served_model_name": engine.model,
                 "accelerator": engine.accelerator,
                 "zone": engine.zone,
                 "port": ports[engine_port(region.name, engine.name)],
@@ -131,6 +136,7 @@ def agent_environment(
             "geoip_file": str(geoip_file),
             "identity_dir": str(agent_identity_dir(directory, region.name, agent)),
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
+            "admin_api_keys_file": str(directory / AGENTS_API_KEYS_FILE),
             # Clients come through the site's edge, which says where they are; here that edge is loopback.
             "trusted_proxies": "127.0.0.0/8",
             "access_log_file": str(logs / f"access-{region.name}-{agent}.jsonl"),

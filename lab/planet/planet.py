@@ -19,6 +19,7 @@ from typing import Any
 
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
+    AGENTS_KEY_FILE,
     Ports,
     agent_environment,
     control_plane_environment,
@@ -29,7 +30,7 @@ from lab.planet.configs import (
     wan_file,
     write_json,
 )
-from lab.planet.secret_files import write_secrets
+from lab.planet.secret_files import read_secret_line, write_secrets
 from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port
 from lab.servers.errors import MissingBinary, NotReady
 from lab.servers.etcd import EtcdServer
@@ -141,12 +142,21 @@ class Planet:
 
     def leading_control_plane(self) -> str | None:
         """The control plane that reports that it leads; None while none does."""
-        token = (self._directory / ADMIN_TOKEN_FILE).read_text(encoding="ascii").strip()
         for name, where in control_plane_urls(self.topology, self.ports).items():
-            status = ask(where + "/v1/status", token)
+            status = ask(where + "/v1/status", self.admin_token)
             if status is not None and status.get("leading"):
                 return name
         return None
+
+    @property
+    def admin_token(self) -> str:
+        """The admin token of the control planes."""
+        return read_secret_line(self._directory / ADMIN_TOKEN_FILE)
+
+    @property
+    def agents_key(self) -> str:
+        """The key for the admin listeners of the agents."""
+        return read_secret_line(self._directory / AGENTS_KEY_FILE)
 
     def admin_urls(self) -> dict[str, str]:
         """Each agent's admin URL by region/agent."""
@@ -197,7 +207,7 @@ class Planet:
     def _wait_for_plans(self, regions: Iterable[Region], progress: Progress) -> None:
         deadline = time.monotonic() + READY_S
         for name, admin in self.admin_urls().items():
-            while (ask(admin + "/status") or {}).get("plan") is None:
+            while (ask(admin + "/status", self.agents_key) or {}).get("plan") is None:
                 if time.monotonic() > deadline:
                     raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self.logs}")
                 time.sleep(0.05)

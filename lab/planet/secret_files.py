@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from adapters.authority_files import create_authority, issue_identity
-from lab.planet.configs import ADMIN_TOKEN_FILE, AUTHORITY_DIR, agent_identity_dir, control_plane_identity_dir
+from lab.planet.configs import (
+    ADMIN_TOKEN_FILE,
+    AGENTS_API_KEYS_FILE,
+    AGENTS_KEY_FILE,
+    AUTHORITY_DIR,
+    agent_identity_dir,
+    control_plane_identity_dir,
+    write_json,
+)
 from lab.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
 
@@ -15,7 +24,7 @@ FLEET = "lab"
 
 
 def write_secrets(directory: Path, agents: Iterable[tuple[str, str]], control_planes: Iterable[str]) -> None:
-    """Write the admin token of a new fleet, its certificate authority, and a certificate for each process.
+    """Write the admin token of a new fleet, the key for its agents, its authority, and a certificate for each process.
 
     Args:
         directory: of the fleet.
@@ -23,6 +32,10 @@ def write_secrets(directory: Path, agents: Iterable[tuple[str, str]], control_pl
         control_planes: their names.
     """
     write_secret(directory / ADMIN_TOKEN_FILE, secrets.token_hex(32))
+    key = secrets.token_hex(32)
+    write_secret(directory / AGENTS_KEY_FILE, key)
+    entry = {"name": FLEET, "sha256": sha256(key.encode()).hexdigest(), "role": "viewer"}
+    write_json(directory / AGENTS_API_KEYS_FILE, [entry])
     authority = create_authority(directory / AUTHORITY_DIR, FLEET)
     hosts = (LOOPBACK, "localhost")
     for region, name in agents:
@@ -37,3 +50,8 @@ def write_secret(path: Path, secret: str) -> None:
     """Write one secret as one line."""
     path.touch(mode=0o600)
     path.write_text(secret + "\n", encoding="ascii")
+
+
+def read_secret_line(path: Path) -> str:
+    """Return the secret of a file that `write_secret` wrote."""
+    return path.read_text(encoding="ascii").strip()

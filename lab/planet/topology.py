@@ -10,6 +10,7 @@ from lab.geoip import SITES, ClientSite
 
 CHAT_8B = "llama-3.1-8b"
 CHAT_70B = "llama-3.1-70b"
+IMAGE_MODEL = "sdxl"
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -21,6 +22,8 @@ class Engine(msgspec.Struct, frozen=True):
     zone: str
     max_num_seqs: int
     """Requests that it runs at once: few, so that a handful of requests per second fill it."""
+    pace_of: str = ""
+    """Model of `lab.engine.models` that sets its pace; empty for `model` itself."""
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -119,15 +122,16 @@ def peer_link(origin: str, region: str, agent: str) -> str:
 
 
 def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
-    """Five regions, two of them in the EU; the large model runs in three of them; us-east has two agents, so that their
-    shared view in Redis is real."""
+    """Five regions, two of them in the EU; the large model runs in three of them, and images are generated in four;
+    us-east has two agents, so that their shared view in Redis is real."""
+    images = ["h100", "a100"]
     return Topology(
         regions=(
-            _region("eu-de", "Frankfurt", "a", small=[("a100", 9), ("l40s", 8)], large=[("h100", 7)]),
-            _region("eu-es", "Madrid", "a", small=[("a100", 9), ("l40s", 6)], large=[("h100", 8)]),
-            _region("eu-gb", "London", "a", small=[("h100", 7), ("l40s", 5)], large=[]),
-            _region("us-east", "Washington DC", "ab", small=[("h100", 8), ("l40s", 6)], large=[("h100", 8)]),
-            _region("jp-tok", "Tokyo", "a", small=[("a100", 8), ("l40s", 4)], large=[]),
+            _region("eu-de", "Frankfurt", "a", [("a100", 9), ("l40s", 8)], [("h100", 7)], images),
+            _region("eu-es", "Madrid", "a", [("a100", 9), ("l40s", 6)], [("h100", 8)], images),
+            _region("eu-gb", "London", "a", [("h100", 7), ("l40s", 5)], [], []),
+            _region("us-east", "Washington DC", "ab", [("h100", 8), ("l40s", 6)], [("h100", 8)], images),
+            _region("jp-tok", "Tokyo", "a", [("a100", 8), ("l40s", 4)], [], ["a100"]),
         ),
         sites=tuple(sites),
         control_planes=("north", "south"),
@@ -135,11 +139,23 @@ def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
     )
 
 
-def _region(name: str, city: str, agents: str, small: list[tuple[str, int]], large: list[tuple[str, int]]) -> Region:
-    """A region whose engines stand in a zone each, in turn."""
-    wanted = [("small", CHAT_8B, *engine) for engine in small] + [("large", CHAT_70B, *engine) for engine in large]
+def _region(
+    name: str, city: str, agents: str, small: list[tuple[str, int]], large: list[tuple[str, int]], images: list[str]
+) -> Region:
+    """A region whose engines stand in a zone each, in turn.
+
+    Args:
+        small: accelerator and slots of each engine of the small chat model.
+        large: the same, of the large one.
+        images: accelerator of each engine that generates images, one at a time.
+    """
+    wanted = [
+        *(("small", CHAT_8B, "", *engine) for engine in small),
+        *(("large", CHAT_70B, "", *engine) for engine in large),
+        *(("images", IMAGE_MODEL, CHAT_8B, accelerator, 1) for accelerator in images),
+    ]
     engines = tuple(
-        Engine(f"{name}-{size}-{accelerator}", model, accelerator, f"{name}-{index % 2 + 1}", seqs)
-        for index, (size, model, accelerator, seqs) in enumerate(wanted)
+        Engine(f"{name}-{kind}-{accelerator}", model, accelerator, f"{name}-{index % 2 + 1}", slots, pace_of)
+        for index, (kind, model, pace_of, accelerator, slots) in enumerate(wanted)
     )
     return Region(name, city, tuple(agents), engines)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from lab.replay.replay_workload import PlannedRequest
+from lab.replay.written_request import WrittenRequest, written_request
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
+
+CHAT_PATH = b"/v1/chat/completions"
 
 BYTES_PER_TOKEN = 4
 """English text under the tokenizers of GPT-3 and Llama alike."""
@@ -17,8 +20,8 @@ _FILLER = (
 )
 
 
-def chat_request(planned: PlannedRequest) -> bytes:
-    """Everything after the Host header's line: the other headers and the body. See `addressed`."""
+def chat_request(planned: PlannedRequest) -> WrittenRequest:
+    """The request for a streamed answer."""
     lengths = planned.lengths
     body = (
         b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,"ignore_eos":true,'
@@ -29,23 +32,7 @@ def chat_request(planned: PlannedRequest) -> bytes:
             max(1, lengths.output_tokens),
         )
     )
-    lines = [
-        f"x-request-id: {planned.id}",
-        f"x-forwarded-for: {planned.client_address}",
-        "accept: text/event-stream",
-        "content-type: application/json",
-        f"content-length: {len(body)}",
-    ]
-    if planned.api_key:
-        lines.append(f"authorization: Bearer {planned.api_key}")
-    if planned.required_regions:
-        lines.append(f"x-lab-residency: {','.join(planned.required_regions)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-def addressed(rest: bytes, authority: str) -> bytes:
-    """The whole request to the server at `authority` (host:port)."""
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: %b\r\n%b" % (authority.encode(), rest)
+    return written_request(planned, CHAT_PATH, "text/event-stream", body)
 
 
 def prompt_text(request_id: str, lengths: TraceRequest) -> bytes:

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lab.replay.chat_exchange import SILENT, ChatExchange
-from lab.replay.chat_request import addressed, chat_request
+from lab.replay.chat_exchange import ChatExchange
+from lab.replay.chat_request import chat_request
 from lab.replay.connection_pool import ConnectionPool
 from lab.replay.entry import Entry, choose_entry
 from lab.replay.health_checks import HealthChecks
+from lab.replay.image_exchange import ImageExchange
+from lab.replay.image_request import image_request
 from lab.replay.journey import REGIONS_HEADER, RETRY_AFTER_HEADER, Journey, header_text
 from lab.replay.outcome import Outcome, TryResult
 from lab.replay.replay_workload import PlannedRequest
+from lab.replay.response_exchange import SILENT, ResponseExchange
+from lab.replay.written_request import WrittenRequest
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -74,7 +78,8 @@ class Client:
         return journey.outcome(self._clock())
 
     async def _travel(self, journey: Journey) -> None:
-        request = chat_request(journey.planned)
+        planned = journey.planned
+        request = chat_request(planned) if planned.image is None else image_request(planned, planned.image)
         entries = self._entries[journey.planned.site]
         result = None
         while result is not TryResult.ANSWERED:
@@ -88,7 +93,9 @@ class Client:
                 journey.tried -= {entry.url}
                 await asyncio.sleep(wait_s)
 
-    async def _try(self, journey: Journey, pool: ConnectionPool, request: bytes) -> tuple[TryResult, str, float]:
+    async def _try(
+        self, journey: Journey, pool: ConnectionPool, request: WrittenRequest
+    ) -> tuple[TryResult, str, float]:
         """Go to one entry: how it ended, what went wrong, and how long (s) it asks to wait.
 
         A kept connection that turns out to be dead is replaced once (RFC 9112, section 9.3.1).
@@ -109,17 +116,21 @@ class Client:
         return TryResult.ANSWERED, exchange.problem, 0.0
 
     async def _exchange(
-        self, journey: Journey, pool: ConnectionPool, request: bytes, fresh: bool
-    ) -> tuple[ChatExchange | None, bool]:
+        self, journey: Journey, pool: ConnectionPool, request: WrittenRequest, fresh: bool
+    ) -> tuple[ResponseExchange | None, bool]:
         """One request on one connection: what came of it (None without a connection), and whether it was a kept one."""
         try:
             connection = await pool.connection(self._patience.connect_s, fresh)
         except OSError:
             return None, False
         reused = connection.reused
-        exchange = ChatExchange(self._clock, journey.planned.hang_up_after_tokens)
+        exchange: ResponseExchange
+        if journey.planned.image is None:
+            exchange = ChatExchange(self._clock, journey.planned.hang_up_after_tokens)
+        else:
+            exchange = ImageExchange(self._clock)
         journey.sends(exchange, self._clock())
-        exchange.start(connection, addressed(request, pool.authority), self._patience.first_byte_s)
+        exchange.start(connection, request.to(pool.authority), self._patience.first_byte_s)
         try:
             await exchange.finished
         except asyncio.CancelledError:
@@ -127,13 +138,13 @@ class Client:
             raise
         return exchange, reused
 
-    def _elsewhere(self, journey: Journey, answer: ChatExchange) -> list[str]:
+    def _elsewhere(self, journey: Journey, answer: ResponseExchange) -> list[str]:
         """The regions that a 421 response named, if the client has an entry there that it has not tried."""
         regions = [name.strip() for name in header_text(answer, REGIONS_HEADER).split(",") if name.strip()]
         entries = self._entries[journey.planned.site]
         return regions if choose_entry(entries, self._checks.health, journey.tried, regions) else []
 
-    def _wait_s(self, journey: Journey, answer: ChatExchange) -> float | None:
+    def _wait_s(self, journey: Journey, answer: ResponseExchange) -> float | None:
         """How long to wait before going to the same entry again; None to take the answer for final."""
         if answer.status not in (429, 503) or journey.waited:
             return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lab.replay.chat_exchange import ChatExchange
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind, Try, TryResult, judge
 from lab.replay.replay_workload import PlannedRequest
+from lab.replay.response_exchange import ResponseExchange
 
 REGION_HEADER = b"x-penstock-region"
 ENDPOINT_HEADER = b"x-penstock-endpoint"
@@ -45,7 +45,7 @@ class Journey:
         self._tries: list[Try] = []
         self._entry: Entry | None = None
         self._try_began_s = 0.0
-        self._answer: ChatExchange | None = None
+        self._answer: ResponseExchange | None = None
         self._problem = "no_entry"
         self._lost = False
 
@@ -56,7 +56,7 @@ class Journey:
         self._try_began_s = at_s
         self._answer = None
 
-    def sends(self, exchange: ChatExchange, at_s: float) -> None:
+    def sends(self, exchange: ResponseExchange, at_s: float) -> None:
         """Record that the request was written to the connection of `exchange`."""
         self._sent_s = at_s
         self._answer = exchange
@@ -110,6 +110,6 @@ class Journey:
         return kind, answer.status, answer.code or self._problem or f"http_{answer.status}"
 
 
-def header_text(answer: ChatExchange | None, name: bytes) -> str:
+def header_text(answer: ResponseExchange | None, name: bytes) -> str:
     """Return a response header as text; empty if it is absent."""
     return answer.headers.get(name, b"").decode("latin-1").strip() if answer is not None else ""

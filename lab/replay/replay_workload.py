@@ -11,6 +11,20 @@ from lab.geoip import ClientSite
 from lab.traces.trace import TraceRequest
 
 
+class ImageSize(msgspec.Struct, frozen=True):
+    """What determines the work of an image."""
+
+    width: int
+    height: int
+    """Pixels, as the width."""
+    steps: int
+
+    @property
+    def megapixel_steps(self) -> float:
+        """10^6 pixels times steps."""
+        return self.width * self.height / 1e6 * self.steps
+
+
 class PlannedRequest(msgspec.Struct, frozen=True):
     """One request that a client is going to send."""
 
@@ -31,6 +45,8 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     """Regions that may ever touch it, computed outside Penstock for the residency witness; empty tells it nothing."""
     hang_up_after_tokens: int | None = None
     """The client leaves once so many tokens have come; None stays to the end."""
+    image: ImageSize | None = None
+    """The image that it asks for, in a response that is not streamed; None for a chat."""
 
 
 class Sender(msgspec.Struct, frozen=True):

@@ -17,7 +17,9 @@ from lab.bench.live.fleet import ACCELERATORS, MAX_NUM_SEQS, workload_of
 from lab.quantile import quantile
 from lab.simulate.choosing import COST, MODEL
 from lab.simulate.region import EngineKind, Region, Strategy
+from lab.traces.conversations import generate_conversations
 from lab.traces.trace import TraceRequest
+from penstock.policy.policy import Queueing
 
 EACH = 3
 """Engines of each accelerator, as in the live benchmark's default."""
@@ -62,16 +64,27 @@ def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int,
     return found
 
 
-def feel(strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: float) -> Tail:
+def conversation_rounds(rate_per_s: float, seconds: float, count: int, seed: int) -> list[Round]:
+    """Workloads of conversations with much prefix reuse; the args are those of `rounds_of`."""
+    return [
+        Round(number, tuple(generate_conversations(seconds, rate_per_s, Random(number))))
+        for number in range(seed, seed + count)
+    ]
+
+
+def feel(
+    strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: float, queueing: Queueing | None = None
+) -> Tail:
     """Run the whole workload; each round starts with new engines and agents.
 
     Args:
         warm_up_s: what arrives before (s) in a round is not counted.
+        queueing: order of the agents' queues; None for the default of models.
     """
     first_s: list[float] = []
     end_s: list[float] = []
     for round_ in rounds:
-        region = Region(strategy, MODEL, COST, LIVE, agents, round_.seed, limits_tell=True)
+        region = Region(strategy, MODEL, COST, LIVE, agents, round_.seed, limits_tell=True, queueing=queueing)
         region.run(round_.requests)
         counted = [served for served in region.served if served.request.at_s >= warm_up_s]
         first_s += [served.first_s for served in counted if served.first_s is not None]

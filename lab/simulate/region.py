@@ -13,10 +13,12 @@ import msgspec
 from lab.engine.batching import Sequence as EngineSequence
 from lab.simulate.clock import VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
-from lab.traces.trace import TraceRequest
+from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
+from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import MAX_WAIT_S, QueuedRequest
-from penstock.policy.policy import Cost
+from penstock.policy.policy import Cost, Queueing
+from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
 from penstock.routing.cost_estimate import OVERHEAD_BYTES
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import EndpointView
@@ -36,6 +38,11 @@ RECOUNT_S = 0.2
 
 PRIOR_SERVICE_S = 5.0
 """Expected service time (s) of a request before the first completion."""
+
+BYTES_PER_TOKEN = 4
+
+BLOCKS_PER_SPAN = BLOCK_TOKENS * BYTES_PER_TOKEN // BLOCK_BYTES
+"""Blocks of the affinity index in one prefix block of a trace."""
 
 UNBOUNDED = 1_000_000
 """An unreachable limit: without an admission queue, every request is sent to an engine at once."""
@@ -101,6 +108,8 @@ class SharedLoad(NamedTuple):
     """The agent's reservations, by engine."""
     head: QueueHead | None
     """The head of the agent's queue."""
+    prefixes: dict[str, list[int]]
+    """Keys of the prefixes that it sent since the last report, by engine."""
 
 
 class Region:
@@ -116,13 +125,16 @@ class Region:
         seed: int,
         *,
         limits_tell: bool = False,
+        queueing: Queueing | None = None,
     ) -> None:
         """Create an idle region; the same `seed` gives the same run.
 
         Args:
             limits_tell: whether clients set each response's limit to its actual length; else they set no limit.
+            queueing: order of the agents' queues; None for the default of models.
         """
         self.limits_tell = limits_tell
+        self.queueing = queueing or Queueing()
         self.clock = VirtualClock()
         self.served: list[Served] = []
         self.engines: list[SimulatedEngine] = []
@@ -183,6 +195,7 @@ class SimulatedAgent:
         self._yields = False
         self._turn = rng.randrange(len(specs))
         self._chooser = EndpointChooser(rng)
+        self._chooser.affinity.publishes = self._ways.exchange_s is not None
         self._pool: PoolAccount[EndpointAccount] = PoolAccount(PRIOR_SERVICE_S)
         queued = 1 if self._ways.late else UNBOUNDED
         self._pool.set_endpoints(
@@ -204,13 +217,17 @@ class SimulatedAgent:
         self._region.served.append(served)
         give_up_at = now + MAX_WAIT_S * UNBOUNDED
         if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
-            self.queue.join(served, "", 0, 0, now, give_up_at)
+            work = self._estimate(request).work
+            urgency = urgency_at(
+                self._region.queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S
+            )
+            self.queue.join(served, "", 0, 0, now, give_up_at, urgency_at=urgency)
             self._serve()
 
     def published(self) -> SharedLoad:
         """Return this agent's report to the others."""
         loads = [endpoint.local_load for endpoint in self._pool.endpoints]
-        return SharedLoad(loads, self.queue.own_head())
+        return SharedLoad(loads, self.queue.own_head(), self._chooser.affinity.take_unpublished())
 
     def receive(self, others: Sequence[SharedLoad]) -> None:
         """Apply the other agents' reservations and queue heads."""
@@ -225,6 +242,9 @@ class SimulatedAgent:
             if remote != endpoint.remote_load:
                 endpoint.set_remote_load(remote)
         self._other_heads = [other.head for other in others if other.head is not None]
+        for other in others:
+            for engine, prefixes in other.prefixes.items():
+                self._chooser.affinity.receive(engine, prefixes, self._heard_at)
         self._serve()
 
     def recount(self) -> None:
@@ -274,9 +294,12 @@ class SimulatedAgent:
 
     def _estimate(self, request: TraceRequest) -> WorkEstimate:
         limit = max(1, request.output_tokens) if self._region.limits_tell else None
-        ask = CostInputs(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, max_tokens=limit)
+        ask = CostInputs(body_bytes=request.prompt_tokens * BYTES_PER_TOKEN + OVERHEAD_BYTES, max_tokens=limit)
         work = NO_WORK if self._round_robin else self._chooser.expectations.estimate(self._cost, "", "", ask)
-        return WorkEstimate("", "", self._cost, ask, work, streaming=True)
+        estimate = WorkEstimate("", "", self._cost, ask, work, streaming=True)
+        if self._ways.learns:
+            estimate.prefix = _prefix_keys(request)
+        return estimate
 
     def _serve(self) -> None:
         left_to, unfinished = self.queue.serve(self, self._region.clock.now)
@@ -313,6 +336,13 @@ class SimulatedAgent:
 
     def deliver(self, entry: QueuedRequest[Served], answer: bool, now: float) -> None:
         """Nothing: the request was placed when it was asked for."""
+
+
+def _prefix_keys(request: TraceRequest) -> list[int]:
+    """Keys of the leading blocks of a prompt, of which several are in one block of the trace."""
+    spans = request.prefix_blocks[: request.prompt_tokens // BLOCK_TOKENS]
+    keys = [span * BLOCKS_PER_SPAN + part for span in spans for part in range(BLOCKS_PER_SPAN)]
+    return keys[:MAX_BLOCKS]
 
 
 def _usage(request: TraceRequest) -> bytes:

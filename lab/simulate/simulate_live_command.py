@@ -12,38 +12,51 @@ from rich.table import Table
 
 from lab.bench.live.fleet import INSTANCES
 from lab.refusal import refuse
-from lab.simulate.live import COMPARED, LIVE, Tail, feel, rounds_of
+from lab.simulate.live import COMPARED, LIVE, Tail, conversation_rounds, feel, rounds_of
 from lab.traces.trace import TraceError
-
-"""Exit code for input that cannot be used."""
+from penstock.policy.policy import Queueing, QueueOrder
 
 
 def simulate_live(
     trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL; else one is generated.")] = None,
+    conversations: Annotated[
+        bool, typer.Option(help="Conversations with much prefix reuse, instead of a trace.")
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Workloads that are drawn.")] = 16,
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long requests arrive in each.")] = 56.0,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Requests per second.")] = 15.0,
+    order: Annotated[
+        QueueOrder, typer.Option(help="Of the waiting requests at Penstock's agents.")
+    ] = QueueOrder.SHORTEST,
+    max_overtaken: Annotated[float, typer.Option(min=0, max=3600, help="Seconds, for the order shortest.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Of the first round; the same gives the same numbers.")] = 2026,
     out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/live-simulated.json"),
 ) -> None:
     """Send the live benchmark's workloads to simulated engines, by least request and as Penstock chooses."""
     if warm_up >= seconds:
         refuse("simulate-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+    if conversations and trace is not None:
+        refuse("simulate-live", "--trace and --conversations are two workloads; choose one")
     try:
-        drawn = rounds_of(trace, rate, seconds, rounds, seed)
+        if conversations:
+            drawn = conversation_rounds(rate, seconds, rounds, seed)
+        else:
+            drawn = rounds_of(trace, rate, seconds, rounds, seed)
     except (TraceError, OSError) as error:
         refuse("simulate-live", str(error))
     console = Console()
-    tails = [feel(strategy, agents, drawn, warm_up) for agents in (1, INSTANCES) for strategy in COMPARED]
+    queueing = Queueing(order, max_overtaken)
+    tails = [feel(strategy, agents, drawn, warm_up, queueing) for agents in (1, INSTANCES) for strategy in COMPARED]
     console.print(_table(tails, rate))
     settings = {
-        "trace": trace.name if trace else "generated",
+        "trace": trace.name if trace else "conversations" if conversations else "generated",
         "rounds": rounds,
         "seconds": seconds,
         "warm_up_s": warm_up,
         "rate_per_s": rate,
         "seed": seed,
+        "queueing": queueing,
         "engines": LIVE,
     }
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 becomes free.
 
 Higher priority goes first; within a priority, the place that was taken first. A tenant's places go to its requests in
-the order of their deadlines (earliest deadline first, Liu & Layland, JACM 1973), so that a short deadline overtakes
-only requests of the same tenant. The queue is bounded in requests and bytes. A full queue displaces a request of the
+the order of their urgency (`queue_order`), so that a short deadline or little work overtakes only requests of the same
+tenant. The queue is bounded in requests and bytes. A full queue displaces a request of the
 tenant that uses most of the resource that is short. A request that would time out before its turn is refused at once.
 """
 
@@ -60,7 +60,7 @@ class QueuedRequest(Generic[Item]):
     __slots__ = ("item", "leave_at", "number", "share", "since", "size_bytes", "urgency", "waits")
 
     def __init__(
-        self, item: Item, share: Share, size_bytes: int, since: float, give_up_at: float, leave_at: float, number: int
+        self, item: Item, share: Share, size_bytes: int, since: float, urgency_at: float, leave_at: float, number: int
     ) -> None:
         """Created by `Queue.join`."""
         self.item = item
@@ -70,7 +70,7 @@ class QueuedRequest(Generic[Item]):
         self.leave_at = leave_at
         self.number = number
         """Of the place that it took when it joined."""
-        self.urgency = (give_up_at, number)
+        self.urgency = (urgency_at, number)
         """The order among the requests of its share."""
         self.waits = True
         """Whether it is still in the queue."""
@@ -102,9 +102,9 @@ class ShareQueue(Generic[Item]):
         """The request that has a place of this share."""
         return self.requests[bisect_left(self.places, place)]
 
-    def place_of_next(self, give_up_at: float, place: Place) -> Place:
-        """The place that a new request with this deadline (s) would have, if it took `place`."""
-        index = bisect_left(self.requests, (give_up_at, place.number), key=_urgency)
+    def place_of_next(self, urgency_at: float, place: Place) -> Place:
+        """The place that a new request of this urgency (s) would have, if it took `place`."""
+        index = bisect_left(self.requests, (urgency_at, place.number), key=_urgency)
         own = bisect_left(self.places, place)
         return place if index == own else self.places[index if index < own else index - 1]
 
@@ -136,6 +136,7 @@ class Queue(Generic[Item]):
         now: float,
         give_up_at: float,
         *,
+        urgency_at: float | None = None,
         leave_at: float = inf,
         arrived_at: float | None = None,
     ) -> tuple[QueuedRequest[Item] | None, list[QueuedRequest[Item]]]:
@@ -143,7 +144,8 @@ class Queue(Generic[Item]):
 
         Args:
             size_bytes: memory that its body holds.
-            give_up_at: deadline (s, the clock of `now`), which determines the order within the tenant.
+            give_up_at: deadline (s, the clock of `now`).
+            urgency_at: order within the tenant, see `queue_order`; None is `give_up_at`.
             leave_at: an earlier time (s) at which it leaves, which does not affect the order.
             arrived_at: when (s) it arrived, which determines its place; None is now.
         """
@@ -160,7 +162,15 @@ class Queue(Generic[Item]):
             victim = self._victim(heaviest, short)
             displaced.append((victim, self._remove(victim)))
         self._number += 1
-        request = QueuedRequest(item, share, size_bytes, now, give_up_at, min(give_up_at, leave_at), self._number)
+        request = QueuedRequest(
+            item,
+            share,
+            size_bytes,
+            now,
+            give_up_at if urgency_at is None else urgency_at,
+            min(give_up_at, leave_at),
+            self._number,
+        )
         self._enter(request, Place(-priority, now if arrived_at is None else arrived_at, self._number))
         return request, [victim for victim, _ in displaced]
 
@@ -190,11 +200,11 @@ class Queue(Generic[Item]):
         """Whether a request that is not in the queue and arrived then (s) precedes all that are."""
         return not self._places or (-priority, arrived_at, self._number + 1) < self._places[0]
 
-    def ahead_of(self, tenant: str, priority: int, arrived_at: float, give_up_at: float) -> int:
+    def ahead_of(self, tenant: str, priority: int, arrived_at: float, urgency_at: float) -> int:
         """Number of requests that precede one that joins now. Arguments as of `join`."""
         place = Place(-priority, arrived_at, self._number + 1)
         own = self._by_share.get(Share(priority, tenant))
-        return bisect_left(self._places, place if own is None else own.place_of_next(give_up_at, place))
+        return bisect_left(self._places, place if own is None else own.place_of_next(urgency_at, place))
 
     def give_up(self, now: float) -> list[QueuedRequest[Item]]:
         """Remove and return the requests whose time to wait is over."""

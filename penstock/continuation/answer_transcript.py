@@ -14,7 +14,8 @@ class AnswerTranscript:
     """The text and tokens of one answer, which several streams may have contributed.
 
     Tokens are those that the engine reports with each chunk; without such reports each chunk with text counts as one
-    token, which is inexact for an engine that sends several tokens at once.
+    token, which is inexact for an engine that sends several tokens at once. White space at the end of such a chunk,
+    which a continuation generates again, is counted as one token: its own count is unknown.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class AnswerTranscript:
         Args:
             content: the text that the client receives; a continuation may repeat white space, which it does not.
         """
+        tokens_before = self._stream_tokens
         if chunk.choices:
             delta, generated = chunk.choices[0].delta, chunk.choices[0].content
             announces = delta is not None and delta.role is not None
@@ -109,8 +111,11 @@ class AnswerTranscript:
         if content:
             self._parts.append(content)
             self._text_bytes += len(content) if content.isascii() else len(content.encode("utf-8", "surrogatepass"))
-        if content.strip() or not self._strips_space:
+        if not self._strips_space:
             self._text_tokens = self._stream_tokens
+        elif content.strip():
+            ends_in_space = content[-1].isspace() and self._stream_tokens - tokens_before > 1
+            self._text_tokens = self._stream_tokens - ends_in_space
 
     def next_stream(self) -> None:
         """The current stream failed; another one continues the answer."""

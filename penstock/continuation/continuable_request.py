@@ -70,7 +70,9 @@ class ContinuableRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None
     """Limit on generated tokens; None for that of the engine."""
     wants_usage: bool
-    """Whether the stream ends with the usage."""
+    """Whether the client requested the usage at the end of the stream."""
+    wants_continuous_usage: bool = False
+    """Whether the client requested the usage up to it in each chunk."""
 
 
 class _TextPart(msgspec.Struct):
@@ -83,7 +85,9 @@ class _Message(msgspec.Struct):
 
 
 class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = False
+    include_usage: bool | None = True
+    """vLLM's default where a request has stream options."""
+    continuous_usage_stats: bool | None = False
 
 
 class _ResponseFormat(msgspec.Struct):
@@ -95,6 +99,7 @@ _messages_decoder = msgspec.json.Decoder(list[_Message])
 _prompt_decoder = msgspec.json.Decoder(str)
 _format_decoder = msgspec.json.Decoder(_ResponseFormat | None)
 _options_decoder = msgspec.json.Decoder(_StreamOptions | None)
+_other_options_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _limit_decoder = msgspec.json.Decoder(int | None)
 
 
@@ -132,7 +137,24 @@ def _read(chat: bool, fields: dict[str, msgspec.Raw]) -> ContinuableRequest | st
     max_tokens = min((limit for limit in limits if limit is not None), default=None)
     if max_tokens is None and not chat:
         max_tokens = DEFAULT_COMPLETION_TOKENS
-    return ContinuableRequest(chat, max_tokens, options is not None and bool(options.include_usage))
+    wants_usage = options is not None and bool(options.include_usage)
+    wants_continuous_usage = wants_usage and bool(options.continuous_usage_stats)
+    return ContinuableRequest(chat, max_tokens, wants_usage, wants_continuous_usage)
+
+
+def body_with_usage(request: ContinuableRequest, body: bytes | bytearray) -> bytes:
+    """The body that also requests the usage of each chunk, by which the tokens of merged chunks are counted.
+
+    Args:
+        request: what `continuable_request` returned.
+        body: the body that it read.
+    """
+    if request.wants_continuous_usage:
+        return bytes(body)
+    fields = _fields_decoder.decode(body)
+    options = _other_options_decoder.decode(fields.get("stream_options", b"null")) or {}
+    fields["stream_options"] = _raw({**options, "include_usage": True, "continuous_usage_stats": True})
+    return msgspec.json.encode(fields)
 
 
 def continuation_body(request: ContinuableRequest, body: bytes | bytearray, text: str, generated_tokens: int) -> bytes:

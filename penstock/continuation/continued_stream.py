@@ -2,6 +2,7 @@
 
 The client receives complete events only, so that a further stream can follow at any time. The end of the answer, from
 the event with `finish_reason` to `[DONE]`, is passed on as a whole: a failure in between is continued from before it.
+Engines are asked for the usage of each chunk (`body_with_usage`); the client receives only the usage that it requested.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.continuation.stream_events import (
     encode_event,
     engine_failure,
     event_data,
+    without_usage,
 )
 
 MAX_HELD_EVENTS: Final = 16
@@ -41,6 +43,7 @@ class ContinuedStream:
         "done",
         "failure",
         "problem",
+        "usage_event",
     )
 
     def __init__(self, request: ContinuableRequest) -> None:
@@ -62,11 +65,11 @@ class ContinuedStream:
         """How the engine failed, by the stream itself; empty while it has not."""
         self.done = False
         """Whether the client has received the end of the answer, or an error of its request."""
+        self.usage_event = b""
+        """The last event with the usage of the answer, whether or not the client receives it; empty before."""
 
     def feed(self, chunk: bytes) -> bytes:
         """The events for the client that `chunk` completes. After a failure, the rest of the stream is dropped."""
-        if self.problem and not self._is_continuation:
-            return self._release() + chunk
         events = []
         for event in self._splitter.feed(chunk):
             if self.failure:
@@ -76,7 +79,7 @@ class ContinuedStream:
             self.give_up("an event is too long")
             events.append(self._release())
         elif self.problem and not self._is_continuation:
-            events.append(self._release())
+            events.append(self._release_held())
         return b"".join(events)
 
     def end(self) -> bytes:
@@ -167,6 +170,8 @@ class ContinuedStream:
         if self._is_continuation:
             content = self._without_repetition(content)
             event = self._rewrite(data, chunk, content)
+        elif b'"usage"' in data:
+            event = self._with_wanted_usage(event, data, chunk)
         if not transcript.identity:
             transcript.identify(chunk)
         if self.problem:
@@ -178,6 +183,21 @@ class ContinuedStream:
             return b""
         transcript.add(chunk, content)
         return event
+
+    def _wants_usage_of(self, chunk: Chunk) -> bool:
+        """Whether the client requested the usage of a chunk."""
+        return self._request.wants_usage and (self._request.wants_continuous_usage or not chunk.choices)
+
+    def _with_wanted_usage(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
+        """The event with no usage that the client did not request; empty if nothing else is in it."""
+        if chunk.usage is not None:
+            self.usage_event = event
+        elif self._request.wants_usage:
+            # OpenAI's `"usage": null` in each chunk but the last.
+            return event
+        if self._wants_usage_of(chunk):
+            return event
+        return without_usage(data) if chunk.choices else b""
 
     def _release_held(self) -> bytes:
         held, self._held = [*self._held, self._half_event], []
@@ -211,10 +231,15 @@ class ContinuedStream:
                 holder.pop("role", None)
             if field in holder and holder[field] is not None:
                 holder[field] = content
-        if fields.get("usage") is not None:
-            self._add_usage(fields["usage"])
+        used = fields.get("usage")
+        if used is not None:
+            self._add_usage(used)
+            self.usage_event = encode_event({"usage": used})
+            if not self._wants_usage_of(chunk):
+                del fields["usage"]
+        is_usage_only = used is not None and not chunk.choices and "usage" not in fields
         adds = content or not chunk.choices or finishes or not transcript.role_sent or self.problem
-        return encode_event(fields) if adds else b""
+        return encode_event(fields) if adds and not is_usage_only else b""
 
     def _add_usage(self, usage: dict[str, Any]) -> None:
         """Add the usage of the earlier streams to that of this one, and make the prompt the client's."""

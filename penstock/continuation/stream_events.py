@@ -121,6 +121,7 @@ class Chunk(msgspec.Struct):
 
 
 _chunk_decoder = msgspec.json.Decoder(Chunk)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def event_data(event: bytes) -> bytes | None:
@@ -153,6 +154,13 @@ def decode_chunk(data: bytes) -> Chunk:
         return chunk
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def without_usage(data: bytes) -> bytes:
+    """The event with the chunk `data`, without its usage."""
+    fields = _fields_decoder.decode(data)
+    fields.pop("usage", None)
+    return encode_event(fields)
 
 
 def encode_event(data: object) -> bytes:

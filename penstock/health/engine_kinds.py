@@ -65,6 +65,10 @@ class Engine(msgspec.Struct, frozen=True):
     """Requests that it runs."""
     kv_used: tuple[Gauge, ...] = ()
     """Share of its KV cache that is in use (0-1)."""
+    prefix_hits: tuple[Gauge, ...] = ()
+    """Prompt tokens that its prefix cache had, counted since its start."""
+    prefix_queries: tuple[Gauge, ...] = ()
+    """Prompt tokens that it looked up in its prefix cache, counted since its start."""
     extends_text: bool = False
     """Whether a chat completion can extend the last message (`continue_final_message`)."""
 
@@ -75,12 +79,16 @@ ENGINES: dict[EngineKind, Engine] = {
         queued=(Gauge("vllm:num_requests_waiting"),),
         running=(Gauge("vllm:num_requests_running"),),
         kv_used=(Gauge("vllm:kv_cache_usage_perc"), Gauge("vllm:gpu_cache_usage_perc")),
+        prefix_hits=(Gauge("vllm:prefix_cache_hits_total"), Gauge("vllm:gpu_prefix_cache_hits_total")),
+        prefix_queries=(Gauge("vllm:prefix_cache_queries_total"), Gauge("vllm:gpu_prefix_cache_queries_total")),
         extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
         queued=(Gauge("sglang:num_queue_reqs"),),
         running=(Gauge("sglang:num_running_reqs"),),
         kv_used=(Gauge("sglang:token_usage"),),
+        prefix_hits=(Gauge("sglang:cached_tokens_total"),),
+        prefix_queries=(Gauge("sglang:prompt_tokens_total"),),
         extends_text=True,
     ),
     EngineKind.TRITON: Engine(
@@ -102,6 +110,8 @@ ENGINES: dict[EngineKind, Engine] = {
         queued=(Gauge("trtllm_num_requests_waiting"),),
         running=(Gauge("trtllm_num_requests_running"),),
         kv_used=(Gauge("trtllm_kv_cache_utilization"),),
+        prefix_hits=(Gauge("trtllm_prompt_cached_tokens_total"),),
+        prefix_queries=(Gauge("trtllm_prompt_tokens_total"),),
     ),
     EngineKind.TGI: Engine(
         models=ModelDiscovery.NEVER,

@@ -13,7 +13,7 @@ from itertools import islice
 from math import isfinite, isnan
 from typing import NamedTuple
 
-from penstock.health.engine_kinds import ENGINES, Engine, EngineKind
+from penstock.health.engine_kinds import ENGINES, Engine, EngineKind, Gauge
 
 FRESH_S = 2.0
 """A signal counts in full for this long (s): twice the polling period."""
@@ -36,13 +36,25 @@ class Signal(StrEnum):
     """Share of its KV cache in use (0-1)."""
     UTILISATION = "utilisation"
     """Its utilisation by its own measure (0-1; above 1 is overload)."""
+    PREFIX_HITS = "prefix_hits"
+    """Prompt tokens that its prefix cache had, since its start."""
+    PREFIX_QUERIES = "prefix_queries"
+    """Prompt tokens that it looked up in its prefix cache, since its start."""
 
+
+LOAD_SIGNALS = (Signal.QUEUED, Signal.RUNNING, Signal.KV_USED, Signal.UTILISATION)
+"""The signals that are load; the others are counters of the engine."""
+
+
+_SHARES = (Signal.KV_USED, Signal.UTILISATION)
 
 MAX_VALUE: dict[Signal, float] = {
     Signal.QUEUED: 1_000_000,
     Signal.RUNNING: 1_000_000,
     Signal.KV_USED: 1.001,
     Signal.UTILISATION: 1000.0,
+    Signal.PREFIX_HITS: 1e18,
+    Signal.PREFIX_QUERIES: 1e18,
 }
 """The largest valid value of each signal."""
 
@@ -121,7 +133,7 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
     for signal, reading in readings.items():
         if signal is Signal.QUEUED:
             share = reading.value / slots
-        elif signal is Signal.RUNNING:
+        elif signal not in _SHARES:
             continue
         else:
             share = (reading.value - KV_PRESSURE_FROM) / (1.0 - KV_PRESSURE_FROM)
@@ -154,7 +166,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
     """The samples of known gauges. A page has thousands of others, which are not even split."""
-    names = {gauge.name for engine in engines for gauge in (*engine.queued, *engine.running, *engine.kv_used)}
+    names = {gauge.name for engine in engines for gauges in _gauges(engine).values() for gauge in gauges}
     lines = b"\n" + page
     found: Samples = {}
     for name in sorted(names):
@@ -184,10 +196,19 @@ def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], floa
     return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
 
 
+def _gauges(engine: Engine) -> dict[Signal, tuple[Gauge, ...]]:
+    return {
+        Signal.QUEUED: engine.queued,
+        Signal.RUNNING: engine.running,
+        Signal.KV_USED: engine.kv_used,
+        Signal.PREFIX_HITS: engine.prefix_hits,
+        Signal.PREFIX_QUERIES: engine.prefix_queries,
+    }
+
+
 def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:
-    gauges = {Signal.QUEUED: engine.queued, Signal.RUNNING: engine.running, Signal.KV_USED: engine.kv_used}
     signals = {}
-    for signal, alternatives in gauges.items():
+    for signal, alternatives in _gauges(engine).items():
         for gauge in alternatives:
             values = [
                 checked(signal, value)

@@ -75,6 +75,37 @@ class Cost(PolicyStruct, frozen=True):
     request."""
 
 
+class Scaling(PolicyStruct, frozen=True):
+    """What capacity recommendations for a model are based on."""
+
+    cold_start_s: float = 300.0
+    """Time (s) from the order of an endpoint until it serves at full speed."""
+    gpus_per_endpoint: float = 1.0
+    """GPUs of one endpoint."""
+    slots_per_endpoint: int = 8
+    """Concurrent requests of one endpoint, used in regions that report none."""
+    min_endpoints: int = 0
+    """Minimum number of endpoints in each region that serves the model."""
+    max_endpoints: int = 10_000
+    """Maximum number of endpoints in each region."""
+
+
+class QueueOrder(StrEnum):
+    """What decides which of a tenant's waiting requests is served next."""
+
+    SHORTEST = "shortest"
+    DEADLINE = "deadline"
+    ARRIVAL = "arrival"
+
+
+class Queueing(PolicyStruct, frozen=True):
+    """Service discipline of the admission queues of a model."""
+
+    order: QueueOrder = QueueOrder.SHORTEST
+    max_overtaken_s: float = 10.0
+    """Arrivals later than this time (s) after a request do not overtake it, whatever its work."""
+
+
 class Model(PolicyStruct, frozen=True):
     """A model that clients may request by name."""
 
@@ -98,6 +129,9 @@ class Model(PolicyStruct, frozen=True):
     """Whether another endpoint continues a streamed answer whose endpoint or region failed."""
     adapters: tuple[str, ...] = ()
     """Patterns of the names of its adapters, which `penstock.policy.adapter_patterns` matches."""
+    scaling: Scaling = Scaling()
+    queueing: Queueing = Queueing()
+    """Service discipline of its admission queues."""
 
 
 class Version(PolicyStruct, frozen=True):

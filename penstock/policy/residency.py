@@ -13,6 +13,9 @@ from penstock.routing.reasons import Reason, Refusal, Rejection
 MAX_SPELLED_NAME = 64
 """Class names longer than this many characters are shortened to a digest."""
 
+SHORTENED = "set-"
+"""How shortened class names begin."""
+
 
 class ResidencyClass(msgspec.Struct, frozen=True):
     """A named set of regions that a request may ever touch; equal sets are one class, in every process."""
@@ -25,7 +28,7 @@ def residency_class(regions: frozenset[str]) -> ResidencyClass:
     """The residency class of a set of regions. Its name depends on its members alone, so all processes agree on it."""
     spelled = "+".join(sorted(regions))
     if len(spelled) > MAX_SPELLED_NAME:
-        spelled = "set-" + sha256(spelled.encode()).hexdigest()[:16]
+        spelled = SHORTENED + sha256(spelled.encode()).hexdigest()[:16]
     return ResidencyClass(spelled, regions)
 
 

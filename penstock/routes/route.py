@@ -163,11 +163,16 @@ class Route(RouteStruct, frozen=True):
     object_id: str = ""
     """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
     pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
-    path parameter with the identifier. Such a request names no model, and is sent to the endpoint that created the
-    object for the same tenant, or refused."""
+    path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint that
+    created the object for the same tenant, or refused. It names no model, unless it may lack the query parameter."""
+    client_object: str = ""
+    """Where a request contains an identifier that its client chose: a JSON pointer into the body, or `?name` for a
+    query parameter. The first endpoint that accepts such a request is preferred for all others with the identifier."""
     previous_object: str = ""
     """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
     earlier object is preferred."""
+    occupies_slot: bool = True
+    """False for a WebSocket that only notifies: it needs no free slot of its endpoint."""
     offered: bool = True
     """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
     preset: str = ""
@@ -188,5 +193,5 @@ class Route(RouteStruct, frozen=True):
 
     @property
     def object_parameter(self) -> str:
-        """The path parameter with the identifier of an existing object; empty for other routes."""
+        """The path parameter, or `?` and the query parameter, with the identifier of an object; empty for others."""
         return "" if self.creates_objects else self.object_id

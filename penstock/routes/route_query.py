@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.policy.adapter_patterns import served_model
+from penstock.policy.model_versions import models_for
 from penstock.policy.policy import Policy
 from penstock.routes.route import BodyKind, ModelSource, Route, StreamKind
 from penstock.routes.route_table import WEBSOCKET, Miss, RouteMatch, RouteMiss
@@ -48,6 +49,25 @@ def matched_route(policy: Policy, method: str, path: str, model: str) -> Matched
     return _matched(found)
 
 
+def unreached_models(policy: Policy) -> list[str]:
+    """The models that no request can name, because all routes that are offered are for other models."""
+    fixed: set[str] = set()
+    for route in policy.routes:
+        if route.offered and route.model:
+            names = {place.name for place in route.model if place.source is ModelSource.FIXED}
+            if not names:
+                return []
+            fixed |= names
+    reached = {model for name in fixed for model in models_for(policy, served_model(policy, name))}
+    pending = list(reached)
+    while pending:
+        model = policy.models.get(pending.pop())
+        if model is not None and model.fallback is not None and model.fallback not in reached:
+            reached.add(model.fallback)
+            pending.append(model.fallback)
+    return [name for name in policy.models if name not in reached]
+
+
 def refusal_of_miss(found: RouteMiss, method: str, path: str) -> Refusal:
     """The refusal of a request without a route."""
     target = f"{method} {path}"
@@ -79,8 +99,13 @@ def _requires(route: Route) -> list[str]:
         place.name if place.source is ModelSource.FIXED else f"{place.source.value} {place.name}"
         for place in route.model
     )
-    if route.object_parameter:
-        requires = [f"object: path {route.object_parameter}"]
+    parameter = route.object_parameter
+    if parameter.startswith("?"):
+        requires = [
+            f"object: query {parameter[1:]}, or model: {places}" if places else f"object: query {parameter[1:]}"
+        ]
+    elif parameter:
+        requires = [f"object: path {parameter}"]
     else:
         requires = [f"model: {places}"]
     if route.body is not BodyKind.NONE:

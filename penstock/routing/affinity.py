@@ -2,18 +2,19 @@
 asks for.
 
 An endpoint with the beginning of a prompt in its cache is spared that part of prefill, and endpoint selection accounts
-for it. Beyond that, a request stays with such an endpoint only while the endpoint is a bounded time behind the best
-(`choose_endpoint`). Unbounded affinity collapses under skew (Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with
-Bounded Loads", SODA 2018, for the same reason).
+for it (`choose_endpoint`). A conversation that names itself stays with its endpoint only while the endpoint is a
+bounded time behind the best. Unbounded affinity collapses under skew (Mirrokni, Thorup, Zadimoghaddam, "Consistent
+Hashing with Bounded Loads", SODA 2018, for the same reason).
 
-Engines are not asked for what they hold. The agent remembers where it sent requests, in bounded memory and for a
-limited time.
+Engines are not asked for what they hold. The agents of a region remember where they sent requests, in bounded memory
+and for a limited time, and exchange what is new (`take_unpublished`, `receive`): keys are equal in all processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 BLOCK_BYTES = 1024
 """Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
@@ -27,22 +28,26 @@ MAX_KEYS = 65_536
 NOTED_S = 1.0
 """A holder noted less than this time (s) ago is not noted again for the same block: entries are kept for minutes."""
 
-MAX_HOLDERS = 4
+MAX_HOLDERS = 16
 """Endpoints remembered for one block or session; the latest are kept."""
+
+MAX_UNPUBLISHED = 4096
+"""Keys that wait to be published to the other agents; while there are as many, no more are added."""
+
+PUBLISHED_AGAIN_S = 60
+"""A holder that is noted again is published again once in this time (s), so that the other agents' notes stay young."""
 
 HELD_S = 300.0
 """After this time (s) since it was last sent to an endpoint, a prefix or session has likely left the endpoint's
 cache."""
 
-PREFIX_GAP_S = 0.25
-"""How much later (s) than the best an endpoint with part of the prompt may complete the request, beyond what the part
-spares: the next turn of the conversation then finds all of it."""
-
 SESSION_GAP_S = 0.5
-"""The same for the endpoint that had the session's previous request."""
+"""How much later (s) than the best the endpoint that had the session's previous request may complete the next one."""
 
 MODEL_GAP_S = 0.5
 """The same for an endpoint whose last request was for this model, where endpoints serve several models."""
+
+SESSION_BIT = 1 << 32
 
 EVICTION_PRESSURE = 0.5
 """An endpoint at or above this pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
@@ -55,30 +60,34 @@ class AffinityHint(NamedTuple):
     blocks: Mapping[str, int]
     """Leading blocks of its prompt."""
     gap_s: float
-    """How much later (s) than the best such an endpoint may complete the request and still be chosen."""
+    """How much later (s) than the best such an endpoint may complete the request and still be chosen, beyond what the
+    blocks spare."""
 
 
 NOTHING = AffinityHint({}, 0.0)
 
 
 def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
-    """A key for each whole leading block of a prompt; equal beginnings have equal keys, within one process.
+    """A key for each whole leading block of a prompt: the CRC-32 of the scope and of all bytes up to the block's end.
+
+    Equal beginnings have equal keys. Of MAX_KEYS others one has the same key with a probability of 1 in 65,536; the
+    request then merely goes to an endpoint that holds nothing of it.
 
     Args:
         scope: tenant and model; neither shares prompts with another.
         prompt: the text as received, JSON included; the next turn of a conversation begins with the same bytes.
     """
     keys = []
-    key = hash(scope)
+    key = crc32(scope.encode())
     for end in range(BLOCK_BYTES, min(len(prompt), BLOCK_BYTES * MAX_BLOCKS) + 1, BLOCK_BYTES):
-        key = hash((key, prompt[end - BLOCK_BYTES : end].tobytes()))
+        key = crc32(prompt[end - BLOCK_BYTES : end], key)
         keys.append(key)
     return keys
 
 
 def session_key(scope: str, session: bytes) -> int:
-    """The key of a conversation that its client names."""
-    return hash((scope, "session", session))
+    """The key of a conversation that its client names; differs from that of every prefix."""
+    return crc32(session, crc32(scope.encode())) | SESSION_BIT
 
 
 class AffinityIndex:
@@ -86,7 +95,11 @@ class AffinityIndex:
 
     def __init__(self, most: int = MAX_KEYS) -> None:
         """Create an empty record of at most `most` keys."""
+        self.publishes = False
+        """Whether this agent exchanges its notes with the other agents of its region."""
         self._most = most
+        self._unpublished: dict[str, list[int]] = {}
+        self._unpublished_keys = 0
         self._holders: dict[int, tuple[float, tuple[str, ...]]] = {}
         self._models: dict[str, tuple[str, float]] = {}
         """The model that each endpoint ran last and when, the oldest first."""
@@ -110,6 +123,21 @@ class AffinityIndex:
         if now - models[oldest][1] >= HELD_S:
             del models[oldest]
 
+    def take_unpublished(self) -> dict[str, list[int]]:
+        """The keys noted since the last call that other agents do not have yet, by endpoint."""
+        taken, self._unpublished, self._unpublished_keys = self._unpublished, {}, 0
+        return taken
+
+    def receive(self, endpoint: str, keys: Iterable[int], at: float) -> None:
+        """Note what another agent sent to an endpoint at `at` (monotonic, in seconds)."""
+        holders = self._holders
+        for key in keys:
+            found = holders.get(key)
+            if found is None or found[0] < at:
+                self._hold(key, endpoint, at)
+            elif endpoint not in found[1]:
+                self._hold(key, endpoint, found[0])
+
     def held(self, prefix: list[int], session: int | None, now: float) -> AffinityHint:
         """Which endpoints hold something of a request, and how many blocks of its prompt."""
         blocks = self._blocks(prefix, now)
@@ -117,7 +145,7 @@ class AffinityIndex:
         if names:
             blocks.setdefault(names[0], 0)
             return AffinityHint(blocks, SESSION_GAP_S)
-        return AffinityHint(blocks, PREFIX_GAP_S) if blocks else NOTHING
+        return AffinityHint(blocks, 0.0) if blocks else NOTHING
 
     def running(self, model: str, now: float) -> list[str]:
         """Endpoints whose last request, less than HELD_S ago, was for this model: the model is loaded there."""
@@ -150,6 +178,14 @@ class AffinityIndex:
         return found[1] if found is not None and found[0] > now - HELD_S else ()
 
     def _note(self, key: int, endpoint: str, now: float) -> None:
+        if self.publishes and self._unpublished_keys < MAX_UNPUBLISHED:
+            found = self._holders.get(key)
+            if found is None or endpoint not in found[1] or found[0] // PUBLISHED_AGAIN_S != now // PUBLISHED_AGAIN_S:
+                self._unpublished.setdefault(endpoint, []).append(key)
+                self._unpublished_keys += 1
+        self._hold(key, endpoint, now)
+
+    def _hold(self, key: int, endpoint: str, now: float) -> None:
         found = self._holders.pop(key, None)
         if found is None:
             names: tuple[str, ...] = (endpoint,)

@@ -25,7 +25,7 @@ from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, c
 from penstock.routing.placement import Member, Placement, WorkEstimate
 from penstock.routing.pool_accounting import PoolAccount
 from penstock.routing.reasons import ConsideredEndpoint, Reason
-from penstock.routing.usage import TAIL_BYTES, read_usage
+from penstock.routing.usage import read_usage
 from penstock.routing.work import CostInputs
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -38,8 +38,8 @@ class EndpointChooser:
     def __init__(self, rng: Random) -> None:
         """Create a chooser without state; `rng` breaks ties."""
         self.expectations = CostEstimator()
+        self.affinity = AffinityIndex()
         self._rng = rng
-        self._holdings = AffinityIndex()
 
     def choose(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
@@ -54,7 +54,7 @@ class EndpointChooser:
         remembers = pool.shares_endpoints or estimate.session is not None or len(estimate.prefix) > 0
         held, gap_s = NOTHING_HELD, 0.0
         if remembers:
-            held, gap_s = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
+            held, gap_s = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
         choice = choose_endpoint(
             pool.views,
             self._rng,
@@ -72,7 +72,7 @@ class EndpointChooser:
             return Reason.SATURATED if full else Reason.MODEL_NOT_READY
         endpoint = pool.endpoints[index]
         if remembers:
-            self._holdings.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
+            self.affinity.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
         return endpoint, held.get(index, 0.0) if held else 0.0
 
     def consider(
@@ -87,7 +87,7 @@ class EndpointChooser:
         work = self.expectations.estimate(model.cost, tenant, model.name, ask)
         estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
         estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
-        held, _ = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
+        held, _ = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
         return consider(pool.views, estimate.work, held=held, same_zone=pool.near)
 
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
@@ -100,7 +100,7 @@ class EndpointChooser:
         """Update answer length, decode speed and concurrency limit from a complete response.
 
         Args:
-            tail: its last bytes, in parts, which may contain its usage.
+            tail: its last bytes, in parts, which may contain its usage, and its first ones if they may do so too.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
         length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
@@ -110,7 +110,7 @@ class EndpointChooser:
             return
         usage = None
         if estimate.cost.unit is _TOKEN:
-            usage = read_usage(b"".join(tail)[-TAIL_BYTES:], estimate.usage_fields)
+            usage = read_usage(b"".join(tail), estimate.usage_fields)
         if usage is not None and length_due:
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
         if limit is not None:
@@ -124,6 +124,18 @@ class EndpointChooser:
         if begun_at is not None:
             decode_s = actual_work(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s
             learner.saw_end(decode_s, now - begun_at, placement.mean_streams(), now)
+
+    def learn_length(self, estimate: WorkEstimate, now: float, tail: Iterable[bytes]) -> None:
+        """Update answer length from a response that several endpoints generated.
+
+        Args:
+            tail: its last bytes, in parts, which may contain its usage.
+        """
+        if estimate.cost.unit is not _TOKEN or not self.expectations.is_due(estimate.tenant, estimate.model, now):
+            return
+        usage = read_usage(b"".join(tail), estimate.usage_fields)
+        if usage is not None:
+            self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
 
     def _held(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float
@@ -139,6 +151,6 @@ class EndpointChooser:
             return held, known.gap_s
         if not pool.shares_endpoints:
             return NOTHING_HELD, 0.0
-        running = self._holdings.running(estimate.model, now)
+        running = self.affinity.running(estimate.model, now)
         indexes = [index for name in running if (index := pool.positions.get(name)) is not None]
         return {index: 0.0 for index in indexes if pool.views[index].pressure < EVICTION_PRESSURE}, MODEL_GAP_S

@@ -14,7 +14,8 @@ import msgspec
 from penstock.routes.route import Route, UsageFields
 
 TAIL_BYTES = 2048
-"""Usage is searched in this many last bytes of a response."""
+"""Usage is searched in this many bytes of each of the last two writes of a response, and of the beginning of a stream
+whose format states some of it there."""
 
 MAX_TOKENS = 1_000_000
 """Usage above this many tokens is ignored, and no estimate exceeds it: bodies with inlined images are large for other

@@ -1,4 +1,4 @@
-"""Warnings: rules without effect, models without a route, maintenance windows that together empty a residency class."""
+"""Warnings: rules without effect, maintenance windows that together empty a residency class."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from penstock.overrides.maintenance import PERIOD_S, Occurrence, occurrences
-from penstock.policy.adapter_patterns import served_model
-from penstock.policy.model_versions import models_for
 from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
 from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
-from penstock.routes.route import ModelSource
 from penstock.verification.situations import Situation
 
 DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
@@ -28,27 +25,6 @@ def rule_warnings(policy: Policy, found: list[Situation], classes: list[Residenc
     for accepted in policy.accepted_losses:
         if accepted.regions not in existing:
             yield f"accepted loss {accepted.name} is of no residency class: none permits exactly those regions"
-
-
-def route_warnings(policy: Policy) -> Iterator[str]:
-    """Warnings about models that no route reaches: all routes that are offered are for other models."""
-    fixed: set[str] = set()
-    for route in policy.routes:
-        if route.offered:
-            names = {place.name for place in route.model if place.source is ModelSource.FIXED}
-            if not names:
-                return
-            fixed |= names
-    reached = {model for name in fixed for model in models_for(policy, served_model(policy, name))}
-    pending = list(reached)
-    while pending:
-        model = policy.models.get(pending.pop())
-        if model is not None and model.fallback is not None and model.fallback not in reached:
-            reached.add(model.fallback)
-            pending.append(model.fallback)
-    for name in policy.models:
-        if name not in reached:
-            yield f"model {name} is reached by no route: all routes are for other models"
 
 
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:

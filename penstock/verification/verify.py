@@ -32,7 +32,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach, forbidding, permitted
 from penstock.verification.plan_checks import planned
-from penstock.verification.policy_warnings import route_warnings, rule_warnings, window_warnings
+from penstock.verification.policy_warnings import rule_warnings, window_warnings
 from penstock.verification.situations import Situation, situations
 from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_within_mask
 from penstock.verification.survival import Survival, survival
@@ -114,7 +114,6 @@ def verify(policy: Policy) -> VerificationReport:
         unserved=tuple(sorted(policy.tenants.keys() - served)),
         warnings=(
             *rule_warnings(policy, found, list(by_class)),
-            *route_warnings(policy),
             *window_warnings(policy, by_class),
         ),
     )

@@ -33,7 +33,7 @@ HEADER = "x-penstock-certificate"
 """Header in which a sender states its certificate: DER in base64."""
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
-_SPIFFE_ID = re.compile(rf"spiffe://({_NAME})/(?:(control-plane)/({_NAME})|(agent)/({_NAME})/({_NAME}))")
+_SPIFFE_ID = re.compile(rf"spiffe://({_NAME})/(?:(control-plane|server|monitor)/({_NAME})|(agent)/({_NAME})/({_NAME}))")
 
 
 class BadIdentity(Exception):
@@ -45,6 +45,14 @@ class ProcessRole(StrEnum):
 
     AGENT = "agent"
     CONTROL_PLANE = "control-plane"
+    SERVER = "server"
+    """etcd or Redis: a certificate for TLS, which no process of Penstock accepts anything from."""
+    MONITOR = "monitor"
+    """Reads metrics, with the certificate as client certificate."""
+
+
+SIGNERS = frozenset({ProcessRole.AGENT, ProcessRole.CONTROL_PLANE})
+"""Roles whose certificates are accepted with messages and stored values."""
 
 
 class SpiffeId(msgspec.Struct, frozen=True):
@@ -66,16 +74,16 @@ class SpiffeId(msgspec.Struct, frozen=True):
         """Returns the identity that a URI names.
 
         Raises:
-            BadIdentity: the URI is not a SPIFFE ID of an agent or a control plane.
+            BadIdentity: the URI is not a SPIFFE ID of a fleet.
         """
         match = _SPIFFE_ID.fullmatch(uri)
         if match is None:
             raise BadIdentity(
                 f"{uri[:200]!r} is neither spiffe://<fleet>/agent/<region>/<name> nor spiffe://<fleet>/control-plane/<name>"
             )
-        trust_domain, control_plane, control_plane_name, _, region, agent_name = match.groups()
-        if control_plane:
-            return cls(trust_domain, ProcessRole.CONTROL_PLANE, control_plane_name)
+        trust_domain, role, name, _, region, agent_name = match.groups()
+        if role:
+            return cls(trust_domain, ProcessRole(role), name)
         return cls(trust_domain, ProcessRole.AGENT, agent_name, region)
 
 
@@ -92,6 +100,18 @@ def decode_certificate(text: str | bytes) -> bytes:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError):
         raise BadIdentity("the certificate is not base64") from None
+
+
+def has_spiffe_id(certificate: bytes) -> bool:
+    """Returns whether a certificate (DER) names a process by SPIFFE ID; raises BadIdentity if it is malformed."""
+    try:
+        extensions = x509.load_der_x509_certificate(certificate).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    except (ValueError, x509.InvalidVersion) as error:
+        raise BadIdentity(f"not a certificate: {error}") from None
+    return any(uri.startswith("spiffe:") for uri in names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 class Peer:
@@ -156,16 +176,17 @@ class TrustBundle:
         self._revoked = frozenset(revoked)
         self._verified: dict[bytes, Peer] = {}
 
-    def verify(self, certificate: bytes, at: float) -> Peer:
+    def verify(self, certificate: bytes, at: float, roles: Collection[ProcessRole] = SIGNERS) -> Peer:
         """Returns the process that a certificate identifies.
 
         Args:
             certificate: in DER; any bytes that a stranger may send.
             at: Unix time (s) at which the certificate must be valid.
+            roles: what the process may be.
 
         Raises:
-            BadIdentity: no authority of the fleet issued the certificate, or the certificate is revoked or not valid
-                at `at`.
+            BadIdentity: no authority of the fleet issued the certificate, the certificate is revoked or not valid at
+                `at`, or the process has another role.
         """
         peer = self._verified.get(certificate)
         if peer is None:
@@ -175,6 +196,8 @@ class TrustBundle:
             self._verified[certificate] = peer
         if peer.serial in self._revoked:
             raise BadIdentity(f"the certificate {peer.serial} of {peer.id} is revoked")
+        if peer.id.role not in roles:
+            raise BadIdentity(f"{peer.id} is not one of the roles {', '.join(sorted(roles))}")
         peer.check_valid_at(at)
         return peer
 
@@ -223,7 +246,7 @@ class Identity:
         except ValueError as error:
             raise BadIdentity(f"the certificate is not PEM: {error}") from None
         self.trust = trust
-        self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now)
+        self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now, tuple(ProcessRole))
         """This process as other processes see it."""
         if key.public_key().public_numbers() != self.peer.public_key.public_numbers():
             raise BadIdentity(f"the certificate of {self.peer.id} was issued for another private key")

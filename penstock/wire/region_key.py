@@ -1,12 +1,14 @@
-"""Authentication of the load that the agents of one region publish to each other: HMAC-SHA256 under the region's key.
+"""Authentication of what the agents of one region share through Redis: HMAC-SHA256 under the region's key.
 
 One writer and many readers a hundred times a second are too many for signatures by certificate, so the agents of a
-region share one symmetric key (ADR 15). It authenticates a load as one of the region's, and is used for nothing else.
+region share one symmetric key (ADR 15). It authenticates loads, prefixes and the locations
+of objects as the region's, and nothing else.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 
 from penstock.wire.session import BadSignature
 
@@ -16,39 +18,59 @@ TAG_BYTES = 16
 """HMAC-SHA256 is truncated to half its length (RFC 2104, section 5)."""
 
 
+class RegionKeys:
+    """The keys that the agents of one region share.
+
+    During a rotation there are several: agents seal with the first, and open what any of them sealed.
+    """
+
+    __slots__ = ("keys",)
+
+    def __init__(self, *keys: bytes) -> None:
+        """Uses keys of KEY_BYTES random bytes each; raises ValueError if there is none, or one has another length."""
+        self.keys: tuple[bytes, ...] = ()
+        self.use(keys)
+
+    def __repr__(self) -> str:
+        return "RegionKeys(...)"
+
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Uses other keys from now on; raises ValueError as the constructor does, and changes nothing."""
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError(f"a region's key has {KEY_BYTES} bytes")
+        self.keys = tuple(keys)
+
+
 class RegionKey:
-    """The key that the agents of one region share."""
+    """Seals and opens what the agents of one region share, for one purpose."""
 
-    __slots__ = ("_key", "_region")
+    __slots__ = ("_keys", "_region")
 
-    def __init__(self, key: bytes, region: str) -> None:
-        """Uses a key for a region.
+    def __init__(self, keys: RegionKeys, region: str, purpose: str = "shared-load") -> None:
+        """Uses the keys of a region.
 
         Args:
-            key: KEY_BYTES random bytes.
+            keys: may change later.
             region: its name is part of what is authenticated.
-
-        Raises:
-            ValueError: the key has another length.
+            purpose: what the payloads are: one that was sealed for another purpose is not accepted.
         """
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a region's key has {KEY_BYTES} bytes")
-        self._key = key
-        self._region = b"penstock/shared-load\0%b\0" % region.encode()
+        self._keys = keys
+        self._region = b"penstock/%b\0%b\0" % (purpose.encode(), region.encode())
 
     def __repr__(self) -> str:
         return "RegionKey(...)"
 
     def seal(self, payload: bytes) -> bytes:
         """Returns the authentication tag, followed by the payload."""
-        return self._tag(payload) + payload
+        return self._tag(self._keys.keys[0], payload) + payload
 
     def open(self, sealed: bytes) -> bytes:
-        """Returns the payload of what an agent of the region sealed; raises BadSignature. Takes constant time."""
+        """Returns the payload of what an agent of the region sealed; raises BadSignature. Compares in constant time."""
         payload = sealed[TAG_BYTES:]
-        if not hmac.compare_digest(self._tag(payload), sealed[:TAG_BYTES]):
-            raise BadSignature("the entry was not published by an agent of this region")
-        return payload
+        for key in self._keys.keys:
+            if hmac.compare_digest(self._tag(key, payload), sealed[:TAG_BYTES]):
+                return payload
+        raise BadSignature("the entry was not published by an agent of this region")
 
-    def _tag(self, payload: bytes) -> bytes:
-        return hmac.digest(self._key, self._region + payload, "sha256")[:TAG_BYTES]
+    def _tag(self, key: bytes, payload: bytes) -> bytes:
+        return hmac.digest(key, self._region + payload, "sha256")[:TAG_BYTES]

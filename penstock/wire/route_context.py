@@ -74,6 +74,8 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     left of the maximum wait."""
     hops: int = 1
     traceparent: str = ""
+    traced: bool = False
+    """Whether the origin exports spans: then the sampled flag of `traceparent` is its own decision, not a client's."""
     key_id: str = ""
     """Identifies the API key of the request, so that the serving region can detect its revocation; empty for none."""
     content: str = ""

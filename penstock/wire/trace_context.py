@@ -1,7 +1,7 @@
 """W3C Trace Context (https://www.w3.org/TR/trace-context/): continues a caller's trace, or starts one.
 
-Penstock records no spans of its own, so a caller's parent id is forwarded unchanged: a new id would refer to a span
-that does not exist.
+An agent that exports no spans forwards the caller's parent id unchanged: a new id would refer to a span that does not
+exist.
 """
 
 from __future__ import annotations

@@ -1,28 +1,33 @@
-"""The settings of an agent: environment variables `PENSTOCK_AGENT_<FIELD>`, validated before the agent starts."""
+"""The settings of an agent: a YAML file, or `PENSTOCK_AGENT_<FIELD>` in the environment; validated at start."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     InstanceOf,
     SecretStr,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
+from adapters.configuration.setting_values import from_json, host_port, listed
+from adapters.configuration.settings_loader import load_with_origins
+from adapters.error_text import suggest
+from adapters.identity_files import REGION_KEY
+from adapters.loopback import is_loopback
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
@@ -33,40 +38,16 @@ from regional_agent.upstream.address import Address
 
 PREFIX = "PENSTOCK_AGENT_"
 
+MAX_WORKERS = 64
+
 _HEADER_NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
+_LIMITS_PAGE = "the fields are in regional_agent/http/limits.py"
 _RESERVED_HEADERS = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(SINGLE_HEADERS)
 """Headers that already have a meaning to the agent or to engines."""
 
 
-class BadSettings(Exception):
-    """Invalid settings. The message has one line per problem: the environment variable and the reason."""
-
-
-def _host_port(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080 (port 0 selects a free port)")
-    return Address(host.strip("[]"), int(port))
-
-
-def _list(value: Any) -> Any:
-    """Parse a list in an environment variable: comma-separated, or JSON."""
-    if not isinstance(value, str):
-        return value
-    if value.lstrip().startswith("["):
-        return _json_object(value)
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def _json_object(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
+def _address(value: Any) -> Any:
+    return value if isinstance(value, Address) else Address(*host_port(str(value)))
 
 
 def _network(value: Any) -> Any:
@@ -74,11 +55,17 @@ def _network(value: Any) -> Any:
 
 
 def _limits(value: Any) -> Any:
-    """Parse a JSON object of the limits that differ from their defaults."""
+    """Convert a mapping, or a JSON object, of the limits that differ from their defaults."""
+    fields = from_json(value)
+    if not isinstance(fields, dict):
+        return fields
+    for name in fields:
+        if name not in Limits.__struct_fields__:
+            raise ValueError(f"no limit {name!r}; {suggest(name, Limits.__struct_fields__, _LIMITS_PAGE)}")
     try:
-        limits = msgspec.json.decode(value, type=Limits) if isinstance(value, str) else value
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{error}; the fields are in regional_agent/http/limits.py") from None
+        limits = msgspec.convert(fields, Limits)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(f"{error}; {_LIMITS_PAGE}") from None
     if isinstance(limits, Limits):
         for name, number in msgspec.structs.asdict(limits).items():
             if number is None:
@@ -104,21 +91,32 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
-Listen = Annotated[Address, NoDecode, BeforeValidator(_host_port)]
+def _without_path(value: str) -> str:
+    if urlsplit(value).path.strip("/"):
+        raise ValueError(f"{value!r} has a path; set it to https://host:port, without /v1/traces")
+    return value
+
+
+Listen = Annotated[Address, BeforeValidator(_address)]
 Name = Annotated[str, AfterValidator(named)]
 HttpUrl = Annotated[str, BeforeValidator(_http_url)]
+PlaintextLink = Literal["admin", "control-planes", "etcd", "otlp", "peers", "redis"]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(BaseModel):
     """The settings of one agent. Whatever the agents of a fleet have in common is in the policy."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     region: Name
     """Name of the agent's region, as in the policy."""
     name: Name
     """Name of the agent: unique in its region, and unchanged by a restart."""
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
+    """Number of worker processes, which accept from one traffic port. With more than 1, each is an agent of its own:
+    worker 2 of `eu-de-1` has the name `eu-de-1-2`, the identity in that directory of `identity_dir`, its state in that
+    directory of `state_dir`, and the peer and admin ports plus 1. Requires `redis_url`."""
     zone: Annotated[str, Field(max_length=63)] = ""
     """The agent's zone (failure domain), as in the endpoints file. Endpoints of the same zone are preferred if their
     expected completion time is about as short as the best. Empty disables the preference."""
@@ -127,32 +125,57 @@ class AgentSettings(BaseSettings):
     peer_listen: Listen
     """host:port of the listener for agents of other regions."""
     admin_listen: Listen
-    """host:port of the listener for health checks, metrics, status and registration of endpoints."""
+    """host:port of the listener for health checks, metrics, status and registration of endpoints. On an address other
+    than loopback it serves TLS, unless `allow_plaintext` has `admin`. Certificates of the fleet's authority are
+    accepted from clients."""
+    admin_certificate_file: Path | None = None
+    """PEM certificate chain of the admin listener. Default: the certificate of this agent, in `identity_dir`."""
+    admin_key_file: Path | None = None
+    """Private key of `admin_certificate_file`, unencrypted PEM."""
+    admin_api_keys_file: Path | None = None
+    """YAML or JSON file of API keys for the admin listener: digest, name, role and regions of each; reloaded when it
+    changes. Default: no API keys, so that only health checks, registration, and metrics for client certificates of the
+    role `monitor` are served."""
+    allow_plaintext: Annotated[frozenset[PlaintextLink], BeforeValidator(listed)] = frozenset()
+    """What may leave this machine unencrypted, comma-separated: `admin` (requests to the admin listener),
+    `control-planes` (reports), `etcd`, `otlp` (spans), `peers` (requests between regions, whatever the address),
+    `redis`. Set it only where the network encrypts all traffic, such as a service mesh or WireGuard. Logged as a
+    warning."""
+    advertise_admin_url: HttpUrl | None = None
+    """URL at which operators reach the admin listener. Default: the address of `admin_listen`, on a wildcard address
+    with the host of `advertise_peer_url`."""
     advertise_peer_url: HttpUrl | None = None
     """URL at which agents of other regions reach this agent: https://host:port. Default: the address of
     `peer_listen`."""
-    peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], NoDecode, BeforeValidator(_json_object)] = {}
-    """https URLs of other regions' agents, as a JSON object of lists by region. For regions that are not listed, the
-    agents' registrations in etcd are used."""
-    allow_plaintext_peers: bool = False
-    """Serve other regions' agents plain HTTP instead of TLS, and accept their http URLs. Requests between regions are
-    then signed but not encrypted. Only for networks that encrypt all traffic."""
-    etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_list)]
+    peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], BeforeValidator(from_json)] = {}
+    """https URLs of other regions' agents: lists by region, as a JSON object in the environment. For regions that are
+    not listed, the agents' registrations in etcd are used."""
+    etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], BeforeValidator(listed)]
     """host:port of each etcd member; comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
     """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
     etcd_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign etcd's certificates. Default: connect without TLS."""
+    """PEM certificates of the authorities that sign etcd's certificates. Default: the fleet's authority, in
+    `identity_dir`; etcd on a loopback address is then reached without TLS."""
     etcd_certificate_file: Path | None = None
-    """PEM client certificate for etcd. Default: none."""
+    """PEM client certificate for etcd. Default: the certificate of this agent, in `identity_dir`."""
     etcd_key_file: Path | None = None
     """Private key of `etcd_certificate_file`, unencrypted PEM."""
-    control_plane_urls: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_list)] = ()
-    """http://host:port of control planes, comma-separated. Reports are sent to one of them while the leader is
-    unknown."""
+    control_plane_urls: Annotated[tuple[HttpUrl, ...], BeforeValidator(listed)] = ()
+    """https://host:port of control planes, comma-separated. Reports are sent to one of them while the leader is
+    unknown. http is accepted on loopback addresses, or if `allow_plaintext` has `control-planes`."""
     redis_url: SecretStr | None = None
-    """The Redis that the agents of the region share, as redis://[user:password@]host:port/db. Default: none, for a
-    region with one agent."""
+    """The Redis that the agents of the region share, as rediss://[user:password@]host:port/db; redis:// is accepted on
+    loopback addresses, or if `allow_plaintext` has `redis`. Default: none, for a region with one agent."""
+    redis_password_file: Path | None = None
+    """File with the password for Redis, one line; read for each connection. Default: the password in `redis_url`."""
+    redis_ca_file: Path | None = None
+    """PEM certificates of the authorities that sign the certificate of Redis. Default: the system's trust store and the
+    fleet's authority."""
+    redis_certificate_file: Path | None = None
+    """PEM client certificate for Redis. Default: the certificate of this agent, in `identity_dir`."""
+    redis_key_file: Path | None = None
+    """Private key of `redis_certificate_file`, unencrypted PEM."""
     endpoints_file: Path
     """YAML file with the endpoints of the region; reloaded when it changes."""
     registration_token_file: Path | None = None
@@ -176,24 +199,39 @@ class AgentSettings(BaseSettings):
     identity_dir: Path
     """Directory with the certificate of this agent (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue` writes
     it; reloaded when it changes. Agents of other regions are served, and connected to, with this certificate. With
-    `REDIS_URL` also `region.key`, the key that the region's agents share, which is read at start."""
+    `REDIS_URL` also `region.key`, the key that the region's agents share, which is reloaded too."""
+    region_key_file: Path | None = None
+    """File with the keys that the region's agents share, one a line: the first authenticates what this agent writes to
+    Redis, each what it reads; reloaded when it changes. Default: `region.key` in `identity_dir`. For an identity that
+    is mounted by an issuer of certificates, which has no such file."""
     state_dir: Path
     """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
     missing."""
-    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_list)] = ()
+    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(listed)] = ()
     """Networks (CIDR) of proxies whose X-Forwarded-For is trusted; comma-separated."""
     location_header: Annotated[str, AfterValidator(_location_header)] = ""
     """Name of the header in which trusted proxies send the client's location (`DE`, `US-CA`). Every trusted proxy must
     set or remove the header. It takes precedence over the database, and is ignored from other senders. Empty: not
     used."""
 
-    limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_limits)] = Limits()
-    """Limits of memory, connections and time that clients and engines may use: a JSON object of those fields of
-    regional_agent/http/limits.py that differ from their defaults."""
+    limits: Annotated[InstanceOf[Limits], BeforeValidator(_limits)] = Limits()
+    """Limits of memory, connections and time that clients and engines may use: those fields of
+    regional_agent/http/limits.py that differ from their defaults, as a JSON object in the environment."""
     access_log_file: Path | None = None
     """File of the access log, one JSON line per request. It may be renamed for log rotation. Default: no access log."""
     access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
-    """Share (0-1) of successful requests that are logged; failed requests are always logged."""
+    """Share (0-1) of successful requests that are logged; failed requests are always logged. Below 1 the log does not
+    prove where requests were processed."""
+    otlp_endpoint: Annotated[HttpUrl, BeforeValidator(_without_path)] | None = None
+    """URL of an OpenTelemetry collector, https://host:port (4318 by its default): spans of requests are sent to
+    `/v1/traces` there (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if `allow_plaintext` has
+    `otlp`. Default: no spans."""
+    trace_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    """Share (0-1) of requests whose spans are exported, however they end. The sampled flag of a `traceparent` decides
+    instead if it comes from one of `trusted_proxies`."""
+    trace_slow_s: Annotated[float, Field(ge=0.0)] = 30.0
+    """Requests whose response begins later than this (s) are exported too, as failed ones are: at most 50 of both a
+    second."""
     traffic_certificate_file: Path | None = None
     """PEM certificate chain of the traffic listener. Default: plain HTTP. This file and the files below are reloaded
     when they change; new connections use the new content."""
@@ -202,36 +240,80 @@ class AgentSettings(BaseSettings):
     traffic_client_ca_file: Path | None = None
     """PEM certificates of the authorities that sign clients' certificates. Default: clients need no certificate."""
     upstream_ca_file: Path | None = None
-    """PEM certificates of the authorities that sign the certificates of engines and control planes with https URLs.
-    Default: the system's trust store. The fleet's own authority (`ca.crt` of `identity_dir`) is trusted too."""
+    """PEM certificates of the authorities that sign the certificates of engines, control planes and collectors with
+    https URLs. Default: the system's trust store. The fleet's own authority (`ca.crt` of `identity_dir`) is trusted
+    too."""
+
+    @property
+    def region_key_path(self) -> Path:
+        """The file with the key that the region's agents share."""
+        return self.region_key_file or self.identity_dir / REGION_KEY
+
+    @model_validator(mode="after")
+    def _require_room_for_workers(self) -> AgentSettings:
+        if self.workers == 1:
+            return self
+        if self.redis_url is None:
+            raise ValueError("{redis_url}: not set, but required by {workers}: workers share their load through Redis")
+        named(f"{self.name}-{self.workers}")
+        ports: dict[int, str] = {}
+        for name, count in (("traffic_listen", 1), ("peer_listen", self.workers), ("admin_listen", self.workers)):
+            first = getattr(self, name).port
+            for port in range(first, first + count) if first else ():
+                other = ports.setdefault(port, name)
+                if other != name:
+                    remedy = f"leave {self.workers} ports from each of {{peer_listen}} and {{admin_listen}}"
+                    raise ValueError(f"{{{name}}}: port {port} of a worker is one of {{{other}}} too; {remedy}")
+        return self
 
     @model_validator(mode="after")
     def _require_reachable_peer_url(self) -> AgentSettings:
         if self.advertise_peer_url is None and self.peer_listen.host in ("0.0.0.0", "::"):
             raise ValueError(
-                f"ADVERTISE_PEER_URL: {self.peer_listen.host} is a wildcard address, which other regions cannot"
+                f"{{advertise_peer_url}}: {self.peer_listen.host} is a wildcard address, which other regions cannot"
                 " connect to; set the URL to https://host:port"
             )
         return self
 
     @model_validator(mode="after")
     def _require_encrypted_peer_urls(self) -> AgentSettings:
-        by_variable = {
-            f"PEER_URLS[{region}][{n}]": url for region, urls in self.peer_urls.items() for n, url in enumerate(urls)
+        by_setting = {
+            f"{{peer_urls}}[{region}][{number}]": url
+            for region, urls in self.peer_urls.items()
+            for number, url in enumerate(urls)
         }
         if self.advertise_peer_url is not None:
-            by_variable["ADVERTISE_PEER_URL"] = self.advertise_peer_url
-        for variable, url in by_variable.items():
-            if not Address.parse(url).tls and not self.allow_plaintext_peers:
-                raise ValueError(
-                    f"{variable}: {url} is not encrypted; set it to an https URL, or set ALLOW_PLAINTEXT_PEERS=true"
-                )
+            by_setting["{advertise_peer_url}"] = self.advertise_peer_url
+        for setting, url in by_setting.items():
+            if not Address.parse(url).tls and "peers" not in self.allow_plaintext:
+                remedy = "set it to an https URL, or add peers to {allow_plaintext}"
+                raise ValueError(f"{setting}: {url} is not encrypted; {remedy}")
+        return self
+
+    @model_validator(mode="after")
+    def _require_encrypted_links(self) -> AgentSettings:
+        """Reject URLs of other machines that are not encrypted, unless `allow_plaintext` has them."""
+        for number, url in enumerate(self.control_plane_urls):
+            address = Address.parse(url)
+            if not address.tls and not is_loopback(address.host) and "control-planes" not in self.allow_plaintext:
+                remedy = "set it to an https URL, or add control-planes to {allow_plaintext}"
+                raise ValueError(f"{{control_plane_urls}}[{number}]: {url} is not encrypted; {remedy}")
+        if self.otlp_endpoint is not None and "otlp" not in self.allow_plaintext:
+            address = Address.parse(self.otlp_endpoint)
+            if not address.tls and not is_loopback(address.host):
+                remedy = "set it to an https URL, or add otlp to {allow_plaintext}"
+                raise ValueError(f"{{otlp_endpoint}}: {self.otlp_endpoint} is not encrypted; {remedy}")
+        if self.redis_url is not None and "redis" not in self.allow_plaintext:
+            parts = urlsplit(self.redis_url.get_secret_value())
+            if parts.scheme == "redis" and not is_loopback(parts.hostname or "localhost"):
+                remedy = "use rediss://, or add redis to {allow_plaintext}"
+                raise ValueError(f"{{redis_url}}: the connection to {parts.hostname} is not encrypted; {remedy}")
         return self
 
     @model_validator(mode="after")
     def _require_trusted_proxies(self) -> AgentSettings:
         if self.location_header and not self.trusted_proxies:
-            raise ValueError("LOCATION_HEADER: only trusted proxies may send it; set TRUSTED_PROXIES too")
+            raise ValueError("{location_header}: only trusted proxies may send it; set {trusted_proxies} too")
         return self
 
     @model_validator(mode="after")
@@ -239,12 +321,12 @@ class AgentSettings(BaseSettings):
         traffic = (self.traffic_certificate_file, self.traffic_key_file)
         if (traffic[0] is None) != (traffic[1] is None) or (self.traffic_client_ca_file and traffic[0] is None):
             raise ValueError(
-                "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE; set both (for TRAFFIC_CLIENT_CA_FILE too)"
+                "{traffic_certificate_file}: requires {traffic_key_file}; set both (for {traffic_client_ca_file} too)"
             )
-        if (self.etcd_certificate_file is None) != (self.etcd_key_file is None):
-            raise ValueError("ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both")
-        if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
-            raise ValueError("ETCD_CERTIFICATE_FILE: is used only with TLS; set ETCD_CA_FILE too")
+        for name in ("admin", "etcd", "redis"):
+            certificate, key = getattr(self, f"{name}_certificate_file"), getattr(self, f"{name}_key_file")
+            if (certificate is None) != (key is None):
+                raise ValueError(f"{{{name}_certificate_file}}: requires {{{name}_key_file}}; set both")
         return self
 
     @field_validator("etcd_endpoints")
@@ -253,38 +335,30 @@ class AgentSettings(BaseSettings):
         if not value:
             raise ValueError("name at least one etcd member as host:port")
         for endpoint in value:
-            _host_port(endpoint)
+            host_port(endpoint)
         return value
 
     @field_validator("redis_url")
     @classmethod
     def _redis_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
+            url = value.get_secret_value()
             try:
-                parse_redis_url(value.get_secret_value())
+                parse_redis_url(url)
             except ValueError:
-                raise ValueError("not a Redis URL, such as redis://host:6379/0") from None
+                raise ValueError("not a Redis URL, such as rediss://host:6379/0") from None
+            in_query = [name for name in parse_qs(urlsplit(url).query) if name.startswith("ssl_")]
+            if in_query:
+                raise ValueError(
+                    f"{in_query[0]} is not used; set {{redis_ca_file}} or {{redis_certificate_file}} instead"
+                )
         return value
 
 
-def load_settings(overrides: Mapping[str, Any] | None = None) -> AgentSettings:
-    """Read the settings from the environment; `overrides`, by field name, take precedence.
+def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> AgentSettings:
+    """Return the settings; flags, by field name, win over the environment, and that over the configuration file.
 
     Raises:
         BadSettings: settings are missing or invalid; the message never contains a URL that may contain a password.
     """
-    try:
-        return AgentSettings(**(overrides or {}))
-    except ValidationError as error:
-        raise BadSettings("\n".join(_line(problem) for problem in error.errors())) from None
-
-
-def _line(problem: Any) -> str:
-    if not problem["loc"]:
-        return PREFIX + str(problem["msg"]).removeprefix("Value error, ")
-    field, *inside = (str(part) for part in problem["loc"])
-    keys = "".join(f"[{part}]" for part in inside if "[" not in part)
-    variable = PREFIX + field.upper().removeprefix(PREFIX) + keys
-    if problem["type"] == "missing":
-        return f"{variable}: not set"
-    return f"{variable}: {problem['msg'].removeprefix('Value error, ')}"
+    return load_with_origins(AgentSettings, PREFIX, config=config, flags=flags).settings

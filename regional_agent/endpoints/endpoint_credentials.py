@@ -17,10 +17,10 @@ import structlog
 
 from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file, read_secrets
+from adapters.tls_contexts import BadTlsFiles, ClientTls
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION
 from regional_agent.http.header_rules import Header
-from regional_agent.http.tls_contexts import BadTlsFiles, ClientTls
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.upstream_pool import ServerTrust
 

@@ -14,20 +14,27 @@
   slots: auto
 
 The second entry is one endpoint for each address of its host name, with slots that are learned (see
-penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. Further fields are optional: `engine` (see
-penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, and those of endpoint_options.py.
+penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. The name of an SRV record (`srv`), and a Service
+or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are optional:
+`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, and those of
+endpoint_options.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
 import yaml
 
-from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
+from regional_agent.endpoints.discovery import discovered_server, endpoint_dns
+from regional_agent.endpoints.discovery.endpoint_discovery import Entry
+from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, dns_address
+from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, default_server_name, read_source
+from regional_agent.endpoints.discovery.srv_records import SrvEntry, domain_of, read_record
 from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_PAIRS, InvalidField, conflicts
 from regional_agent.upstream.address import Address
@@ -40,8 +47,6 @@ MAX_PROBLEMS = 20
 """Maximum number of errors reported at once."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-Entry = EndpointSpec | DnsEntry
 
 
 class BadEndpointFile(Exception):
@@ -98,14 +103,14 @@ def _compose(text: str, path: Path) -> yaml.Node | None:
 def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     problems: list[str] = []
-    taken: dict[str | Address, str] = {}
+    taken: dict[Any, str] = {}
     for node in root.value:
         line = node.start_mark.line + 1
         found: list[str] = []
         fields = _fields(node, path, found)
         if not found:
-            entry, spec, source = _entry(fields)
-            for field, value in (("name", spec.name), (source, spec.address)):
+            entry, spec, source, place = _entry(fields)
+            for field, value in (("name", spec.name), (source, place)):
                 if value in taken:
                     found.append(
                         f"{path}:{line}: {field}: {value} is also that of {taken[value]}; each endpoint needs its own"
@@ -120,14 +125,27 @@ def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str]:
-    """Create an entry. Returns it, its endpoint or template, and the field that contains its address."""
-    if "dns" not in fields:
-        spec = EndpointSpec(**fields)
-        return spec, spec, "url"
-    host = fields.pop("dns")
-    spec = EndpointSpec(**fields, address=host)
-    return DnsEntry(spec), spec, "dns"
+def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str, Any]:
+    """Create an entry. Returns it, its endpoint or template, and the field and value that no other entry may have."""
+    if "dns" in fields:
+        host = fields.pop("dns")
+        spec = EndpointSpec(**fields, address=host)
+        return DnsEntry(spec), spec, "dns", spec.address
+    if "srv" in fields:
+        record, tls = fields.pop("srv")
+        if tls:
+            fields.setdefault("server_name", domain_of(record))
+        spec = EndpointSpec(**fields, address=Address("", 0, tls))
+        return SrvEntry(spec, record), spec, "srv", record
+    if "kubernetes" in fields:
+        source = fields.pop("kubernetes")
+        tls = source.scheme == "https"
+        if tls:
+            fields.setdefault("server_name", default_server_name(source))
+        spec = EndpointSpec(**{"models": (), "slots": 0, **fields}, address=Address("", 0, tls))
+        return KubernetesEntry(spec, source), spec, "kubernetes", source.key
+    spec = EndpointSpec(**fields)
+    return spec, spec, "url", spec.address
 
 
 def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
@@ -155,22 +173,34 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
     lines = {key.value: key.start_mark.line + 1 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
     problems += [
         f"{path}:{lines.get(field, node.start_mark.line + 1)}: {field}: {problem}"
-        for field, problem in conflicts({"address": values.get("dns"), **values})
+        for field, problem in conflicts({"address": _address(values), **values})
     ]
     return values
 
 
+def _address(values: dict[str, Any]) -> Address | None:
+    """An address that uses TLS as those of the entry's endpoints do; None where that is not known."""
+    if values.get("srv"):
+        return Address("", 0, values["srv"][1])
+    if values.get("kubernetes"):
+        return Address("", 0, values["kubernetes"].scheme == "https")
+    address: Address | None = values.get("dns")
+    return address
+
+
 def _entry_problems(values: dict[str, Any]) -> list[str]:
     """Missing fields, and fields that exclude each other."""
-    problems = [
-        f"{field}: missing; add it"
-        for field in _REQUIRED
-        if _CHECKS[field][0] not in values and not (field == "url" and "dns" in values)
-    ]
-    if "address" in values and "dns" in values:
-        problems.append("dns: the endpoint also has a url; remove one of them")
-    if "dns" in values and len(values.get("name") or "") > MAX_NAME:
-        problems.append(f"name: more than {MAX_NAME} characters, to which addresses are appended; shorten it")
+    sources = [field for field in _SOURCES if _CHECKS[field][0] in values]
+    given = {*values, *(("address",) if sources else ()), *(("models", "slots") if "kubernetes" in values else ())}
+    problems = [f"{field}: missing; add it" for field in _REQUIRED if _CHECKS[field][0] not in given]
+    problems += [f"{field}: the endpoint also has a {sources[0]}; remove one of them" for field in sources[1:]]
+    if sources and sources[0] != "url":
+        max_name = endpoint_dns.MAX_NAME if sources[0] == "dns" else discovered_server.MAX_NAME
+        if len(values.get("name") or "") > max_name:
+            problems.append(f"name: more than {max_name} characters, to which addresses are appended; shorten it")
+    source = values.get("kubernetes")
+    if source is not None and source.inference_pool and source.scheme == "https" and "server_name" not in values:
+        problems.append("server_name: missing; add the name that the certificates of the pool's servers contain")
     conflict = slots_problem(values)
     if conflict is not None:
         problems.append(": ".join(conflict))
@@ -214,5 +244,13 @@ def _dns(value: Any) -> Address:
 
 
 _DECIMAL = re.compile(r"-?[0-9]{1,15}")
-_CHECKS = {**CHECKS, **FILE_CHECKS, "dns": ("dns", _dns)}
+_CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **CHECKS,
+    **FILE_CHECKS,
+    "dns": ("dns", _dns),
+    "srv": ("srv", read_record),
+    "kubernetes": ("kubernetes", read_source),
+}
+_SOURCES = ("url", "dns", "srv", "kubernetes")
+"""The fields that contain where the endpoints are; an entry has one of them."""
 _REQUIRED = ("name", "url", "models", "slots")

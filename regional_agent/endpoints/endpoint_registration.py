@@ -2,6 +2,7 @@
 
 PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints file, "ttl_s"}; repeat to renew
 DELETE /v1/endpoints/<name>  drain the endpoint; its running requests finish
+POST /v1/endpoints/<name>/preemption  {"for_s"}; drain any endpoint at once, because its node is about to be removed
 GET /v1/endpoints            list all endpoints with the remaining time of their leases
 
 Leases are stored in this agent and on its disk: an endpoint registers with every agent of its region, and a restarted
@@ -22,9 +23,10 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from adapters.configuration.settings_loader import BadSettings
+from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
 from regional_agent.background_tasks import sleep_until_tick
-from regional_agent.config.settings import BadSettings
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
@@ -33,6 +35,8 @@ from regional_agent.proxy.error_formats import error_body
 from regional_agent.upstream.address import is_reserved
 
 PATH = b"/v1/endpoints"
+
+_PREEMPTION = "/preemption"
 
 MIN_TTL_S, MAX_TTL_S = 5.0, 3600.0
 DEFAULT_TTL_S = 30.0
@@ -139,6 +143,10 @@ class Registrations:
         name = path[len(PATH) :].removeprefix(b"/").decode("latin-1")
         if not name:
             return self._list() if method == b"GET" else _refused(405, "method", f"{PATH.decode()} takes GET")
+        if name.endswith(_PREEMPTION):
+            if method != b"POST":
+                return _refused(405, "method", f"{PATH.decode()}/<name>{_PREEMPTION} takes POST")
+            return self._preempt(name.removesuffix(_PREEMPTION), body)
         if method == b"PUT":
             return self._put(name, body)
         if method == b"DELETE":
@@ -229,6 +237,26 @@ class Registrations:
             return _refused(404, "not_found", f"no endpoint is registered as {name[:80]!r}", "name")
         in_flight = sum(each.view.in_flight for each in self._endpoints.every() if each.name == name)
         return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": in_flight}))
+
+    def _preempt(self, name: str, body: bytes) -> Reply:
+        for_s = DEFAULT_NOTICE_S
+        if body:
+            try:
+                given = _object(body)
+            except _BadField as bad:
+                return _refused(400, "bad_notice", str(bad))
+            for_s = given.pop("for_s", DEFAULT_NOTICE_S)
+            if given:
+                return _refused(400, "bad_notice", f"{next(iter(given))[:80]}: no such field; use for_s")
+            number = isinstance(for_s, (int, float)) and not isinstance(for_s, bool)
+            if not number or not 1 <= for_s <= MAX_NOTICE_S:
+                message = f"for_s: not a number from 1 to {MAX_NOTICE_S:g}; write seconds"
+                return _refused(400, "bad_notice", message, "for_s")
+        endpoint = self._endpoints.preempt(name, float(for_s))
+        if endpoint is None:
+            return _refused(404, "not_found", f"this agent has no endpoint {name[:80]!r}", "name")
+        reply = {"name": name, "draining": True, "in_flight": endpoint.view.in_flight, "for_s": for_s}
+        return Reply(202, msgspec.json.encode(reply))
 
     def _drain(self, name: str) -> None:
         del self._leases[name]

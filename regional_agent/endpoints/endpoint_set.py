@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from penstock.health import orca
+from penstock.health import orca, preemption
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
@@ -24,9 +24,9 @@ from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endpoint_signals
+from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
-from regional_agent.endpoints.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
@@ -66,6 +66,7 @@ class EndpointSet:
         on_suspect: Callable[[StallReason], None] = lambda reason: None,
         resolve: Resolve | None = None,
         upstream_ca: Path | None = None,
+        state_dir: Path | None = None,
     ) -> None:
         """Read the file.
 
@@ -79,11 +80,15 @@ class EndpointSet:
             on_suspect: called when an endpoint becomes suspect, with the evidence.
             resolve: see `DnsResolver`.
             upstream_ca: authorities that sign the certificates of engines; None takes the system's.
+            state_dir: see `EndpointDiscovery`.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
-        self.sources = EndpointSources(file, rng, self._apply, resolve)
+        self._by_name: dict[str, Endpoint] = {}
+        self.sources = EndpointSources(
+            file, rng, self._apply, state_dir=state_dir, ready=self._ready_addresses, resolve=resolve
+        )
         """Where the endpoints come from."""
         self._connections = connections
         self._credentials = EndpointCredentials(upstream_ca)
@@ -94,8 +99,9 @@ class EndpointSet:
         self._progress = ProgressMonitor(
             lambda model: self.pool(model).endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
         )
-        self._by_name: dict[str, Endpoint] = {}
         self._draining: list[Endpoint] = []
+        self._preempted: dict[str, tuple[Address, float]] = {}
+        """Address and end of the notice (s), by name, of endpoints that are about to be removed from outside."""
         self._pools: dict[str, EndpointPool] = {}
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
@@ -111,9 +117,9 @@ class EndpointSet:
         self._tasks = [
             keep_running("endpoints file", self.sources.keep_reloading_file),
             keep_running("endpoints update", self._keep_updating),
-            keep_running("endpoints dns", self.sources.dns.keep_resolving),
             keep_running("endpoints credentials", self._keep_reloading_credentials),
         ]
+        self.sources.discovery.start()
         for endpoint in self._by_name.values():
             self._start_probing(endpoint)
 
@@ -121,7 +127,11 @@ class EndpointSet:
         """Stop the probes; endpoint state is kept."""
         await cancel([*self._tasks, *(task for tasks in self._probes.values() for task in tasks)])
         self._tasks, self._probes = [], {}
-        self.sources.dns.close()
+        await self.sources.discovery.stop()
+
+    def _ready_addresses(self) -> frozenset[tuple[str, int]]:
+        ready = (endpoint.address for endpoint in self._by_name.values() if endpoint.view.ready)
+        return frozenset((address.host, address.port) for address in ready)
 
     def pool(self, model: str) -> EndpointPool:
         """The endpoints that serve a model; an empty pool if there are none."""
@@ -151,6 +161,8 @@ class EndpointSet:
                 has_retry_after = True
             elif name == orca.HEADER:
                 self._read_load_header(endpoint, value)
+            elif name == preemption.HEADER and self._by_name.get(endpoint.name) is endpoint:
+                self.preempt(endpoint.name, preemption.notice_s(value))
         if status < 400:
             return None
         if status == 404:
@@ -166,6 +178,32 @@ class EndpointSet:
         if status in BUSY_STATUSES and outcome is AttemptOutcome.INCONCLUSIVE:
             endpoint.mark_full()
         return outcome
+
+    def preempt(self, name: str, for_s: float) -> Endpoint | None:
+        """Drain an endpoint at once, because its node announces its end; returns it, None if there is none.
+
+        Args:
+            name: its name.
+            for_s: time (s) after which the endpoint returns to service if its source still lists it.
+        """
+        endpoint = self._by_name.get(name)
+        if endpoint is None:
+            leaving = [each for each in self._draining if each.name == name]
+            return leaving[-1] if leaving else None
+        log.warning("endpoint preempted; it drains", endpoint=name, for_s=for_s)
+        self._preempted[name] = (endpoint.address, self._outlier_detection.clock() + for_s)
+        self._apply()
+        return endpoint
+
+    def _is_preempted(self, spec: EndpointSpec) -> bool:
+        """Whether the server of this entry is about to be removed. Another server of the same name is not."""
+        return self._preempted.get(spec.name, (None, 0.0))[0] == spec.address
+
+    def _end_preemptions(self) -> None:
+        now = self._outlier_detection.clock()
+        if any(until <= now for _, until in self._preempted.values()):
+            self._preempted = {name: notice for name, notice in self._preempted.items() if notice[1] > now}
+            self._apply()
 
     def ejected(self, endpoint: Endpoint, outcome: AttemptOutcome) -> None:
         """Record the ejection of an endpoint, caused by `outcome`."""
@@ -196,6 +234,8 @@ class EndpointSet:
         """Apply the current endpoints of all sources."""
         before, self._by_name = self._by_name, {}
         for spec in self.sources.specs:
+            if self._is_preempted(spec):
+                continue
             known = before.get(spec.name)
             if known is not None and known.address == spec.address:
                 if (spec.engine is EngineKind.HTTP) is not (known.spec.engine is EngineKind.HTTP):
@@ -315,6 +355,7 @@ class EndpointSet:
         while True:
             await sleep_until_tick(UPDATE_S)
             self._draining = [endpoint for endpoint in self._draining if endpoint.local_load.requests > 0]
+            self._end_preemptions()
             for endpoint in self._by_name.values():
                 endpoint.tick()
             self._progress.check(self._by_name.values(), self._outlier_detection.clock())

@@ -1,13 +1,13 @@
-"""The sources of a region's endpoints: the endpoints file, DNS, and registration.
+"""The sources of a region's endpoints: the endpoints file, the directories that it names, and registration.
 
-If two endpoints have the same name or address, the file takes precedence, then DNS, then the earlier registration. An
-invalid file changes nothing; its problem is logged once and shown in the agent's status.
+If two endpoints have the same name or address, the earlier entry of the file takes precedence, then the earlier
+registration. An invalid file changes nothing; its problem is logged once and shown in the agent's status.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -16,9 +16,10 @@ import structlog
 
 from adapters.file_stamp import Stamp, file_stamp
 from regional_agent.background_tasks import sleep_until_tick
-from regional_agent.endpoints.endpoint_dns import DnsResolver, Resolve
+from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry
+from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
+from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints, read_endpoint_file
 from regional_agent.upstream.address import Address
 
 FILE_CHECK_S: Final = 1.0
@@ -32,22 +33,31 @@ log = structlog.get_logger()
 class EndpointSources:
     """The configured, resolved and registered endpoints, without conflicts."""
 
-    def __init__(self, file: Path, rng: Random, on_change: Callable[[], None], resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        file: Path,
+        rng: Random,
+        on_change: Callable[[], None],
+        *,
+        state_dir: Path | None = None,
+        ready: Callable[[], Set[tuple[str, int]]] = frozenset,
+        resolve: Resolve | None = None,
+    ) -> None:
         """Read the file.
 
         Args:
             file: see `endpoint_file`.
-            rng: adds jitter to DNS queries.
+            rng: adds jitter to queries.
             on_change: called after `specs` has changed.
-            resolve: see `DnsResolver`.
+            state_dir, ready, resolve: see `EndpointDiscovery`.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self.problem: str | None = None
         """The problem of the current file; None while its content is in force."""
-        self.dns = DnsResolver(rng, self._update, resolve)
-        """The DNS resolver of the host names in the file."""
+        self.discovery = EndpointDiscovery(rng, self._update, state_dir=state_dir, ready=ready, resolve=resolve)
+        """The directories that the file names."""
         self.specs: list[EndpointSpec] = []
         """The endpoints of all sources; names and addresses are unique."""
         self._file = file
@@ -109,7 +119,7 @@ class EndpointSources:
         """Merge the sources; drop each endpoint whose name or address an earlier one has."""
         by_name: dict[str, EndpointSpec] = {}
         addresses: set[Address] = set()
-        for spec in (*self.dns.expanded(self._entries), *self._registered.values()):
+        for spec in (*self.discovery.expanded(self._entries), *self._registered.values()):
             if spec.name not in by_name and spec.address not in addresses:
                 by_name[spec.name] = spec
                 addresses.add(spec.address)

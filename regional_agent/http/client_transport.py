@@ -56,6 +56,12 @@ class ClientTransport:
         assert self._transport is not None
         return self._transport
 
+    def client_certificate(self) -> bytes | None:
+        """The client's certificate (DER), which TLS has verified; None without TLS or a certificate."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return certificate
+
     def write_eof(self) -> None:
         """Half-close; close where the transport has no half-close (TLS)."""
         if self._transport is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from penstock.health import orca
+from penstock.health import orca, preemption
 from penstock.routes.route import API_KEY_HEADERS
 
 Header = tuple[bytes, bytes]
@@ -142,7 +142,7 @@ class HeaderFilter(dict[bytes, bytes]):
 TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
 """Without a location header; a listener with one removes it too."""
 
-_FROM_ENGINE: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
+_FROM_ENGINE: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER, preemption.HEADER}))
 _FROM_PEER: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 

@@ -64,10 +64,16 @@ class Listener:
         self._sweeper: asyncio.Task[None] | None = None
         self._drained = asyncio.Event()
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address. Another process may listen on the same port, to take over from this one."""
+    async def start(self, host: str, port: int, bound: socket.socket | None = None) -> tuple[str, int]:
+        """Listen; returns the address. Another process may listen on the same port, to take over from this one.
+
+        Args:
+            host: address to bind.
+            port: port to bind; 0 selects a free one.
+            bound: a bound socket to use instead, from which other processes may accept too.
+        """
         loop = asyncio.get_running_loop()
-        self._socket = open_port(host, port)
+        self._socket = bound if bound is not None else open_port(host, port)
         set_tcp_timeout(self._socket, self._limits.write_stall_timeout_s)
         if self._tls is None:
             self._server = await loop.create_server(self._protocol, sock=self._socket, backlog=BACKLOG)

@@ -167,6 +167,11 @@ class RequestSequence(ClientTransport):
         elif self._waiting or self._final_refusal is not None or self._continue_due or not self._reading:
             self._serve_next()
 
+    def hand_over(self, request: Request, handler: Handler | None) -> None:
+        """Replace the handler of a request, unless its response is complete."""
+        if self._is_serving(request):
+            self._handler = handler
+
     def tunnel_to(self, receiver: TunnelReceiver) -> None:
         """Give all further bytes from the client to `receiver`."""
         self._mode, self._receiver = TUNNEL, receiver

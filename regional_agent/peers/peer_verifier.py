@@ -1,11 +1,11 @@
-"""Verifies that the server of a TLS connection is an agent of the expected region."""
+"""Verifies that the server of a TLS connection is an agent of the expected region, or a control plane."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, has_spiffe_id
 from penstock.wire.session import Sessions
 from regional_agent.upstream.address import Address
 
@@ -27,6 +27,24 @@ class PeerVerifier:
         """Raise BadIdentity unless `certificate` (DER) is of an agent of the region that the address belongs to."""
         found = self._sessions.identity.trust.verify(certificate, self._clock())
         require_agent_of(address.region, found.id)
+
+
+class ControlPlaneVerifier:
+    """Verifies the servers at the addresses of control planes.
+
+    A certificate of the fleet must be a control plane's: that of a stolen agent does not suffice to receive reports.
+    A certificate of another authority has no SPIFFE ID; TLS has verified its host.
+    """
+
+    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
+        """Create a verifier; the arguments are those of PeerVerifier."""
+        self._sessions = sessions
+        self._clock = clock
+
+    def __call__(self, address: Address, certificate: bytes) -> None:
+        """Raise BadIdentity if `certificate` (DER) is of another process of the fleet than a control plane."""
+        if has_spiffe_id(certificate):
+            self._sessions.identity.trust.verify(certificate, self._clock(), (ProcessRole.CONTROL_PLANE,))
 
 
 def require_agent_of(region: str, found: SpiffeId) -> None:

@@ -10,6 +10,7 @@ from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
 from regional_agent.proxy.error_formats import error_body, stream_error
 from regional_agent.proxy.error_responses import STATUS
+from regional_agent.telemetry.stream_gaps import StreamGaps
 from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -24,6 +25,7 @@ class ClientResponse:
         "_head",
         "_relay",
         "_unsent",
+        "gaps",
         "has_news",
         "keep_alive",
         "sent_bytes",
@@ -38,6 +40,8 @@ class ClientResponse:
         self._chunked = False
         self._head: ResponseHead | None = None
         """The head of a response to which an error can be appended."""
+        self.gaps: StreamGaps | None = None
+        """Measures the response if it is a sampled stream; set before `start`."""
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
@@ -74,7 +78,7 @@ class ClientResponse:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
                 if upstream is not None:
-                    self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
+                    self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport, self.gaps)
                     upstream.relay_to(self._relay)
         self.keep_alive = delimited and self._client.may_keep_alive(request)
         self._unsent.append(
@@ -93,6 +97,7 @@ class ClientResponse:
 
     def end(self) -> None:
         """Add the end of the body, and write."""
+        self.gaps = None
         if self._chunked:
             self._unsent.append(b"0\r\n\r\n")
         self.flush()
@@ -127,6 +132,8 @@ class ClientResponse:
         unsent.clear()
         self.count_relayed()
         size_bytes = len(data)
+        if self.gaps is not None:
+            self.gaps.wrote()
         self.has_news = True
         self.sent_bytes += size_bytes
         self.tail = (self.tail[1], data if size_bytes <= TAIL_BYTES else data[-TAIL_BYTES:])

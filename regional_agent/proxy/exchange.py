@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.admission.queueing import QueuedRequest
+from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.objects.object_ids import ObjectIdWatcher, keep_client_object, watch_object_id
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
@@ -30,10 +33,9 @@ from regional_agent.proxy.exchange_state import (
     State,
 )
 from regional_agent.proxy.hedge import Hedge, plan_hedge
-from regional_agent.proxy.object_ids import ObjectIdWatcher, watch_object_id
 from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
-from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of
+from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of, request_chunk_usage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.proxy.tunnel import Tunnel
@@ -42,11 +44,15 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
+from regional_agent.telemetry.tracing.request_trace import Phase
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 
 MAX_CHECK_INTERVAL_S: Final = 3.0
 """A stream is checked at least this often (s): its progress shows that its endpoint is not stalled."""
+
+NO_USAGE: Final[tuple[bytes, ...]] = ()
+"""Of a response that is incomplete."""
 
 REJECTION_READ_S: Final = 1.0
 """How long (s) the body of a rejection is read, so that its connection can be reused; then the connection is closed."""
@@ -54,6 +60,10 @@ REJECTION_READ_S: Final = 1.0
 CHECKS_PER_STALL: Final = 20
 """A stream is checked this often within the stall timeout; a stall is detected that much later at most."""
 
+_SECOND_WON: Final = "second_attempt_won"
+"""Why the span of a first attempt ends."""
+
+_SELECTION, _QUEUE, _SENT, _STREAM = Phase.SELECTION, Phase.QUEUE, Phase.SENT, Phase.STREAM
 _OK, _REVOKED, _SATURATED = RequestOutcome.OK, RequestOutcome.REVOKED, Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -66,6 +76,7 @@ class Exchange:
         "_client",
         "_client_stalled",
         "_context",
+        "_continuable",
         "_continuation",
         "_first_byte_at",
         "_head",
@@ -80,6 +91,7 @@ class Exchange:
         "_status",
         "_target",
         "_tunnel",
+        "_usage_start",
         "slot",
     )
 
@@ -102,10 +114,14 @@ class Exchange:
         """Why the target rejected the request."""
         self._response = ClientResponse(client)
         self._status = 0
+        self._continuable: ContinuableRequest | None = None
+        """Set if the response may be a stream that another target could continue."""
         self._continuation: StreamContinuation | None = None
         """Set while a response is streamed that another target could continue."""
         self._object_ids: ObjectIdWatcher | None = None
         """Set until the identifier of the object that the response creates has arrived."""
+        self._usage_start = b""
+        """The first part of a stream, if it may state usage there: Anthropic's states the tokens of the prompt."""
         self._first_byte_at: float | None = None
         self._client_stalled = False
         """The client's write buffer is above its high-water mark."""
@@ -139,14 +155,19 @@ class Exchange:
     def select(self, now: float) -> None:
         """Select the next target and send the request there, or queue it; a refusal ends the exchange. `now` in s."""
         self._enter(SELECTING)
+        self._context.begins(_SELECTION, now)
         request = self._request
         if not request.whole:
             self._client.pause_reading()
+        if self._continuable is None and self._context.estimate.streaming:
+            self._continuable = request_chunk_usage(self._context, request)
         target = select_target(self._services, self._context, request, self._on_turn, now)
         if isinstance(target, Refusal):
             self._refuse(target)
         elif isinstance(target, QueuedRequest):
             self._enter(QUEUED)
+            if self._context.trace is not None:
+                self._context.begins(_QUEUE, self._services.clock())
             self._queue_entry = target
             if not request.whole and reads_while_queued(request, self._services.limits):
                 self._client.resume_reading()
@@ -161,6 +182,8 @@ class Exchange:
                 target.settle(now)
             return
         self._enter(SELECTING)
+        if self._queue_entry is not None:
+            self._context.queued_s += now - self._queue_entry.since
         self._queue_entry = None
         if not isinstance(target, Refusal):
             self._go_to(target, now)
@@ -173,14 +196,23 @@ class Exchange:
 
     def _go_to(self, attempt: Attempt, now: float) -> None:
         self._attempt = attempt
+        if self._context.trace is not None:
+            now = self._trace_attempt(attempt)
         if self._target.take_idle(attempt):
             self._send(now)
         else:
             self._enter(CONNECTING)
             self._target.connect(attempt, self)
 
+    def _trace_attempt(self, attempt: Attempt) -> float:
+        now, trace, address = self._services.clock(), self._context.trace, attempt.address
+        if trace is not None:
+            trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
+        return now
+
     def _send(self, now: float) -> None:
         self._enter(AWAITING)
+        self._context.begins(_SENT, now)
         self._target.send(self._current, self, now)
         route = self._request.route
         if route is not None and route.hedged and self._hedge is None:
@@ -220,6 +252,7 @@ class Exchange:
         services, now = self._services, self._services.clock()
         self._current.settle(now)
         self._attempt = None
+        self._context.attempt_failed(why.value, now)
         if self._request.body_dropped:
             detail = f"{why.value}, and the body was not kept for a retry"
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
@@ -241,9 +274,14 @@ class Exchange:
     def take_over(self, attempt: LocalAttempt, target: TargetConnection, head: ResponseHead | None) -> None:
         """Cancel the first attempt, and continue with the second one, whose request has been sent."""
         self._enter(AWAITING)
+        now = self._services.clock()
         self._target.drop()
-        self._current.settle(self._services.clock())
+        self._current.settle(now)
         self._attempt, self._target, self._head = attempt, target, head
+        self._context.attempt_failed(_SECOND_WON, now)
+        if self._context.trace is not None:
+            self._trace_attempt(attempt)
+            self._context.begins(_SENT, target.sent_at)
 
     # timeouts
 
@@ -465,6 +503,8 @@ class Exchange:
         assert upstream is not None
         self._enter(TUNNEL)
         self._status = 101
+        if self._context.client_object:
+            keep_client_object(self._context, attempt, services.router.admission.objects, services.clock())
         lines = services.response_headers.lines(self._context, attempt.endpoint_name)
         head = upgrade_response_head(self._request.upgrade, headers, lines, from_peer=attempt.from_peer)
         self._client.write(head)
@@ -488,6 +528,7 @@ class Exchange:
         self._target.waits_since = now = self._services.clock()
         upstream, streaming = self._target.upstream, self._context.estimate.streaming
         attempt.progressed(now)
+        self._context.begins(_STREAM, now)
         if streaming:
             attempt.on_first_byte(now)
         if self._continuation is not None:
@@ -495,18 +536,27 @@ class Exchange:
                 self._refuse(refused)
             return
         self._status, self._first_byte_at = head.status, now
-        if streaming and (continuation := continuation_of(self._services, self._context, request, head)) is not None:
-            self._continuation, upstream = continuation, None
+        if streaming and self._context.estimate.usage_fields is not None:
+            self._usage_start = chunk[:TAIL_BYTES]
+        if streaming and self._context.route_context is None:
+            self._response.gaps = self._services.recorder.metrics.sample_stream(self._context.model)
+        if self._continuable is not None:
+            self._continuation = continuation_of(self._services, self._context, request, head, self._continuable)
+        if self._continuation is not None:
+            # Parts that are relayed do not pass through `on_body`.
+            upstream = None
         else:
             # No retry is possible, and the response may take minutes.
             request.body = b""
             if request.kept_bytes:
                 self._client.listener.bodies.drop(request)
         route = request.route
-        if route is not None and route.object_id:
-            watcher = watch_object_id(self._context, attempt, head, self._services.router.admission.objects)
+        if route is not None and (route.object_id or self._context.client_object):
+            objects = self._services.router.admission.objects
+            if self._context.client_object and 200 <= head.status < 300:
+                keep_client_object(self._context, attempt, objects, now)
+            watcher = watch_object_id(self._context, attempt, head, objects)
             if watcher is not None and watcher.feed(chunk, now):
-                # Parts that are relayed do not pass through `on_body`.
                 self._object_ids, upstream = watcher, None
         lines = self._services.response_headers.lines(self._context, attempt.endpoint_name)
         self._response.start(head, upstream, lines, request, from_peer=attempt.from_peer)
@@ -539,6 +589,7 @@ class Exchange:
             response.flush()
             self._current.settle(now)
             self._attempt = None
+            self._context.attempt_failed(reason.value, now)
             self.select(now)
 
     def _cut(self, reason: Reason, detail: str) -> None:
@@ -593,14 +644,17 @@ class Exchange:
         # Everything is released before anything is recorded, so that a failure there cannot leak a slot.
         services.active.remove(self)
         now = services.clock()
+        usage_parts = self._usage_parts() if outcome is _OK else NO_USAGE
         try:
             if self._queue_entry is not None:
+                context.queued_s += now - self._queue_entry.since
                 services.router.leave(self._queue_entry)
         finally:
             try:
                 if attempt is not None:
                     measured = outcome is _OK and state is not TUNNEL and not context.continuations
-                    attempt.settle(now, now - self._target.sent_at if measured else None, response.tail)
+                    service_s = now - self._target.sent_at if measured else None
+                    attempt.settle(now, service_s, usage_parts)
             finally:
                 try:
                     if self._hedge is not None:
@@ -612,10 +666,26 @@ class Exchange:
         received_bytes = self._request.received_bytes if tunnel is None else tunnel.received_bytes
         sent_bytes = response.sent_bytes if tunnel is None else tunnel.sent_bytes
         services.recorder.record(
-            context, attempt, outcome, self._status, received_bytes, sent_bytes, self._first_byte_at, now, reason
+            context,
+            attempt,
+            outcome,
+            self._status,
+            received_bytes,
+            sent_bytes,
+            self._first_byte_at,
+            now,
+            reason,
+            usage_parts,
         )
         if outcome is _REVOKED:
             services.recorder.metrics.revoked(state.name, reason)
+
+    def _usage_parts(self) -> tuple[bytes, ...]:
+        """The parts of a complete response that state its usage. A client may receive less of it than the agent."""
+        if self._continuation is not None:
+            return (self._continuation.stream.usage_event,)
+        tail = self._response.tail
+        return (self._usage_start, b"\n", *tail) if self._usage_start else tail
 
 
 _FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY, RetryReason.CREDENTIAL_REJECTED})

@@ -7,14 +7,18 @@ from typing import Final
 
 import structlog
 
+from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_selection import NOTHING_TRIED
+from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_responses import STATUS
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLine, AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
+from regional_agent.telemetry.tracing.tracer import Tracer
 
 _OK, _HOME, _FORWARDED = RequestOutcome.OK, RequestKind.HOME, RequestKind.FORWARDED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -25,13 +29,21 @@ log = structlog.get_logger()
 class OutcomeRecorder:
     """Where the outcomes of requests are counted and logged."""
 
-    def __init__(self, region: str, metrics: AgentMetrics, tally: RequestTally, access_log: AccessLog | None) -> None:
-        """Record for the agent's `region`; `access_log` None logs no requests."""
+    def __init__(
+        self,
+        region: str,
+        metrics: AgentMetrics,
+        tally: RequestTally,
+        access_log: AccessLog | None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """Record for the agent's `region`; `access_log` None logs no requests, `tracer` None exports no spans."""
         self.metrics = metrics
         self.wall_clock = time.time
         self._region = region
         self._tally = tally
         self._access_log = access_log
+        self._tracer = tracer
 
     def record(
         self,
@@ -44,6 +56,7 @@ class OutcomeRecorder:
         first_byte_at: float | None,
         now: float,
         reason: str = "",
+        usage_parts: tuple[bytes, ...] = (),
     ) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
 
@@ -52,6 +65,7 @@ class OutcomeRecorder:
             status: 0 where nothing was sent to the client.
             first_byte_at: when the response began, and `now`, are on the agent's monotonic clock (s).
             reason: why it was refused or ended early; empty for others.
+            usage_parts: the parts of a complete response that may state its usage.
         """
         try:
             server = NO_SERVER
@@ -63,9 +77,17 @@ class OutcomeRecorder:
             if context.route_context is None:
                 self._tally.ended(context.model, outcome, ttft_s)
             self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
+            route = context.request.route
+            usage: Usage | None = None
+            if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):
+                usage = self._record_usage(attempt, outcome, first_byte_at, now, usage_parts)
+            if self._tracer is not None:
+                unix_now = self.wall_clock()
+                self._tracer.ended(context, attempt, outcome, status, first_byte_at, now, unix_now, reason, usage_parts)
             if self._access_log is None or not self._access_log.samples(outcome is _OK):
                 return
-            location = context.facts.location
+            location, work = context.facts.location, context.estimate.work
+            permitted = context.admitted.permitted
             self._access_log.add(
                 # Positional, in the order of the fields: keyword arguments take fifteen times as long.
                 AccessLine(
@@ -89,15 +111,43 @@ class OutcomeRecorder:
                     location.subdivision or "",
                     reason,
                     context.continuations,
+                    work.prefill_s + work.decode_s,
+                    context.policy_digest,
+                    context.plan_generation,
+                    permitted.name,
+                    permitted.regions if permitted.name.startswith(SHORTENED) else None,
+                    context.admitted.rejected,
+                    context.tried_regions if context.tried_regions is not NOTHING_TRIED else None,
+                    context.queued_s * 1000 if context.queued_s > 0.0 else None,
+                    None if usage is None else usage.prompt_tokens,
+                    None if usage is None else usage.answer_tokens,
                 )
             )
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
 
+    def _record_usage(
+        self,
+        attempt: LocalAttempt,
+        outcome: RequestOutcome,
+        first_byte_at: float | None,
+        now: float,
+        usage_parts: tuple[bytes, ...],
+    ) -> Usage | None:
+        """Count what a request used of an endpoint of this region; returns the usage that its response states."""
+        estimate, usage = attempt.estimate, self.metrics.usage
+        series = usage.ended(estimate, now - attempt.since, attempt.mean_streams())
+        if series is not None and outcome is _OK:
+            streamed_s = now - first_byte_at if estimate.streaming and first_byte_at is not None else None
+            return usage.completed(series, estimate, usage_parts, streamed_s, now)
+        return None
+
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
         self._tally.rejected(refusal.reason)
+        if self._tracer is not None:
+            self._tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
         if self._access_log is not None:
             self._access_log.add(
                 AccessLine(

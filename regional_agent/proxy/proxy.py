@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from random import Random
+from typing import Final
 
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import keep_running, sleep_until_tick
@@ -22,7 +23,11 @@ from regional_agent.routing.router import Router
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
+from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.upstream_pool import UpstreamPool
+
+DECISIONS_PER_SAMPLE: Final = 32
+"""The decision time of one of so many requests is measured, the first one included."""
 
 
 class Proxy:
@@ -40,6 +45,7 @@ class Proxy:
         rng: Random,
         peer_pool: UpstreamPool | None = None,
         access_log: AccessLog | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Connect the parts; `start` runs the timer.
 
@@ -49,6 +55,7 @@ class Proxy:
             via: this agent's entry in Via headers; unique in the fleet, so that loops are detected.
             rng: spreads the Retry-After times of refusals.
             peer_pool: connections to other regions' agents; None uses `pool`.
+            tracer: None exports no spans.
         """
         self.router = router
         self.metrics = metrics
@@ -56,7 +63,8 @@ class Proxy:
         self.via = via
         self.rng = rng
         self.clock = time.monotonic
-        self._recorder = OutcomeRecorder(router.region, metrics, tally, access_log)
+        self._recorder = OutcomeRecorder(router.region, metrics, tally, access_log, tracer)
+        self._tracer = tracer
         self._services = ExchangeServices(
             router, pool, peer_pool or pool, self._recorder, limits, via=via, rng=rng, clock=self.clock
         )
@@ -64,6 +72,8 @@ class Proxy:
         self.active = self._services.active
         """The exchanges in progress."""
         self._enforcer = PolicyEnforcer(router.readmission, self.active)
+        self._unmeasured = 1
+        """Requests up to the next one whose decision time is measured."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -80,10 +90,16 @@ class Proxy:
 
     def handle(self, client: RequestSequence, request: Request, context: RequestContext) -> Exchange:
         """Start the exchange of an admitted request."""
+        if self._tracer is not None:
+            self._tracer.begin(context, trusted=client.trusted, now=self.clock())
         exchange = Exchange(self._services, client, request, context)
         self.active.add(exchange)
         self.retry_budget.request(context.received_at)
         exchange.select(context.received_at)
+        self._unmeasured -= 1
+        if not self._unmeasured:
+            self._unmeasured = DECISIONS_PER_SAMPLE
+            self.metrics.decided(self.clock() - context.received_at)
         return exchange
 
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:

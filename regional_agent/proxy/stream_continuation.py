@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.admission.queueing import MAX_WAIT_S
-from penstock.continuation.continuable_request import continuable_request
+from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.continuation.continued_stream import ContinuedStream
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
@@ -27,22 +27,43 @@ _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason
 """Refusals that only mean that no target continues the answer: the client receives the failure of the stream."""
 
 
-def continuation_of(
-    services: ExchangeServices, context: RequestContext, request: Request, head: ResponseHead
-) -> StreamContinuation | None:
-    """The continuation of a response that begins; None for one that is not continued.
+def request_chunk_usage(context: RequestContext, request: Request) -> ContinuableRequest | None:
+    """Request the usage of each chunk from the engine, if the stream can be continued; None if it cannot be.
 
-    Args:
-        head: the head of the response.
+    Changes the body of the request, so that it is called before a target is selected, and once.
     """
     if not _opted_in(context.policy, context.model) or context.route_context is not None:
         return None
-    if head.status != 200 or not head.is_event_stream or b"content-length" in head.by_name:
-        return None
     if request.http_1_0 or not request.whole or request.body_dropped:
         return None
-    parsed = continuable_request(request.path, request.body)
-    return None if isinstance(parsed, str) else StreamContinuation(services, context, request, ContinuedStream(parsed))
+    continuable = continuable_request(request.path, request.body)
+    if isinstance(continuable, str):
+        return None
+    request.body = body_with_usage(continuable, request.body)
+    request.length = len(request.body)
+    return continuable
+
+
+def continuation_of(
+    services: ExchangeServices,
+    context: RequestContext,
+    request: Request,
+    head: ResponseHead,
+    continuable: ContinuableRequest,
+) -> StreamContinuation | None:
+    """The continuation of a response that begins; None for one that is not an event stream.
+
+    Args:
+        head: the head of the response.
+        continuable: what `request_chunk_usage` returned.
+    """
+    by_name = head.by_name
+    if head.status != 200 or not head.is_event_stream or b"content-length" in by_name or b"content-encoding" in by_name:
+        return None
+    continuation = StreamContinuation(services, context, request, ContinuedStream(continuable))
+    if request.body_dropped:
+        continuation.forget_body()
+    return continuation
 
 
 class StreamContinuation:

@@ -96,7 +96,8 @@ class TargetConnection:
         request, connection = attempt.request_for_target(self._request), self.upstream
         assert connection is not None
         self.sent_at, self._time_limits = now, None
-        data = build_upstream_request(request, self._context, attempt, self._client, self._services.via, now)
+        host_line = self._pool(attempt).host_line(attempt.address)
+        data = build_upstream_request(request, self._context, attempt, self._client, host_line, self._services.via, now)
         if request.upgrade:
             connection.send_upgrade(sink, data)
         elif request.whole:

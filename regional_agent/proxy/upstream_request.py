@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 
-if TYPE_CHECKING:
-    from regional_agent.upstream.address import Address
-
-MAX_CACHED_HOSTS: Final = 4096
-
 _HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 _COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
 _CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
 _UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
 
-_host_lines: dict[Address, bytes] = {}
-
 
 def build_upstream_request(
-    request: Request, context: RequestContext, attempt: Attempt, client: RequestSequence, via: bytes, now: float
+    request: Request,
+    context: RequestContext,
+    attempt: Attempt,
+    client: RequestSequence,
+    host_line: bytes,
+    via: bytes,
+    now: float,
 ) -> bytes:
     """Request line, headers, and the body if it is complete.
 
     Args:
         request: as the target receives it (`Attempt.request_for_target`).
+        host_line: the Host header for the target.
         via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses get none: they name the region.
         now: by the agent's clock (s), to compute the remaining timeout.
     """
@@ -39,7 +39,7 @@ def build_upstream_request(
     head = (
         request.method,
         request.target,
-        _host_lines.get(attempt.address) or _host_line(attempt.address),
+        host_line,
         context.request_id.encode(),
         context.traceparent.encode(),
         left_ms if left_ms > 1 else 1,
@@ -57,7 +57,8 @@ def _client_lines(request: Request, context: RequestContext, client: RequestSequ
     """The header lines that come from the client."""
     if request.plain:
         return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)
-    same_trace = request.header(b"traceparent") == context.traceparent.encode()
+    given = request.header(b"traceparent") or b""
+    same_trace = given[3:35] == context.traceparent[3:35].encode()
     return request_lines_to_upstream(
         request, client.listener.to_upstream, *_scheme_and_host(request, context, client), keep_trace_state=same_trace
     )
@@ -69,10 +70,3 @@ def _scheme_and_host(request: Request, context: RequestContext, client: RequestS
     if (proto is None and host is None) or not (context.route_context is not None or client.trusted):
         return client.scheme, request.authority
     return (proto if proto in (b"http", b"https") else client.scheme), host or request.authority
-
-
-def _host_line(address: Address) -> bytes:
-    if len(_host_lines) >= MAX_CACHED_HOSTS:
-        _host_lines.clear()
-    line = _host_lines[address] = b"host: %b\r\n" % str(address).encode()
-    return line

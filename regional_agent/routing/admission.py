@@ -17,7 +17,8 @@ from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
-from penstock.routes.object_locations import ObjectLocation, ObjectLocations
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.route_reader import RouteReader
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.decision import mask_at_origin
@@ -28,13 +29,14 @@ from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accep
 from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring, RevokedKeys, credential_of
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.routing.route_fields import previous_object_of
+from regional_agent.routing.route_fields import object_in
 from regional_agent.routing.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -55,7 +57,7 @@ _MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 _NO_POLICY: Final = "this agent has no policy yet"
-_NO_OBJECT: Final = "no object of this tenant with this identifier was created through this agent"
+_NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 _NO_ID: Final = "0" * 16
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -92,6 +94,7 @@ class Admission:
         *,
         expectations: CostEstimator,
         sessions: Sessions,
+        objects: KnownObjects,
         rng: Random,
     ) -> None:
         """Create the admission of requests that reach an agent of `region`.
@@ -104,6 +107,7 @@ class Admission:
             demand: counts admitted requests of clients.
             expectations: estimate the work of a request.
             sessions: verify the route context of forwarded requests.
+            objects: the locations of objects, for requests that name one.
         """
         self._region = region
         self._config = config
@@ -126,8 +130,8 @@ class Admission:
         """The residency masks by tenant and location, for any model."""
         self._revoked = RevokedKeys()
         self._used = ReplayGuard()
-        self.objects = ObjectLocations()
-        """The endpoints of the objects that requests through this agent have created."""
+        self.objects = objects
+        """The locations of objects."""
 
     def context_from_client(
         self, request: Request, peer_ip: str, now: float, client_timeout_s: float, agent_timeout_s: float
@@ -168,11 +172,12 @@ class Admission:
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
         location: ObjectLocation | None = None
         versions: ModelVersions | None = None
-        if reader is not None and reader.object_parameter:
-            location = self._object_location(request, reader.object_parameter, tenant.name, now)
+        fields: RequestFields | Refusal
+        if reader is not None and _is_for_object(request, reader):
+            location = self._location_at(request, reader.object_parameter, tenant.name, now)
             if location is None:
                 return Refusal(Reason.NOT_FOUND, _NO_OBJECT)
-            fields: RequestFields | Refusal = RequestFields(location.model)
+            fields = RequestFields(location.model)
         else:
             fields = request_fields(request)
         if isinstance(fields, Refusal):
@@ -222,8 +227,8 @@ class Admission:
         context.asked_for = asked_for
         if location is not None:
             context.object_location = location
-        elif route is not None and route.previous_object:
-            context.object_location = self._previous_location(request, route.previous_object, tenant.name, now)
+        elif route is not None and (route.previous_object or route.client_object):
+            self._prefer_object(context, now)
         self._demand.offered(fields.model, admitted.permitted)
         return context
 
@@ -244,12 +249,10 @@ class Admission:
         admitted = Mask(residency_class(frozenset(route_context.residency)))
         reader, route = request.reader, request.route
         location: ObjectLocation | None = None
-        if reader is not None and reader.object_parameter:
-            location = self._object_location(request, reader.object_parameter, route_context.tenant, now)
+        if reader is not None and _is_for_object(request, reader):
+            location = self._location_at(request, reader.object_parameter, route_context.tenant, now)
             if location is None or location.region != self._region or location.model != route_context.model:
                 return Refusal(Reason.NOT_FOUND, _NO_OBJECT)
-        elif route is not None and route.previous_object:
-            location = self._previous_location(request, route.previous_object, route_context.tenant, now)
         fields = request_fields(request)
         if isinstance(fields, Refusal):
             fields = RequestFields(route_context.model)
@@ -263,7 +266,10 @@ class Admission:
         request_id, traceparent = route_context.request_id, route_context.traceparent
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.route_context = route_context
-        context.object_location = location
+        if location is not None:
+            context.object_location = location
+        elif route is not None and (route.previous_object or route.client_object):
+            self._prefer_object(context, now)
         context.extends_text = route_context.extends_text
         context.max_wait_s = min(MAX_WAIT_S, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
@@ -396,14 +402,18 @@ class Admission:
             self._senders[key] = sender
         return sender
 
-    def _object_location(self, request: Request, parameter: str, tenant: str, now: float) -> ObjectLocation | None:
-        """Return where the object is that a request of `tenant` is for; None if it has no such object."""
-        return self.objects.find(tenant, request.path_parameters.get(parameter, ""), now)
-
-    def _previous_location(self, request: Request, pointer: str, tenant: str, now: float) -> ObjectLocation | None:
-        """Return where the earlier object is that a request names; None if it names none, or an unknown one."""
-        object_id = previous_object_of(request, pointer)
+    def _location_at(self, request: Request, place: str, tenant: str, now: float) -> ObjectLocation | None:
+        """Return where the object is whose identifier a request has at a place; None if the tenant has none such."""
+        object_id = object_in(request, place)
         return None if object_id is None else self.objects.find(tenant, object_id, now)
+
+    def _prefer_object(self, context: RequestContext, now: float) -> None:
+        """Set where the earlier object is that a request names, or the one whose identifier its client chose."""
+        request, route, tenant = context.request, context.request.route, context.facts.tenant
+        assert route is not None
+        if route.client_object:
+            context.client_object = object_in(request, route.client_object) or ""
+        context.object_location = self._location_at(request, route.client_object or route.previous_object, tenant, now)
 
     def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
         """Locate the client of a request."""
@@ -441,6 +451,12 @@ class Admission:
             Reason.BAD_REQUEST,
             "the body's model name is repeated or contains escapes; send it once, without escapes",
         )
+
+
+def _is_for_object(request: Request, reader: RouteReader) -> bool:
+    """Whether a request is for an existing object. One of a route with a query parameter for it may lack that."""
+    place = reader.object_parameter
+    return place != "" and (not place.startswith("?") or object_in(request, place) is not None)
 
 
 def valid_request_id(given: bytes, new_id: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
+from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import CREDIT_WAIT_S, QueuedRequest, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
@@ -124,9 +125,10 @@ class AdmissionQueue:
         model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
         # Counted from its arrival: a request that is tried again keeps its deadline.
         until = give_up_at(arrived_at, context.deadline_at, context.max_wait_s)
+        urgency = _urgency_at(context, until)
         queue = self._queue(model)
         pool = self._endpoints.pool(model)
-        ahead = queue.ahead_of(tenant, context.priority, arrived_at, until) + self.waiting(model) - len(queue)
+        ahead = queue.ahead_of(tenant, context.priority, arrived_at, urgency) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
         hopeless = now + wait_s > until
         if hopeless and not elsewhere:
@@ -139,6 +141,7 @@ class AdmissionQueue:
             size_bytes,
             now,
             until,
+            urgency_at=urgency,
             leave_at=leave_at,
             arrived_at=arrived_at,
         )
@@ -299,6 +302,16 @@ class ModelQueue(FairQueue[Waiter]):
     def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left the queue."""
         self._queues.deliver(entry, target, now)
+
+
+def _urgency_at(context: RequestContext, until: float) -> float:
+    model = context.policy.models.get(context.model)
+    if model is None:
+        return until
+    work = context.estimate.work
+    return urgency_at(
+        model.queueing, context.received_at, until, work.prefill_s + work.decode_s, model.expected_service_s
+    )
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

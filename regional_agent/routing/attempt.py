@@ -5,12 +5,12 @@ Both classes have the same methods; `Attempt` is their union, so that mypyc comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from penstock.health import orca
+from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
@@ -126,7 +126,7 @@ class LocalAttempt(Placement[Endpoint]):
 
     def on_head(self, status: int, by_name: Container[bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the target rejected the request without starting it, or None."""
-        if status < 400 and orca.HEADER not in by_name:
+        if status < 400 and orca.HEADER not in by_name and preemption.HEADER not in by_name:
             return None
         self.outcome = self._services.endpoints.answered(self.endpoint, status, headers)
         if self.outcome is _CREDENTIAL_REJECTED:
@@ -170,13 +170,13 @@ class LocalAttempt(Placement[Endpoint]):
         context.broken += 1
         context.tried_endpoints |= {self.endpoint.name}
 
-    def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
+    def settle(self, now: float, service_s: float | None = None, tail: Sequence[bytes] = ()) -> None:
         """Release the reservation, and learn from the outcome. Called exactly once.
 
         Args:
             now: by the agent's clock (s).
-            service_s: service time (s) of a complete response; None of any other outcome.
-            tail: the end of the response, in parts.
+            service_s: service time (s) of a complete response of this attempt; None of any other outcome.
+            tail: the end of a complete response, in parts; it may be one that this attempt only continued.
         """
         services, endpoint = self._services, self.endpoint
         services.shared_load.release(self)
@@ -186,6 +186,8 @@ class LocalAttempt(Placement[Endpoint]):
                 endpoint.completed(service_s)
                 if self.outcome is None:
                     services.chooser.learn_response(self, now, tail)
+            elif tail:
+                services.chooser.learn_length(self.estimate, now, tail)
             outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
             if endpoint.ended(outcome, self.since):
                 services.endpoints.ejected(endpoint, outcome)
@@ -274,7 +276,7 @@ class ForwardedAttempt:
     def moved_away(self, context: RequestContext) -> None:
         """Nothing is suspect here."""
 
-    def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
+    def settle(self, now: float, service_s: float | None = None, tail: Sequence[bytes] = ()) -> None:
         """Nothing is reserved here."""
 
     def broke_off(self) -> None:

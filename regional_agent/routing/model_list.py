@@ -1,13 +1,30 @@
-"""The models that agents list themselves, in the format of OpenAI's API."""
+"""The models that agents list themselves: in OpenAI's format, with vLLM's fields for adapters, or in Anthropic's.
+
+Sources: https://platform.openai.com/docs/api-reference/models, vllm/entrypoints/openai/models/protocol.py, and
+https://platform.claude.com/docs/en/api/models/list.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
+from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.policy import Policy
+from penstock.routes.route import ErrorFormat, Route
+from regional_agent.endpoints.endpoint import Endpoint
 
 PATH: Final = b"/v1/models"
+
+ANTHROPIC_HEADER: Final = b"anthropic-version"
+"""The header of every request of Anthropic's clients."""
+
+MAX_ADAPTERS: Final = 1000
+"""Adapters that are listed, the first by name."""
+
+EPOCH: Final = "1970-01-01T00:00:00Z"
+"""When a model was released: unknown, in Anthropic's words."""
 
 
 def is_model_page(path: bytes) -> bool:
@@ -15,17 +32,54 @@ def is_model_page(path: bytes) -> bool:
     return path == PATH or path.startswith(PATH + b"/")
 
 
-def model_page(policy: Policy, path: bytes) -> dict[str, Any] | None:
-    """The list of models and of names with versions, or one of them; None if there is no such model.
+def anthropic_route(policy: Policy) -> Route | None:
+    """A route of Anthropic's API that the policy offers; None if it offers none."""
+    for route in policy.routes:
+        if route.offered and route.errors is ErrorFormat.ANTHROPIC:
+            return route
+    return None
+
+
+def model_page(
+    policy: Policy, endpoints: Iterable[Endpoint], path: bytes, *, for_anthropic: bool
+) -> dict[str, Any] | None:
+    """The list of models, names with versions and loaded adapters, or one of them; None if there is no such model.
 
     Args:
+        endpoints: those of this region, which report the adapters.
         path: `/v1/models`, or `/v1/models/<name>`; slashes in the name may be percent-encoded.
+        for_anthropic: in Anthropic's format.
     """
+    names = dict.fromkeys((*policy.models, *policy.versions))
     if path == PATH:
-        return {"object": "list", "data": [_card(name) for name in dict.fromkeys((*policy.models, *policy.versions))]}
+        loaded = sorted({name for endpoint in endpoints for name in endpoint.adapters} - names.keys())
+        adapters = [name for name in loaded if base_model_of(policy, name) is not None][:MAX_ADAPTERS]
+        return _list(policy, [*names, *adapters], for_anthropic=for_anthropic)
     name = unquote(path[len(PATH) + 1 :].decode("latin-1"))
-    return _card(name) if name in policy.models or name in policy.versions else None
+    if name not in names:
+        base = base_model_of(policy, name)
+        if base is None or not any(base in each.spec.models and each.has_adapter(name) for each in endpoints):
+            return None
+    return _anthropic_card(name) if for_anthropic else _card(policy, name)
 
 
-def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "penstock"}
+def _list(policy: Policy, names: list[str], *, for_anthropic: bool) -> dict[str, Any]:
+    if not for_anthropic:
+        return {"object": "list", "data": [_card(policy, name) for name in names]}
+    first, last = (names[0], names[-1]) if names else (None, None)
+    return {
+        "data": [_anthropic_card(name) for name in names],
+        "has_more": False,
+        "first_id": first,
+        "last_id": last,
+    }
+
+
+def _card(policy: Policy, name: str) -> dict[str, Any]:
+    is_adapter = name not in policy.models and name not in policy.versions
+    parent = base_model_of(policy, name) if is_adapter else None
+    return {"id": name, "object": "model", "created": 0, "owned_by": "penstock", "root": name, "parent": parent}
+
+
+def _anthropic_card(name: str) -> dict[str, Any]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": EPOCH}

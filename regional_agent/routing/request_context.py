@@ -15,6 +15,7 @@ from penstock.wire.route_context import RouteContext
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request
+    from regional_agent.telemetry.tracing.request_trace import Phase, RequestTrace
 
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -31,6 +32,7 @@ class RequestContext:
         "attempts",
         "broken",
         "busy_endpoints",
+        "client_object",
         "continuations",
         "counted",
         "deadline_at",
@@ -41,13 +43,17 @@ class RequestContext:
         "max_wait_s",
         "model",
         "object_location",
+        "plan_generation",
         "policy",
+        "policy_digest",
         "priority",
+        "queued_s",
         "received_at",
         "request",
         "request_id",
         "rests_until",
         "route_context",
+        "trace",
         "traceparent",
         "tried_endpoints",
         "tried_regions",
@@ -68,6 +74,9 @@ class RequestContext:
         self.request = request
         self.request_id = request_id
         self.traceparent = traceparent
+        """What the next target receives."""
+        self.trace: RequestTrace | None = None
+        """None if the agent exports no spans."""
         self.estimate = estimate
         """The estimated work of the request."""
         self.model = estimate.model
@@ -84,6 +93,11 @@ class RequestContext:
         self.route_context: RouteContext | None = None
         """Set if another region's agent forwarded the request."""
         self.attempts = 0
+        self.policy_digest = ""
+        """Digest of the policy, and generation of the plan, by which the last target was selected."""
+        self.plan_generation = 0
+        self.queued_s = 0.0
+        """Time (s) in the admission queue."""
         self.broken = 0
         """Number of engines that failed after they received the request."""
         self.continuations = 0
@@ -96,6 +110,8 @@ class RequestContext:
         """Whether the request counts towards its tenant's quota at this agent."""
         self.object_location: ObjectLocation | None = None
         """Where the object is that the request is for, or the earlier object that the request names."""
+        self.client_object = ""
+        """The identifier in the request that its client chose; empty for none."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0
@@ -110,7 +126,18 @@ class RequestContext:
     def is_for_object(self) -> bool:
         """Whether the request is for an existing object, so that no other endpoint can serve it."""
         reader = self.request.reader
-        return reader is not None and reader.object_parameter != ""
+        return reader is not None and reader.object_parameter != "" and self.object_location is not None
+
+    def begins(self, phase: Phase, now: float) -> None:
+        """Note in the trace that a phase begins at `now` (s)."""
+        if self.trace is not None:
+            self.trace.begins(phase, now)
+
+    def attempt_failed(self, reason: str, now: float) -> None:
+        """Note in the trace that an attempt is over at `now` (s), and the request is not."""
+        if self.trace is not None:
+            self.trace.attempt_failed(reason, now)
+            self.traceparent = self.trace.traceparent
 
     def tried(self, region: str, why: Reason) -> None:
         """Record that a region did not start the request."""

@@ -53,7 +53,7 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
             names |= in_body
         elif reader.model_pointers:
             # The rest of the body could name a model, and is not kept.
-            detail = f"the body is larger than {len(request.body)} bytes, which is the limit where it names the model"
+            detail = f"the body is larger than agents keep, and may name the model; its name is {reader.what_to_send()}"
             return Refusal(Reason.BODY_TOO_LARGE, detail)
     elif reader.by_source[_FORM] and _is_form(request):
         form = _name_in_form(request, reader, names)
@@ -65,16 +65,34 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
     return _fields(reader, names.pop(), values)
 
 
-def previous_object_of(request: Request, pointer: str) -> str | None:
-    """The identifier of the earlier object that a request names at `pointer`; None if it names none."""
-    if not request.whole or pointer.rpartition("/")[2].encode() not in request.body:
+def object_in(request: Request, place: str) -> str | None:
+    """The identifier of an object that a request has at a place; None if it has none, or not exactly one.
+
+    Args:
+        place: a JSON pointer, `?name` for a query parameter, or the name of a path parameter.
+    """
+    if place.startswith("?"):
+        values = _query_values(request, place[1:])
+        return values[0] if values is not None and len(values) == 1 else None
+    if not place.startswith("/"):
+        return request.path_parameters.get(place)
+    if not request.whole or place.rpartition("/")[2].encode() not in request.body:
         return None
-    values = _previous_fields(pointer).read(request.body)
-    return None if isinstance(values, str) else text_value(values.get(pointer))
+    values_in_body = _object_fields(place).read(request.body)
+    return None if isinstance(values_in_body, str) else text_value(values_in_body.get(place))
+
+
+def objects_of(request: Request) -> list[str]:
+    """The identifiers of objects that a complete request contains."""
+    route = request.route
+    if route is None or not request.whole:
+        return []
+    places = (route.object_parameter, route.previous_object, route.client_object)
+    return [object_id for place in places if place and (object_id := object_in(request, place))]
 
 
 @lru_cache(maxsize=64)
-def _previous_fields(pointer: str) -> BodyFields:
+def _object_fields(pointer: str) -> BodyFields:
     return BodyFields([pointer])
 
 
@@ -127,17 +145,23 @@ def _names_beside_body(request: Request, reader: RouteReader) -> set[str] | Refu
     for name in by_source[_HEADER]:
         names.update(value.decode("utf-8", "replace") for value in request.every(name.lower().encode()))
     if by_source[_QUERY] and b"?" in request.target:
-        query = request.target.partition(b"?")[2].decode("latin-1")
-        try:
-            fields = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
-        except ValueError:
-            return _bad(f"the query has more than {MAX_QUERY_FIELDS} parameters")
         for name in by_source[_QUERY]:
-            values = fields.get(name, [])
+            values = _query_values(request, name)
+            if values is None:
+                return _bad(f"the query has more than {MAX_QUERY_FIELDS} parameters")
             if len(values) > 1:
                 return _bad(f"the query parameter `{name}` is repeated")
             names.update(values)
     return names
+
+
+def _query_values(request: Request, name: str) -> list[str] | None:
+    """The values of a query parameter; None of a query with too many parameters."""
+    query = request.target.partition(b"?")[2].decode("latin-1")
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS).get(name, [])
+    except ValueError:
+        return None
 
 
 def has_json(request: Request, reader: RouteReader) -> bool:

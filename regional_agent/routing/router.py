@@ -128,6 +128,9 @@ class Router:
             refusal = self.readmission.readmit(context)
             if refusal is not None:
                 return refusal
+        plan = self._config.plan
+        context.policy_digest = self._config.policy_digest
+        context.plan_generation = 0 if plan is None else plan.generation
         if context.attempts >= MAX_ATTEMPTS:
             return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
         if context.broken >= MAX_BROKEN:
@@ -256,13 +259,14 @@ class Router:
         if tried is not None or context.route_context is not None or policy is None:
             return tried or _NOT_FOUND
         view = self._peers.view(location.region, context.model, now)
-        if context.is_for_object:
+        takes_room = not context.is_for_object and _occupies_slot(context)
+        if not takes_room:
             # The region has no choice but to serve it, so that neither a share nor a spill credit is needed.
             if view.state in _UNREACHABLE_STATES:
                 return Reason.UNREACHABLE
         elif not is_usable(view) or not view.ready or view.credits <= 0:
             return Reason.SATURATED
-        choice = RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit=not context.is_for_object)
+        choice = RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit=takes_room)
         return self._peer_target(context, choice, policy)
 
     def _object_endpoint(
@@ -282,15 +286,17 @@ class Router:
                 return Reason.ENDPOINT_NOT_READY
             if view.in_flight >= view.limit + OBJECT_REQUESTS_BEYOND_LIMIT:
                 return Reason.SATURATED
-        else:
+        elif _occupies_slot(context):
             if context.route_context is None and not self._plans_home(context):
                 return Reason.SATURATED
             may_start = in_turn or not self._queue.must_queue(context)
             if not may_start or not view.takes_more or endpoint_name in _excluded(pool, context):
                 return Reason.SATURATED
+        elif not view.ready or endpoint_name in _excluded(pool, context):
+            return Reason.ENDPOINT_NOT_READY
         kind = RequestKind.HOME if context.route_context is None else RequestKind.FORWARDED
         attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, self.region, kind, self._local)
-        return self._shared_load.reserve(attempt)
+        return self._reserve(context, attempt)
 
     def _plans_home(self, context: RequestContext) -> bool:
         """Whether the plan, if there is one, gives this region a share of the requests like this one."""
@@ -394,7 +400,7 @@ class Router:
 
     def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
         """Return an engine of this region in queue order, or the reason why there is none."""
-        if not in_turn and self._queue.must_queue(context):
+        if not in_turn and self._queue.must_queue(context) and _occupies_slot(context):
             return Reason.SATURATED
         return self._placement(context, kind, now)
 
@@ -404,10 +410,22 @@ class Router:
         excluded = _excluded(pool, context)
         chosen = self.chooser.choose(pool, context.estimate, excluded, self._shared_load.age_s(), now)
         if isinstance(chosen, Reason):
-            return Reason.SATURATED if context.busy_endpoints else chosen
+            if _occupies_slot(context):
+                return Reason.SATURATED if context.busy_endpoints else chosen
+            ready = [each for each in pool.endpoints if each.view.ready and each.name not in excluded]
+            if not ready:
+                return chosen
+            chosen = min(ready, key=lambda each: each.view.in_flight / each.view.slots), 0.0
         endpoint, spared_s = chosen
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind, self._local)
-        return self._shared_load.reserve(attempt)
+        return self._reserve(context, attempt)
+
+    def _reserve(self, context: RequestContext, attempt: LocalAttempt) -> LocalAttempt:
+        """Count an attempt on its endpoint, if it occupies a slot there."""
+        if _occupies_slot(context):
+            return self._shared_load.reserve(attempt)
+        attempt.released = True
+        return attempt
 
     def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
         """Return a target in another region, with its signed route context. Uses a spill credit if required."""
@@ -432,12 +450,18 @@ class Router:
             deadline_at=wall + context.deadline_at - now,
             queue_s=max(0.0, context.received_at + context.max_wait_s - now),
             traceparent=context.traceparent,
+            traced=context.trace is not None,
             key_id=key_id(credential_of(request)),
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
             extends_text=context.extends_text,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)
+
+
+def _occupies_slot(context: RequestContext) -> bool:
+    route = context.request.route
+    return route is None or route.occupies_slot
 
 
 def _excluded(pool: EndpointPool, context: RequestContext) -> frozenset[str]:

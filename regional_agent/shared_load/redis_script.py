@@ -10,13 +10,19 @@ alive from the loads themselves, and delete the fields that they reject.
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from hashlib import sha1
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError, RedisError
+
+from adapters.secret_file import BadSecret, read_secret
 
 MAX_AGENTS = 1024
 """Maximum fields of a region. More are no agents': the hash is deleted, and each agent writes its load again."""
@@ -74,6 +80,33 @@ def loads_key(region: str) -> str:
     return f"penstock:v1:{{{region}}}:loads"
 
 
+class RedisAddress(NamedTuple):
+    """How the Redis of the region is reached."""
+
+    url: str
+    """Redis URL, as redis-py accepts it, without TLS parameters."""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Returns the context for a new connection to a rediss URL; None is the system's trust store."""
+    password_file: Path | None = None
+    """Has the password, read for each connection; None is the one in the URL."""
+
+
+class _PasswordFile(CredentialProvider):
+    """The credentials of a connection: a user, and the password that a file has when the connection is opened."""
+
+    def __init__(self, username: str | None, file: Path) -> None:
+        self._username = username
+        self._file = file
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """User and password, or the password alone; raises RedisError if the file is unusable."""
+        try:
+            password = read_secret(self._file, "password for Redis", min_bytes=1).decode("utf-8", "replace")
+        except BadSecret as error:
+            raise RedisError(str(error)) from None
+        return (self._username, password) if self._username else (password,)
+
+
 class RedisScript:
     """A connection to Redis that runs one script, about a hundred times a second.
 
@@ -82,22 +115,27 @@ class RedisScript:
     Reconnects after any failure. The caller limits the time of a run.
     """
 
-    def __init__(self, url: str, script: str, connect_timeout_s: float) -> None:
+    def __init__(self, server: RedisAddress, script: str, connect_timeout_s: float) -> None:
         """Create a connection that is opened by the first `run`.
 
         Args:
-            url: Redis URL, as redis-py accepts it.
+            server: where to connect, and how.
             script: Lua source.
             connect_timeout_s: timeout (s) of opening the connection.
         """
         pool = redis.asyncio.ConnectionPool.from_url(
-            url,
+            server.url,
             socket_timeout=None,
             socket_connect_timeout=connect_timeout_s,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
-        self._connection: Any = pool.connection_class(**pool.connection_kwargs)
+        options = pool.connection_kwargs
+        if server.password_file is not None:
+            options.pop("password", None)
+            options["credential_provider"] = _PasswordFile(options.pop("username", None), server.password_file)
+        self._connection: Any = pool.connection_class(**options)
+        self._tls = server.tls if issubclass(pool.connection_class, redis.asyncio.SSLConnection) else None
         self._script = script.encode()
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest().encode()
 
@@ -109,6 +147,9 @@ class RedisScript:
         """
         # A connection whose command was cancelled has disconnected itself, so no earlier reply is left in it.
         if not self._connection.is_connected:
+            if self._tls is not None:
+                # redis-py keeps the first context that it makes, so that rotated files would not be read.
+                self._connection.ssl_context.context = self._tls()
             await self._connection.connect()
         rest = [b"%d" % len(keys), *map(_bytes, keys), *map(_bytes, args)]
         try:

@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
-from penstock.wire.region_key import RegionKey
+from penstock.wire.region_key import RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisScript, loads_key
+from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 
 MIN_INTERVAL_S = 0.01
@@ -51,8 +51,8 @@ class SharedLoadExchange:
         queues: Callable[[], Mapping[str, QueueSummary]],
         on_received: Callable[[], None],
         *,
-        redis_url: str,
-        region_key: bytes,
+        redis: RedisAddress,
+        region_keys: RegionKeys,
         region: str,
         agent: str,
         epoch: int,
@@ -64,8 +64,8 @@ class SharedLoadExchange:
             load: this agent's reservations, and where received load goes.
             queues: this agent's admission queues by model.
             on_received: called after the other agents' load or queues have changed.
-            redis_url: the Redis of the region.
-            region_key: authenticates what the region's agents publish; see `RegionKey`.
+            redis: the Redis of the region.
+            region_keys: authenticate what the region's agents publish; see `RegionKey`.
             region: name of the region whose agents share their load.
             agent: name of this agent, unique in the region and the same after a restart.
             epoch: grows with every start of the agent; below 2**53.
@@ -74,8 +74,8 @@ class SharedLoadExchange:
         self._load = load
         self._queues = queues
         self._on_received = on_received
-        self._redis = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
-        self._region_key = RegionKey(region_key, region)
+        self._redis = RedisScript(redis, EXCHANGE, TIMEOUT_S)
+        self._region_key = RegionKey(region_keys, region)
         self._key = loads_key(region)
         self._rng = rng
         self._agent = agent

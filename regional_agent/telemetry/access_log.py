@@ -1,19 +1,25 @@
 """One JSON line per request, written by a thread of its own.
 
 A line costs its request one append to a list. Lines that cannot be written in time are dropped and counted, so that a
-full disk slows no request. A renamed file is reopened, so that log rotation needs no signal.
+full disk slows no request. A renamed file is reopened, so that log rotation needs no signal. The thread adds the chain
+of `penstock/records/record_chain.py`, which goes on over renamed files.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
 import msgspec
 import structlog
+
+from penstock.records.record_chain import ChainWriter, epoch_of
+from penstock.routing.reasons import Reason, Rejection
 
 BLOCK_LINES = 128
 """Lines encoded at a time, which takes a tenth of a millisecond."""
@@ -59,16 +65,43 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     """Why the request was refused or its response ended early, a code of docs/errors.md; absent for others."""
     continuations: int = 0
     """How often another endpoint had to continue the stream; absent where none had to."""
+    work_s: float = 0.0
+    """Estimated work: time (s) of the request alone on the reference accelerator; absent where it was not estimated."""
+
+    policy_digest: str = ""
+    """SHA-256 of the policy under which its last target was selected; absent where it was refused before, as are the
+    following fields."""
+    plan_generation: int = 0
+    """Generation of the plan by which its last target was selected; absent without a plan."""
+    residency_class: str = ""
+    """Name of its residency class: the permitted regions, joined by `+`, or `set-` and a digest where they are many."""
+    permitted: frozenset[str] | None = None
+    """The permitted regions, where the name of the class is a digest; absent for others."""
+    rejected: tuple[Rejection, ...] = ()
+    """At the origin: each region that residency forbids, with the reason and the rule; absent where it forbids none."""
+    tried: Mapping[str, Reason] | None = None
+    """Regions that did not start the request, with the reason; absent where there are none."""
+    queue_ms: float | None = None
+    """Time in the admission queue of this agent; absent where it did not wait."""
+    input_tokens: int | None = None
+    """Tokens of the prompt as the engine reports them, in the serving region; absent where it does not, and for all but
+    one response in 2 ms."""
+    output_tokens: int | None = None
+    """Tokens of the response, like `input_tokens`."""
 
 
 class AccessLog:
     """Buffers lines and hands them to the writer thread in blocks. Used from the event loop only."""
 
-    def __init__(self, file: Path, sampled_share: float, rng: Random) -> None:
+    def __init__(
+        self, file: Path, sampled_share: float, rng: Random, *, region: str = "local", agent: str = "agent"
+    ) -> None:
         """Open the file and start the writer.
 
         Args:
             sampled_share: share of the successful requests that is logged; others are always logged.
+            region: of the agent.
+            agent: its name, unique in the region.
 
         Raises:
             OSError: the file cannot be opened.
@@ -78,7 +111,11 @@ class AccessLog:
         self._random = rng.random
         self._encoder = msgspec.json.Encoder()
         self._lines: list[AccessLine] = []
-        self._blocks: deque[bytes] = deque()
+        self._blocks: deque[tuple[int, bytes]] = deque()
+        """Each with the number of its first line."""
+        self._next_seq = 1
+        self._chain = ChainWriter(epoch_of(region, agent, time.time_ns()), sampled_share)
+        """Used by the writer thread only."""
         self._wake = threading.Semaphore(0)
         self._stopping = False
         self._dropped_full = self._dropped_failed = 0
@@ -112,10 +149,12 @@ class AccessLog:
         lines, self._lines = self._lines, []
         if not lines:
             return
+        first_seq = self._next_seq
+        self._next_seq += len(lines)
         if len(self._blocks) >= MAX_BLOCKS:
             self._dropped_full += len(lines)
             return
-        self._blocks.append(self._encoder.encode_lines(lines))
+        self._blocks.append((first_seq, self._encoder.encode_lines(lines)))
 
     def close(self) -> None:
         """Write the remaining lines and stop; waits for the disk for a few seconds at most."""
@@ -128,16 +167,25 @@ class AccessLog:
         while True:
             self._wake.acquire()
             while self._blocks:
+                first_seq, block = self._blocks[0]
                 try:
                     self._reopen_if_renamed()
-                    _write_whole(self._descriptor, self._blocks[0])
+                    chained, last = self._chain.chained(block, first_seq)
+                    _write_whole(self._descriptor, chained)
+                    self._chain.written(last)
                 except OSError as error:
                     log.error("access log cannot be written; lines are dropped", file=str(self._file), error=str(error))
-                    self._dropped_failed += self._blocks[0].count(b"\n")
+                    self._dropped_failed += block.count(b"\n")
                 self._blocks.popleft()
             if self._stopping:
+                self._log_head()
                 os.close(self._descriptor)
                 return
+
+    def _log_head(self) -> None:
+        """Log the end of the chain, where it is kept apart from the file."""
+        if self._chain.head.seq:
+            log.info("access log ends or is rotated", file=str(self._file), head=str(self._chain.head))
 
     def _reopen_if_renamed(self) -> None:
         try:
@@ -146,6 +194,7 @@ class AccessLog:
             current = None
         opened = os.fstat(self._descriptor)
         if current is None or (current.st_ino, current.st_dev) != (opened.st_ino, opened.st_dev):
+            self._log_head()
             fresh = _open(self._file)
             os.close(self._descriptor)
             self._descriptor = fresh

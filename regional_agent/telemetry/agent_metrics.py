@@ -11,15 +11,20 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from penstock.health.engine_signals import Signal
+from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from penstock.health.engine_signals import LOAD_SIGNALS, Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
+from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
+from regional_agent.telemetry.usage_counters import prefix_counters, usage_counters
+from regional_agent.telemetry.usage_meter import UsageMeter
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""
@@ -57,6 +62,15 @@ REQUEST_BUCKETS_S = (
 
 WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0)
 """Upper bounds in seconds, up to the longest time in the admission queue."""
+
+TOKEN_BUCKETS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds in seconds of the time of one token."""
+
+DECISION_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05)
+"""Upper bounds in seconds of a routing decision."""
+
+MAX_TENANT_LABELS = 20
+"""Tenants with series of their own: those with the highest priority, then by name; the others share `other`."""
 
 
 class RequestKind(StrEnum):
@@ -265,6 +279,11 @@ class AgentMetrics:
             "access_log_lines_dropped", "Access log lines that were dropped because writing failed or was too slow."
         )
         self._dropped_so_far = 0
+        self._spans_exported = self._counter("trace_spans_exported", "Spans that the OpenTelemetry collector accepted.")
+        self._spans_dropped = self._counter(
+            "trace_spans_dropped",
+            "Spans that were dropped because the collector rejected them, or was away or slow for too long.",
+        )
         self._shared_load_up = self._gauge(
             "shared_load_up", "1 while the region's shared load (Redis) is reachable, else 0."
         )
@@ -272,6 +291,9 @@ class AgentMetrics:
             "shared_load_age_seconds",
             "Seconds since the region's shared load was read; +Inf before the first read.",
         )
+        self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))
+        self.certificates = CertificateExpiry({})
+        """The certificates in use."""
         self._slo_target = self._gauge(
             "slo_target_ratio", "Target share (0-1) of requests that meet the service objective, by model.", ("model",)
         )
@@ -280,7 +302,40 @@ class AgentMetrics:
             "Served or failed requests for a model with a service objective, by whether they met the objective.",
             ("model", "met"),
         )
-        measured = (self._requests, self._ttft, self._request_duration, self._queue_wait, self._slo_requests)
+        self._decision = Histogram(
+            "penstock_agent_decision_seconds",
+            "Seconds from a parsed request to the selection of its target or its place in the queue, of one request in"
+            " 32.",
+            buckets=DECISION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._gaps = DurationHistograms(
+            "penstock_agent_inter_token_latency_seconds",
+            "Seconds between two writes of a streamed response to its client, of one response in 16; measured at the"
+            " origin only. Engines send one token a write, or a few.",
+            TOKEN_BUCKETS_S,
+        )
+        self._streams_to_sample = 1
+        self._per_token = DurationHistograms(
+            "penstock_agent_time_per_output_token_seconds",
+            "Seconds per generated token after the first, of streamed responses that state their usage; measured in the"
+            " serving region.",
+            TOKEN_BUCKETS_S,
+        )
+        self.usage = UsageMeter(self._per_token)
+        self._prefix_tokens: dict[str, tuple[float, float]] = {}
+        """Tokens that the prefix cache had, and those looked up in it, by endpoint whose engine reports them."""
+        measured = (
+            self._requests,
+            self._ttft,
+            self._request_duration,
+            self._queue_wait,
+            self._slo_requests,
+            self._gaps,
+            self._per_token,
+            *usage_counters(self.usage),
+            *prefix_counters(self._prefix_tokens),
+        )
         for collector in measured:
             self.registry.register(collector)
         for outcome in FAILURES:
@@ -308,10 +363,39 @@ class AgentMetrics:
         self._ttft.keep(kept_models)
         self._request_duration.keep(kept_models)
         self._queue_wait.keep(kept_models)
+        # At zero, so that the first increase of what alerts are about is seen.
+        for model in self._models:
+            refused = (model, NO_SERVER, RequestKind.HOME.value, RequestOutcome.REFUSED.value)
+            self._requests.series.setdefault(refused, Series(self._ttft.of(model), None))
+            for outcome in QueueOutcome:
+                self._queue_wait.of(model, outcome.value)
+        self._gaps.keep(kept_models)
+        self._per_token.keep(kept_models)
         for metric in (self._requests_in_flight, self._requests_queued):
             for (model,) in _label_values(metric, ("model",)):
                 if model not in kept_models:
                     metric.remove(model)
+
+    def use_policy(self, policy: Policy) -> None:
+        """Use the names of a newly accepted policy as labels."""
+        self.use_names(policy.models, policy.regions)
+        ranked = sorted(policy.tenants.values(), key=lambda tenant: (-tenant.priority, tenant.name))
+        self.usage.use_names(
+            [tenant.name for tenant in ranked[:MAX_TENANT_LABELS]],
+            {model.name: model.scaling.gpus_per_endpoint for model in policy.models.values()},
+        )
+
+    def sample_stream(self, model: str) -> StreamGaps | None:
+        """The meter of a streamed response that begins now; None if it is not sampled."""
+        self._streams_to_sample -= 1
+        if self._streams_to_sample:
+            return None
+        self._streams_to_sample = STREAMS_PER_SAMPLE
+        return StreamGaps(self._gaps.of(self._model_label(model)))
+
+    def decided(self, seconds: float) -> None:
+        """Record the time in seconds of one routing decision."""
+        self._decision.observe(seconds)
 
     def request_done(
         self,
@@ -378,6 +462,14 @@ class AgentMetrics:
         self._access_lines_dropped.inc(so_far - self._dropped_so_far)
         self._dropped_so_far = so_far
 
+    def spans_exported(self, number: int) -> None:
+        """Count spans that the collector accepted."""
+        self._spans_exported.inc(number)
+
+    def spans_dropped(self, number: int) -> None:
+        """Count spans that were dropped."""
+        self._spans_dropped.inc(number)
+
     def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
         """Set the number of requests in progress for `model`, and how many of them wait in the admission queue."""
         self._requests_in_flight.labels(self._model_label(model)).set(requests)
@@ -396,8 +488,12 @@ class AgentMetrics:
 
     def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
         """Set the last signals of an engine and their age in seconds; inf if the engine never reported."""
-        for signal, value in values.items():
-            self._engine_signal.labels(endpoint, signal.value).set(value)
+        for signal in LOAD_SIGNALS:
+            if signal in values:
+                self._engine_signal.labels(endpoint, signal.value).set(values[signal])
+        if Signal.PREFIX_QUERIES in values:
+            hits = values.get(Signal.PREFIX_HITS, 0.0)
+            self._prefix_tokens[endpoint] = (hits, values[Signal.PREFIX_QUERIES])
         self._engine_signal_age.labels(endpoint).set(age_s)
 
     def remove_endpoint(self, endpoint: str) -> None:
@@ -411,8 +507,9 @@ class AgentMetrics:
             self._engine_signal_age,
         ):
             gauge.remove(endpoint)
-        for signal in Signal:
+        for signal in LOAD_SIGNALS:
             self._engine_signal.remove(endpoint, signal.value)
+        self._prefix_tokens.pop(endpoint, None)
 
     def ejected(self, reason: AttemptOutcome) -> None:
         """Count one ejection."""
@@ -458,6 +555,8 @@ class AgentMetrics:
 
     def render(self) -> bytes:
         """All metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
+        for use, expires_at in self.certificates.by_use().items():
+            self._certificate_expiry.labels(use).set(expires_at)
         return generate_latest(self.registry)
 
     def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:

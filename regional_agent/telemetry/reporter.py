@@ -10,6 +10,7 @@ from random import Random
 import msgspec
 import structlog
 
+from adapters.loopback import is_loopback
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode
 from adapters.store.config_store import Changed, ConfigStore
@@ -59,6 +60,8 @@ class Reporter:
         sessions: Sessions,
         rng: Random,
         build: Callable[[], AgentReport],
+        *,
+        allow_plaintext: bool = False,
     ) -> None:
         """Create a reporter that sends nothing before `start`.
 
@@ -69,7 +72,9 @@ class Reporter:
             sessions: sign the reports.
             rng: chooses among control planes while the leader is unknown.
             build: builds the current report.
+            allow_plaintext: whether leaders with http URLs on other machines are reported to.
         """
+        self._allow_plaintext = allow_plaintext
         self._bootstrap = [Address.parse(url) for url in bootstrap]
         self._connections = connections
         self._sessions = sessions
@@ -99,7 +104,7 @@ class Reporter:
         if change.key != keys.LEADER or change.now is None:
             return
         try:
-            self._leader = self._elected_leader = Address.parse(decode(change.now.value, Member).url)
+            self._leader = self._elected_leader = self._parse(decode(change.now.value, Member).url)
         except (CodecError, ValueError) as error:
             log.warning("leader ignored", reason=str(error))
 
@@ -166,9 +171,16 @@ class Reporter:
             return
         try:
             receipt = _receipts.decode(body)
-            self._leader = answered if receipt.leading else Address.parse(receipt.leader) if receipt.leader else None
+            self._leader = answered if receipt.leading else self._parse(receipt.leader) if receipt.leader else None
         except (ValueError, RecursionError):
             self._leader = None
+
+    def _parse(self, url: str) -> Address:
+        """The address in a leader's URL; raises ValueError if reports to it would leave this machine unencrypted."""
+        address = Address.parse(url)
+        if not address.tls and not is_loopback(address.host) and not self._allow_plaintext:
+            raise ValueError(f"{url} is not encrypted, and ALLOW_PLAINTEXT does not have control-planes")
+        return address
 
     def _failed(self, target: Address, reason: str) -> None:
         """Drop the leader after a failed report, unless another leader was elected since the report was sent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -70,6 +70,29 @@ class RequestCounter(Collector):
         family = CounterMetricFamily(name, help_text, labels=labels)
         for values, series in self.series.items():
             family.add_metric(values, series.count)
+        yield family
+
+
+class CounterFamily(Collector):
+    """A counter whose values are computed at a scrape."""
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: tuple[str, ...],
+        values: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+    ) -> None:
+        """`name` is without the suffix `_total`; `values` returns the label values and the count of every series."""
+        self._description = (name, help_text, labels)
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at a scrape."""
+        name, help_text, labels = self._description
+        family = CounterMetricFamily(name, help_text, labels=labels)
+        for labels_of, count in self._values():
+            family.add_metric(labels_of, count)
         yield family
 
 

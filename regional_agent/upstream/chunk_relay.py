@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from regional_agent.http.write_batcher import WriteBatcher
+from regional_agent.telemetry.stream_gaps import StreamGaps
 
 MAX_BODY_BYTES: Final = 4096
 """Larger chunks are rare, and go through the parser."""
@@ -35,12 +36,13 @@ def is_whole_chunk(data: bytes) -> bool:
 class ChunkRelay:
     """Writes chunks to one client and counts them. A small object: with thousands of streams none stays in a cache."""
 
-    __slots__ = ("_batcher", "_transport", "before_last", "last", "sent_bytes")
+    __slots__ = ("_batcher", "_transport", "before_last", "gaps", "last", "sent_bytes")
 
-    def __init__(self, batcher: WriteBatcher, transport: asyncio.Transport) -> None:
-        """Write to `transport` through `batcher`."""
+    def __init__(self, batcher: WriteBatcher, transport: asyncio.Transport, gaps: StreamGaps | None) -> None:
+        """Write to `transport` through `batcher`; `gaps` measures the stream, None where it is not sampled."""
         self._batcher = batcher
         self._transport = transport
+        self.gaps = gaps
         self.sent_bytes = 0
         """Bytes written since the owner last reset this counter."""
         self.last = self.before_last = b""
@@ -50,4 +52,6 @@ class ChunkRelay:
         """Send a chunk, framing included, to the client."""
         self.sent_bytes += len(chunk)
         self.before_last, self.last = self.last, chunk
+        if self.gaps is not None:
+            self.gaps.wrote()
         self._batcher.write(self._transport, chunk)

@@ -45,7 +45,7 @@ async def fetch(
     Raises:
         UpstreamError: the subclass is the kind of failure.
     """
-    lines = [f"{method} {target} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {len(body)}\r\n".encode()]
+    lines = [f"{method} {target} HTTP/1.1\r\n".encode(), pool.host_line(address), b"content-length: %d\r\n" % len(body)]
     lines += [name + b": " + value + b"\r\n" for name, value in headers]
     request = b"".join([*lines, b"\r\n", body])
     try:

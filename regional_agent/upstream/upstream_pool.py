@@ -46,6 +46,10 @@ _POOL_TRUST: Final = ServerTrust(None, "")
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+MAX_HOST_LINES: Final = 4096
+"""Addresses whose Host header is cached."""
+
+
 class UpstreamPool:
     """Idle connections by address. `take` is synchronous; only a new connection needs `connect`."""
 
@@ -68,14 +72,29 @@ class UpstreamPool:
         self._tls = tls
         self._verify = verify
         self._trust: Mapping[Address, ServerTrust] = {}
+        self._host_lines: dict[Address, bytes] = {}
 
     def use_trust(self, trust: Mapping[Address, ServerTrust]) -> None:
         """Use other TLS for these addresses alone. Connections that were opened with other TLS serve no more requests
         than those that they have."""
         before, self._trust = self._trust, trust
+        self._host_lines.clear()
         for address in [address for address in self._idle if trust.get(address) != before.get(address)]:
             for connection in self._idle.pop(address):
                 connection.abort()
+
+    def host_line(self, address: Address) -> bytes:
+        """The Host header of requests to `address`: the name that the server's certificate contains, if it differs."""
+        return self._host_lines.get(address) or self._add_host_line(address)
+
+    def _add_host_line(self, address: Address) -> bytes:
+        if len(self._host_lines) >= MAX_HOST_LINES:
+            self._host_lines.clear()
+        trust = self._trust.get(address)
+        name = trust.server_name if trust is not None and address.tls else ""
+        named = address._replace(host=name) if name else address
+        line = self._host_lines[address] = b"host: %b\r\n" % str(named).encode()
+        return line
 
     def take(self, address: Address) -> UpstreamConnection | None:
         """The most recently used idle connection to `address`, or None."""

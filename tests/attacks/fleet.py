@@ -27,6 +27,7 @@ from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.redis import RedisServer, start_redis
 from regional_agent.upstream.address import Address
 from tests.attacks.engine import Engine, running_engine
+from tests.support.admin_keys import ADMIN_HEADERS
 from tests.support.agent_processes import AgentProcess
 from tests.support.control_planes import OPERATOR, ControlPlaneServer, control_planes, roll_out_at_once
 from tests.support.identities import agent_id, write_identity
@@ -154,7 +155,9 @@ class Fleet:
 
     async def status(self, agent: str) -> dict[str, Any]:
         """The status page of an agent."""
-        found: dict[str, Any] = (await self.http.get(f"http://{self.address(agent, 'admin')}/status")).json()
+        found: dict[str, Any] = (
+            await self.http.get(f"http://{self.address(agent, 'admin')}/status", headers=ADMIN_HEADERS)
+        ).json()
         return found
 
     async def digests(self) -> set[str]:

@@ -15,7 +15,7 @@ from regional_agent.shared_load.published_load import PublishedLoad, QueueSummar
 from regional_agent.shared_load.redis_script import loads_key
 from tests.attacks.fleet import SMALL, Fleet
 from tests.attacks.suite import attack, expect
-from tests.support.shared_loads import region_key
+from tests.support.shared_loads import region_keys
 
 ATTACKED_S = 3.0
 KEY = loads_key("eu-de")
@@ -30,7 +30,7 @@ def full(agent: str, number: int) -> PublishedLoad:
 
 async def _flood(client: redis.asyncio.Redis) -> None:
     """Write forged loads again and again: sealed by another region's key, unsealed, of a wrong type, and too many."""
-    others = RegionKey(region_key("us-east"), "us-east")
+    others = RegionKey(region_keys("us-east"), "us-east")
     for number in count(1):
         with suppress(ResponseError):  # of the turn after the key was no hash, until an agent has deleted it
             await _write_forged(client, number, others)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+import httpx
 import msgspec
 
 from penstock.policy.geography import Location
 from penstock.wire import identity, probe, route_context
 from penstock.wire.identity import decode_certificate, encode_certificate
 from penstock.wire.probe import ProbeRequest
-from penstock.wire.route_context import RouteContext, content_digest
-from penstock.wire.session import Purpose, Session, Sessions
-from tests.attacks.fleet import SMALL, Fleet
+from penstock.wire.route_context import CLOCK_SKEW_S, RouteContext, content_digest
+from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from tests.attacks.fleet import SLOTS, SMALL, Fleet
 from tests.attacks.suite import attack, expect
 from tests.support.identities import agent_sessions
 from tests.support.reports import offered, report
@@ -104,12 +106,16 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
     expect(await _forward(fleet, "eu-de/a", token) >= 400, "a context was accepted twice")
 
 
-async def _probe(fleet: Fleet, token: str) -> int:
+async def _answer(fleet: Fleet, token: str) -> httpx.Response:
     headers = {
         probe.HEADER: token,
         identity.HEADER: encode_certificate(stolen().identity.peer.certificate),
     }
-    return (await fleet.peers.get(await fleet.peer_url("eu-de/a") + probe.PATH, headers=headers)).status_code
+    return await fleet.peers.get(await fleet.peer_url("eu-de/a") + probe.PATH, headers=headers)
+
+
+async def _probe(fleet: Fleet, token: str) -> int:
+    return (await _answer(fleet, token)).status_code
 
 
 @attack("15.1")
@@ -138,3 +144,32 @@ async def probe_for_another_agent(fleet: Fleet) -> None:
         question = ProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
         status = await _probe(fleet, probe.seal_request(question, session))
         expect(status in (401, 403), f"{status} for a probe of {origin}/{agent} to {server}")
+
+
+@attack("15.5")
+async def replayed_probe(fleet: Fleet) -> None:
+    """A recorded probe that asks for spill credits is sent again and again.
+
+    The answers grant together no more than the first one, are signed for the recorded nonce alone, and end with the
+    clock skew that is accepted.
+    """
+    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
+    signed_s = time.time() - CLOCK_SKEW_S + 2.0
+    question = ProbeRequest("us-east", "a", "eu-de", "recorded", signed_s, {SMALL: 1000})
+    token = probe.seal_request(question, session)
+    granted = []
+    for _ in range(20):
+        if granted and time.time() > signed_s + CLOCK_SKEW_S - 1.0:
+            break  # A slow machine has used up the time in which the probe is accepted.
+        answer = await _answer(fleet, token)
+        expect(answer.status_code == 200, f"{answer.status_code} for a probe within the clock skew")
+        granted.append(probe.open_response(answer.content, question, session).models[SMALL].credits)
+    expect(max(granted) <= 2 * SLOTS, f"{max(granted)} credits granted by {2 * SLOTS} slots")
+    try:
+        probe.open_response(answer.content, msgspec.structs.replace(question, nonce="new"), session)
+    except BadSignature:
+        pass
+    else:
+        expect(False, "an old answer was accepted for a new probe")
+    await asyncio.sleep(max(0.0, signed_s + CLOCK_SKEW_S + 0.1 - time.time()))
+    expect(await _probe(fleet, token) == 403, "a probe was accepted after the clock skew")

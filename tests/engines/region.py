@@ -82,8 +82,7 @@ class Region:
 
     async def status(self) -> dict[str, Any]:
         """The status page of the agent."""
-        page: dict[str, Any] = (await self.http.get(f"http://{self.agent.faces()['admin']}/status")).json()
-        return page
+        return await asyncio.to_thread(self.agent.status)
 
     async def endpoint(self, name: str) -> dict[str, Any]:
         """An endpoint as the status page of the agent shows it; empty if it is not there."""

@@ -19,7 +19,15 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 WORDS = (
-    *(b'"url":"http://10.0.0.1:8000"', b'"models":["m"]', b'"slots":4', b'"queue":', b'"ttl_s":', b'"zone":"a"'),
+    *(
+        b'"url":"http://10.0.0.1:8000"',
+        b'"models":["m"]',
+        b'"slots":4',
+        b'"queue":',
+        b'"ttl_s":',
+        b'"for_s":',
+        b'"zone":"a"',
+    ),
     *(b'"engine":"vllm"', b'"version":"', b'"health":"/health"', b'"metrics_port":', b'"accelerator":"h100"'),
     *(b"https://", b"[::1]", b"169.254.169.254", b"[::ffff:169.254.169.254]", b"%25", b"@", b"1e999", b"true", b"\xff"),
 )
@@ -58,3 +66,7 @@ def check(data: bytes) -> None:
         clock.now = MAX_TTL_S + 1.0
         registrations.expire()
     assert [each.name for each in endpoints.every() if not each.view.draining] == ["fixed"]
+    notice = registrations.handle(b"POST", PATH + b"/fixed/preemption", BEARER, body)
+    assert notice.status in (202, 400)
+    left = [] if notice.status == 202 else ["fixed"]
+    assert [each.name for each in endpoints.every() if not each.view.draining] == left

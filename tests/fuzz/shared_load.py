@@ -1,4 +1,4 @@
-"""Reads any value that stands in Redis as the load of another agent.
+"""Reads any value that stands in Redis as the load of another agent, or as the location of an object.
 
 The input is split at line feeds into several values. Property: as they stand, none is authentic; as the content of an
 authentic value, each is read or rejected, loads are within their limits, and what was accepted reads the same again.
@@ -10,13 +10,15 @@ from contextlib import suppress
 
 import msgspec
 
-from penstock.wire.region_key import KEY_BYTES, RegionKey
+from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
+from regional_agent.objects.shared_objects import PURPOSE, open_location
 from regional_agent.shared_load.published_load import MAX_REQUESTS, MAX_US, open_load, seal_load
 
 WORDS = (
     b'{"agent":"a","epoch":1,"number":2,"loads":{"gpu-0":[1,2,3]},"waiting":{"m":[1,0,5,7]}}',
     b'"loads":',
+    b'{"field":"f","model":"m","region":"eu","endpoint":"gpu-0"}',
     b'"waiting":',
     b'"number":',
     b"\n",
@@ -24,7 +26,10 @@ WORDS = (
     b"-1",
 )
 
-KEY = RegionKey(b"k" * KEY_BYTES, "eu")
+KEY = RegionKey(RegionKeys(b"k" * KEY_BYTES), "eu")
+OBJECTS_KEY = RegionKey(RegionKeys(b"k" * KEY_BYTES), "eu", PURPOSE)
+FIELD = "f"
+MAX_NAME_CHARS = 256
 
 
 def check(data: bytes) -> None:
@@ -32,6 +37,13 @@ def check(data: bytes) -> None:
     for value in data.split(b"\n")[:4]:
         with suppress(BadSignature):
             raise AssertionError(f"accepted {open_load(value, KEY)}")
+        with suppress(BadSignature):
+            raise AssertionError(f"accepted {open_location(value, FIELD, OBJECTS_KEY)}")
+        with suppress(BadSignature):
+            raise AssertionError(f"accepted {open_location(KEY.seal(value), FIELD, OBJECTS_KEY)}")
+        with suppress(BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            location = open_location(OBJECTS_KEY.seal(value), FIELD, OBJECTS_KEY)
+            assert max(map(len, location)) <= MAX_NAME_CHARS
         try:
             load = open_load(KEY.seal(value), KEY)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

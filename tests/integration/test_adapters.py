@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import msgspec
 
 from penstock.health.engine_kinds import EngineKind
 from penstock.policy.policy import Model
+from penstock.routes.presets.preset_registry import preset_routes
 from tests.support.agents import Agent, agent
 from tests.support.chats import ask, code
 from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
+from tests.support.sockets import Answer, RawClient
 from tests.support.wait import until
 
 NO_PEERS: Mapping[str, Any] = {}
@@ -124,3 +127,44 @@ async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_p
         assert (await ask(origin, body=chat("lora-both"))).headers["x-penstock-region"] == "eu-de"
         assert (await ask(origin, body=chat("lora-far"))).status == 503
         assert (near.asked_for, far.asked_for) == (["lora-both"], ["lora-both", "lora-far"])
+
+
+async def test_the_list_of_models_has_the_loaded_adapters(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LoraEngine("lora-sql", "other-sql"), LoraEngine("lora-sql", "lora-a")]) as one:
+        listed = json.loads((await get(one, "/v1/models")).body)["data"]
+        assert [(card["id"], card["root"], card["parent"]) for card in listed] == [
+            (MODEL, MODEL, None),
+            ("lora-a", "lora-a", MODEL),
+            ("lora-sql", "lora-sql", MODEL),
+        ]
+        assert json.loads((await get(one, "/v1/models/lora-sql")).body) == listed[2]
+        assert [(await get(one, f"/v1/models/{name}")).status for name in ("lora-x", "other-sql")] == [404, 404]
+
+
+async def test_clients_of_anthropics_api_receive_its_list_of_models(tmp_path: Path) -> None:
+    version = "anthropic-version: 2023-06-01"
+    async with serving(tmp_path, [LoraEngine("lora-sql")]) as one:
+        assert json.loads((await get(one, "/v1/models", version)).body)["object"] == "list", "without the preset"
+        routes = (*preset_routes("openai"), *preset_routes("anthropic"))
+        closed = msgspec.structs.replace(one.config.policy.tenants["open"], key_digests=(sha256(b"key").hexdigest(),))
+        one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
+            one.config.policy, routes=routes, tenants={"open": closed}, anonymous_tenant=None
+        )
+        page = json.loads((await get(one, "/v1/models", version, "x-api-key: key")).body)
+        assert (page["first_id"], page["last_id"], page["has_more"]) == (MODEL, "lora-sql", False)
+        assert page["data"][1] == json.loads((await get(one, "/v1/models/lora-sql", version, "x-api-key: key")).body)
+        assert page["data"][1]["type"] == "model"
+        refused = await get(one, "/v1/models", version, "x-api-key: wrong")
+        assert (refused.status, json.loads(refused.body)["error"]["type"]) == (401, "authentication_error")
+        missing = await get(one, "/v1/models/nothing", version, "x-api-key: key")
+        assert (missing.status, json.loads(missing.body)["error"]["type"]) == (404, "not_found_error")
+        assert json.loads((await get(one, "/v1/models", "authorization: Bearer key")).body)["object"] == "list"
+
+
+async def get(one: Agent, path: str, *headers: str) -> Answer:
+    client = await RawClient.connect(one.traffic)
+    lines = "".join(f"{header}\r\n" for header in headers)
+    client.say(f"GET {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+    answer = await client.answer()
+    client.close()
+    return answer

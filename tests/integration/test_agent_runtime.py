@@ -31,7 +31,7 @@ from regional_agent.runtime import AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
-from tests.support.shared_loads import region_key
+from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import found, until
 
@@ -79,7 +79,7 @@ class Site:
             redis_url=self.redis.url,
             endpoints_file=self.directory / "endpoints.yaml",
             identity_dir=self.directory / "unused",
-            allow_plaintext_peers=True,
+            allow_plaintext="peers",
             state_dir=self.directory / "state",
         )
 
@@ -102,7 +102,7 @@ class Site:
                 pool=pool,
                 metrics=self.metrics,
                 rng=Random(1),
-                region_key=region_key(self.region),
+                region_keys=region_keys(self.region),
             )
             async with self.runtime as runtime:
                 await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from starlette.types import Message
 
+from adapters.access.callers import Caller, Role
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem
@@ -22,13 +23,13 @@ from control_plane.api.routes import events_routes as events_module
 from control_plane.api.routes.events_routes import EventStream, OpenStreams
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
-from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import EventKind
+from control_plane.planning import planning_loop
 from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from tests.support.api_app import served
+from tests.support.api_app import lead_steadily, served
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, endpoint, offered, packed, report
@@ -66,7 +67,8 @@ class Api:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    lead_steadily(monkeypatch)
     store = MemoryStore()
     control_plane = ControlPlane(
         store,
@@ -89,7 +91,9 @@ async def api() -> AsyncIterator[Api]:
     await store.close()
 
 
-async def test_the_fleet_by_resource(api: Api) -> None:
+async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning_loop, "RECOMMEND_EVERY_S", 0.0)
+
     async def reported() -> bool:
         return bool((await api.get("/v1/pools"))["items"])
 
@@ -109,6 +113,16 @@ async def test_the_fleet_by_resource(api: Api) -> None:
     ]
     assert (await api.get("/v1/pools", model="llama-3.1-70b"))["items"] == []
     assert [one["name"] for one in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
+
+    async def recommended() -> bool:
+        return bool((await api.get("/v1/capacity/recommendations"))["items"])
+
+    await api.until(recommended)
+    (advice,) = (await api.get("/v1/capacity/recommendations", region="eu-de", model=MODEL))["items"]
+    assert (advice["region"], advice["model"], advice["horizon_s"]) == ("eu-de", MODEL, 360.0)
+    assert advice["desired_endpoints"] >= advice["endpoints"] > 0, "a new leader recommends nothing lower"
+    gauges = (await api.http.get("/metrics")).text
+    assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges
 
 
 async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:

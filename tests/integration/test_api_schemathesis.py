@@ -20,10 +20,11 @@ from schemathesis.schemas import BaseSchema
 
 from lab.servers.etcd import start_etcd
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
+from tests.support.examples import examples
 from tests.support.reports import offered, packed, report
 from tests.support.wait import PATIENCE_S
 
-EXAMPLES = 8
+EXAMPLES = examples(8)
 """Requests for each operation and kind of data."""
 
 ENDLESS = "/v1/events"
@@ -89,6 +90,7 @@ def test_the_api_keeps_what_it_promises(case: schemathesis.Case, server: Control
         ("/v1/pools", {}),
         ("/v1/endpoints", {}),
         ("/v1/agents", {}),
+        ("/v1/capacity/recommendations", {}),
         ("/v1/status", {}),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import pytest
 import structlog.testing
 
+from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
-from regional_agent.http.tls_contexts import ServerTls
 from tests.support.agents import Agent, agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import ask
@@ -358,6 +359,26 @@ async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Pa
         await until(lambda: one.endpoints.pool(MODEL).ready == 0)
         offer("agent")
         await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+async def test_requests_to_an_engine_have_the_name_in_its_certificate(tmp_path: Path, made: Path) -> None:
+    indicated: list[str | None] = []
+
+    def notes_name(socket: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        indicated.append(name)
+
+    tls = ServerTls(made / "engine.pem", made / "engine.key")()
+    tls.set_servername_callback(notes_name)
+    async with engine(answers_200, tls) as gpu:
+        entry = {"dns": f"https://localhost:{gpu.address.port}", "engine": "http", "ca_file": str(made / "ours.pem")}
+        async with serving(tmp_path, entry) as one:
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            answer = await ask(one)
+            assert (answer.status, answer.headers["x-penstock-endpoint"]) == (200, "gpu-0-127.0.0.1")
+            assert {heard.header("host") for heard in gpu.heard} == {f"localhost:{gpu.address.port}"}
+            assert {heard.head.split(b" ", 1)[0] for heard in gpu.heard} == {b"GET", b"POST"}
+            assert set(indicated) == {"localhost"}
 
 
 @pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")

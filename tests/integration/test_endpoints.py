@@ -425,7 +425,7 @@ async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(e
 async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint_dns.RESOLVE_S", 0.05)
+    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.RESOLVE_S", 0.05)
     answers: list[list[str] | OSError] = [OSError("no such host")]
 
     async def resolve(host: str) -> list[str]:
@@ -440,19 +440,21 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     )
     endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
     endpoints.start()
-    await until(lambda: endpoints.sources.dns.status()["engines.test"]["problem"] == "no such host")
+    await until(lambda: endpoints.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
     await until(lambda: endpoints.pool("m").ready == 1)
     answers[0] = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
     await until(lambda: endpoints.pool("m").ready == 2)
     assert [one.name for one in endpoints.pool("m").endpoints] == ["gpus-127.0.0.1", "gpus-127.0.0.2", "gpu-1"]
     staying = named(endpoints, "gpus-127.0.0.1")
     answers[0] = []
-    await until(lambda: endpoints.sources.dns.status()["engines.test"]["problem"] == "the host has no address")
+    await until(
+        lambda: endpoints.sources.discovery.dns.status()["engines.test"]["problem"] == "the host has no address"
+    )
     assert len(endpoints.pool("m").endpoints) == 3
     answers[0] = ["127.0.0.1"]
     await until(lambda: len(endpoints.pool("m").endpoints) == 2)
     assert named(endpoints, "gpus-127.0.0.1") is staying
-    assert endpoints.sources.dns.status()["engines.test"]["problem"] is None
+    assert endpoints.sources.discovery.dns.status()["engines.test"]["problem"] is None
     await endpoints.stop()
 
 
@@ -466,8 +468,8 @@ async def test_the_systems_resolver_is_asked_beside_serving(
     endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready >= 1)
-    await until(lambda: bool(endpoints.sources.dns.status()["nobody.invalid"]["problem"]))
-    assert endpoints.sources.dns.status()["nobody.invalid"]["addresses"] == ()
+    await until(lambda: bool(endpoints.sources.discovery.dns.status()["nobody.invalid"]["problem"]))
+    assert endpoints.sources.discovery.dns.status()["nobody.invalid"]["addresses"] == ()
     await endpoints.stop()
 
 

@@ -14,7 +14,7 @@ from adapters.store.config_store import Put, StoreUnavailable
 from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import start_etcd
 from regional_agent.config.active_config import ActiveConfig
-from tests.support.control_planes import Agents, Operator, control_planes
+from tests.support.control_planes import OPERATOR, Agents, Operator, control_planes
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import offered
 from tests.support.stores import free_etcd_space
@@ -49,7 +49,7 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                 agents.demand = {"eu-de": (offered(10.0, *EU), offered(10.0, "eu-de"))}
 
                 async def is_refused() -> bool:
-                    page = (await operator.http.get(f"{leader.url}/metrics")).text
+                    page = (await operator.http.get(f"{leader.url}/metrics", headers=OPERATOR)).text
                     return 'outcome="store_unavailable"' in page
 
                 await until_told(is_refused)

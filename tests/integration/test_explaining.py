@@ -13,6 +13,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from adapters.access.api_keys import ApiKeys
+from adapters.access.key_access import KeyAccess
 from control_plane.cli.main import app
 from control_plane.status.status import AgentStatus, LeaderStatus
 from penstock.policy.geography import Location
@@ -21,7 +23,9 @@ from penstock.routing.reasons import Reason
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
+from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
 from tests.support.agents import Agent, admin_service, agent
+from tests.support.identities import region_sessions
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
@@ -35,9 +39,9 @@ async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 
 
 @asynccontextmanager
-async def admin(one: Agent) -> AsyncIterator[Address]:
+async def admin(one: Agent, access: KeyAccess | None = None) -> AsyncIterator[Address]:
     one.locator.locate = lambda address: Location("DE", "BE")
-    listener = Listener(admin_service(one), Limits(idle_linger_s=0.0))
+    listener = Listener(admin_service(one, access=access), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -140,20 +144,29 @@ async def test_clients_cannot_ask(tmp_path: Path) -> None:
 
 async def test_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
+    environment = {"COLUMNS": "200"}
     server = FakeControlPlane()
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
 
     async def run(*arguments: str) -> Result:
         given = ("--url", server.url, "--token-file", str(tmp_path / "token"), "--model", MODEL, *arguments)
-        runner = CliRunner(env={"COLUMNS": "200"})
+        runner = CliRunner(env=environment)
         return await asyncio.to_thread(runner.invoke, app, ["explain", *given], catch_exceptions=False)
 
+    keys = ApiKeys(write_admin_keys(tmp_path / "keys.yaml"))
+    access = KeyAccess(keys, region_sessions("eu-de"), key_setting="KEYS")
+    (tmp_path / "agents.key").touch(mode=0o600)
+    (tmp_path / "agents.key").write_text(ADMIN_KEY)
     try:
-        async with agent(tmp_path / "agent", [NOBODY]) as one, admin(one) as address:
+        async with agent(tmp_path / "agent", [NOBODY]) as one, admin(one, access) as address:
             known = AgentStatus("eu-de", "one", True, "http://p", f"http://{address}", 0.5)
             status = status_of("north", server.url, LeaderStatus("north", server.url, 7))
             server.answer = msgspec.json.encode(msgspec.structs.replace(status, agents=(known,)))
+            refused = await run("--agent", "eu-de/one")
+            assert (refused.exit_code, "the credential is missing" in refused.stderr) == (1, True)
+            assert "--agents-key-file" in refused.stderr
+            environment["PENSTOCK_AGENTS_KEY_FILE"] = str(tmp_path / "agents.key")
             shown = await run("--agent", "eu-de/one", "--tenant", "open", "--session", "s")
             assert shown.exit_code == 0, shown.stderr
             assert "gpu-0" in shown.stdout

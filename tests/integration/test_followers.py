@@ -62,7 +62,46 @@ def aged(value: Any) -> Any:
     return [aged(one) for one in value] if isinstance(value, list) else value
 
 
-async def test_both_give_the_same_answers(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+async def guarded(operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer) -> None:
+    """Guard rails judge by what agents report, whichever control plane is asked."""
+    for path, body in (
+        ("/v1/regions/eu-de/drain", DRAIN),
+        ("/v1/overrides", DRAIN | {"kind": "fail_over", "region": "eu-de"}),
+    ):
+        refused = await operator.http.post(follower.url + path, json=body)
+        # By policy alone Madrid would do, and it has nothing ready.
+        assert (refused.status_code, refused.json()["guard"]) == (409, True), refused.text
+        assert "eu-de+eu-es" in [one["residency"] for one in refused.json()["classes"]]
+    set_ = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=DRAIN)
+    assert set_.status_code == 201, set_.text
+    shown = await operator.http.get(leader.url + set_.headers["location"])
+    assert shown.headers["etag"] == set_.headers["etag"]
+    where = f"{follower.url}{set_.headers['location']}?reason=done"
+    lifted = await operator.http.delete(where, headers={"if-match": set_.headers["etag"]})
+    assert lifted.status_code == 200
+    entries = (await operator.http.get(follower.url + "/v1/audit")).json()["items"]
+    assert [(one["action"], one["caller"]) for one in entries] == [
+        ("override.lift", "admin-token"),
+        ("override.drain", "admin-token"),
+    ]
+
+
+async def whoever_led_last(operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer) -> None:
+    """While etcd is away, both answer by the reports that the last leader has."""
+    await operator.until(leader, lambda status: not status.leading)
+    for server in (leader, follower):
+        page = (await operator.http.get(server.url + "/v1/regions")).json()
+        assert (page["seen_by"]["name"], page["seen_by"]["leading"]) == (
+            (await operator.status(leader)).name,
+            False,
+        )
+        assert all(one["report_age_s"] < PATIENCE_S for one in page["items"])
+        assert all(one["pools"] for one in page["items"])
+
+
+async def test_both_give_the_same_answers_with_etcd_and_without(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
         leader, follower = await pair(operator, servers)
         async with HalfOfEurope([leader.url]) as agents:
@@ -77,6 +116,7 @@ async def test_both_give_the_same_answers(own_etcd: EtcdServer, operator: Operat
                 ("GET", "/v1/pools", None),
                 ("GET", "/v1/endpoints", None),
                 ("GET", "/v1/agents?region=jp-tok", None),
+                ("GET", "/v1/capacity/recommendations?model=none", None),
                 ("GET", "/v1/rollouts/current", None),
                 ("POST", "/v1/explain", EXPLAIN),
                 ("POST", "/v1/explain", {"origin": 7}),
@@ -104,35 +144,9 @@ async def test_both_give_the_same_answers(own_etcd: EtcdServer, operator: Operat
                 (one.name, one.state, bool(one.pools)) for one in theirs.regions
             ]
             assert [one.report_age_s is None for one in ours.agents] == [False] * len(REGIONS)
-
-
-async def test_guard_rails_know_what_stands_wherever_they_are_asked(
-    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
-) -> None:
-    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
-        leader, follower = await pair(operator, servers)
-        async with HalfOfEurope([leader.url]):
-            await heard(operator, leader)
-            for path, body in (
-                ("/v1/regions/eu-de/drain", DRAIN),
-                ("/v1/overrides", DRAIN | {"kind": "fail_over", "region": "eu-de"}),
-            ):
-                refused = await operator.http.post(follower.url + path, json=body)
-                # By policy alone Madrid would do, and it has nothing ready.
-                assert (refused.status_code, refused.json()["guard"]) == (409, True), refused.text
-                assert "eu-de+eu-es" in [one["residency"] for one in refused.json()["classes"]]
-            set_ = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=DRAIN)
-            assert set_.status_code == 201, set_.text
-            shown = await operator.http.get(leader.url + set_.headers["location"])
-            assert shown.headers["etag"] == set_.headers["etag"]
-            where = f"{follower.url}{set_.headers['location']}?reason=done"
-            lifted = await operator.http.delete(where, headers={"if-match": set_.headers["etag"]})
-            assert lifted.status_code == 200
-            entries = (await operator.http.get(follower.url + "/v1/audit")).json()["items"]
-            assert [(one["action"], one["caller"]) for one in entries] == [
-                ("override.lift", "admin-token"),
-                ("override.drain", "admin-token"),
-            ]
+            await guarded(operator, leader, follower)
+            own_etcd.kill()
+            await whoever_led_last(operator, leader, follower)
 
 
 async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
@@ -176,25 +190,6 @@ async def test_without_a_leader_nobody_pretends(own_etcd: EtcdServer, operator: 
             refused = await operator.http.get(one.url + path)
             assert (refused.status_code, refused.json()["leader"]) == (503, None)
             assert "no control plane leads" in refused.json()["detail"]
-
-
-async def test_while_etcd_is_away_whoever_led_last_is_asked(
-    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
-) -> None:
-    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
-        leader, follower = await pair(operator, servers)
-        async with Agents([leader.url]):
-            await heard(operator, leader)
-            own_etcd.kill()
-            await operator.until(leader, lambda status: not status.leading)
-            for server in (leader, follower):
-                page = (await operator.http.get(server.url + "/v1/regions")).json()
-                assert (page["seen_by"]["name"], page["seen_by"]["leading"]) == (
-                    (await operator.status(leader)).name,
-                    False,
-                )
-                assert all(one["report_age_s"] < PATIENCE_S for one in page["items"])
-                assert all(one["pools"] for one in page["items"])
 
 
 async def test_the_leader_takes_the_role_of_a_caller_from_the_control_plane_that_authenticated_it(

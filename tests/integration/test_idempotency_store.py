@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Put, StoreUnavailable
 from adapters.store.memory_store import MemoryStore
@@ -16,7 +17,6 @@ from control_plane.api.idempotency_store import CLAIM_TIMEOUT_S, RETENTION_S, Id
 from control_plane.audit import idempotency_claim as claims
 from control_plane.audit.audit_log import AuditLog
 from control_plane.audit.idempotency_claim import Claim, ClaimLost, IdempotencyRecord, Phase
-from control_plane.auth.callers import Caller, Role
 from lab.servers.etcd import EtcdServer
 from tests.support.control_planes import ControlPlaneServer, Operator, control_planes
 from tests.support.faulty_store import FaultyStore

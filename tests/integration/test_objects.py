@@ -195,7 +195,7 @@ async def test_an_object_that_another_region_created(tmp_path: Path) -> None:
             assert json.loads(answer.body)["at"] == object_id.partition("-")[0]
         last = await create(origin, previous_response_id=created[0])
         assert last.partition("-")[0] == created[0].partition("-")[0]
-        server.router.admission.objects._by_tenant.clear()
+        server.objects.here._by_tenant.clear()
         answer = await request(origin, "GET", f"{RESPONSES}/{created[0]}")
         assert (answer.status, code(answer.body)) == (404, "not_found")
         origin.peers.addresses.clear()
@@ -226,3 +226,63 @@ async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
         for prompt_id in created:
             answer = await request(one, "GET", f"/history/{prompt_id}")
             assert (answer.status, json.loads(answer.body)["at"]) == (200, prompt_id.partition("-")[0])
+
+
+def comfyui(name: str) -> Script:
+    """A ComfyUI: a WebSocket by client id, prompts, and files."""
+
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        target = heard.head.split(b" ", 2)[1]
+        if target.startswith(b"/ws"):
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+            writer.write(name.encode())
+            await writer.drain()
+            await asyncio.Event().wait()
+        writer.write(_json(200, {"prompt_id": f"{name}-{len(e.heard)}", "at": name}))
+
+    return script
+
+
+async def open_websocket(one: Agent, client_id: str) -> tuple[RawClient, str]:
+    """A WebSocket of a client, and the name of the ComfyUI at its other end."""
+    client = await RawClient.connect(one.traffic)
+    head = f"GET /ws?clientId={client_id} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    client.say(head.encode())
+    status, _ = await client.head()
+    assert status == 101
+    return client, (await client.reader.readexactly(len("first"))).decode().strip()
+
+
+async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tmp_path: Path) -> None:
+    async with (
+        engine(comfyui("first")) as first,
+        engine(comfyui("other")) as other,
+        agent(tmp_path, [first.address, other.address], slots=1, queue=0) as one,
+    ):
+        routes = preset_routes("comfyui", MODEL)
+        one.config.policy = msgspec.structs.replace(one.config.policy, routes=routes)
+        opened = []
+        for number in range(6):
+            client, at = await open_websocket(one, f"before-{number}")
+            opened.append(client)
+            for _ in range(2):
+                prompt = json.dumps({"prompt": {}, "client_id": f"before-{number}"}).encode()
+                answer = json.loads((await ask(one, body=prompt, path="/prompt")).body)
+                assert answer["at"] == at
+                for path in (
+                    f"/view?filename=a.png&prompt_id={answer['prompt_id']}",
+                    f"/history/{answer['prompt_id']}",
+                ):
+                    assert json.loads((await request(one, "GET", path)).body)["at"] == at
+        assert one.held() == 0, "a WebSocket that only notifies takes no slot"
+        for number in range(6):
+            prompt = json.dumps({"prompt": {}, "client_id": f"after-{number}"}).encode()
+            at = json.loads((await ask(one, body=prompt, path="/prompt")).body)["at"]
+            client, connected_to = await open_websocket(one, f"after-{number}")
+            opened.append(client)
+            assert connected_to == at
+        assert (await request(one, "GET", "/view?filename=a.png")).status == 200
+        assert (await request(one, "GET", "/view?filename=a.png&prompt_id=unknown")).status == 404
+        for client in opened:
+            client.close()
+        await until(lambda: not list(one.proxy.active))

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from adapters.access.callers import Caller, Role
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller, Role
 from control_plane.cli.main import app
 from control_plane.planning.plan_history import PlanDiff, PlanSummary
 from control_plane.status.query_responses import WhatIfResponse
@@ -52,7 +52,7 @@ class Shell:
         self.token_file = directory / "operator.token"
         self.token_file.write_text(TOKEN)
         self.environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("PENSTOCK_")}
-        self.environment |= {"PENSTOCK_CONFIG": str(directory / "contexts.yaml"), "COLUMNS": "220"}
+        self.environment |= {"PENSTOCK_CONTEXTS_FILE": str(directory / "contexts.yaml"), "COLUMNS": "220"}
 
     async def __call__(self, *arguments: str) -> Done:
         """In this process, which is many times faster than the executable."""

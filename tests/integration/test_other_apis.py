@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,13 +16,17 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from lab.witness import Witness
+from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import agent
-from tests.support.chats import answers
+from tests.support.chats import SSE_HEAD, answers, ask, chunk
 from tests.support.engines import Connect, EngineProcess, running_engines
 from tests.support.planet import MODEL
-from tests.support.sockets import engine
+from tests.support.sockets import Heard, ScriptedEngine, engine
+from tests.support.wait import until
 
 KEY = "a-client-key"
 ROUTES = tuple(route for name in PRESETS if name != "sglang" for route in preset_routes(name))
@@ -35,13 +41,23 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 
 
 @asynccontextmanager
-async def serving(directory: Path, target: Address | str, *, key: str = "") -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an agent with all presets, before one engine; with `key`, only that key is accepted."""
+async def serving(
+    directory: Path, target: Address | str, *, key: str = "", cost: Cost | None = None, log: AccessLog | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an agent with all presets, before one engine.
+
+    Args:
+        key: only this key is accepted; empty for none.
+        cost: of the model.
+        log: the agent's access log.
+    """
     if isinstance(target, str):
         url = urlsplit(target)
         target = Address(url.hostname or "", url.port or 0)
-    async with agent(directory, [target]) as one:
+    async with agent(directory, [target], access_log=log) as one:
         policy = replace(one.config.policy, routes=ROUTES)
+        if cost is not None:
+            policy = replace(policy, models={**policy.models, MODEL: replace(policy.models[MODEL], cost=cost)})
         if key:
             tenants = {"t": replace(next(iter(policy.tenants.values())), name="t", key_digests=(_digest(key),))}
             policy = replace(policy, tenants=tenants, anonymous_tenant=None)
@@ -195,3 +211,46 @@ async def test_a_model_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         assert refused.status_code == 400
         assert "repeated" in refused.json()["error"]
         assert not gpu.heard
+
+
+async def test_an_image_job_takes_a_slot_and_is_accounted_by_its_size(tmp_path: Path, engines: EngineProcess) -> None:
+    file = tmp_path / "access.jsonl"
+    log = AccessLog(file, 1.0, Random(1))
+    cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.05)
+    job = {"width": 512, "height": 1000, "steps": 3, "override_settings": {"sd_model_checkpoint": MODEL}}
+    headers = {"x-request-id": "image-1", "x-lab-residency": "eu-de"}
+    async with serving(tmp_path, engines.urls["whole"], cost=cost, log=log) as client:
+        image = await client.post("/sdapi/v1/txt2img", json=job, headers=headers)
+        assert image.status_code == 200
+        assert image.json()["images"]
+        too_many = await client.post("/sdapi/v1/txt2img", json={**job, "batch_size": 2})
+        assert (too_many.status_code, "batch_size" in too_many.json()["detail"]) == (422, True)
+    log.close()
+    line = json.loads(file.read_text().splitlines()[0])
+    assert line["work_s"] == pytest.approx(512 * 1000 / 1e6 * 3 * 0.05)
+    findings, _ = Witness(engines.witness_dir).read()
+    assert (findings.started["image-1"], findings.finished["image-1"]) == (1, 1)
+
+
+async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> None:
+    def event(kind: str, **fields: Any) -> bytes:
+        return chunk(b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode()))
+
+    async def speaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + event("message_start", message={"usage": {"input_tokens": 77, "output_tokens": 1}}))
+        for _ in range(100):
+            writer.write(event("content_block_delta", delta={"type": "text_delta", "text": "word " * 20}))
+            await writer.drain()
+        writer.write(event("message_delta", delta={}, usage={"output_tokens": 2000}) + b"0\r\n\r\n")
+
+    async with engine(speaks) as gpu, agent(tmp_path, [gpu.address]) as one:
+        policy = one.config.policy
+        by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
+        one.config.policy = replace(policy, routes=preset_routes("anthropic"), models={MODEL: by_token})
+        messages = [{"role": "user", "content": "hello " * 100}]
+        body = json.dumps({"model": MODEL, "stream": True, "messages": messages}).encode()
+        assert (await ask(one, body=body, path="/v1/messages")).status == 200
+        expectations = one.router.chooser.expectations
+        await until(lambda: one.held() == 0)
+        assert round(expectations.prompt_tokens(MODEL, len(body))) == 77
+        assert expectations.answer_tokens("open", MODEL, None) == 2000

@@ -13,10 +13,10 @@ import pytest
 from cryptography import x509
 
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.tls_contexts import ClientTls, ServerTls
 from lab.servers.etcd import EtcdServer
 from penstock.wire.identity import Identity, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
-from regional_agent.http.tls_contexts import ClientTls, ServerTls
 from regional_agent.peers.peer_verifier import PeerVerifier
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
@@ -179,7 +179,7 @@ async def test_agent_processes_use_tls_without_any_setting(tmp_path: Path, own_e
                 endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", [gpu.address], 4),
                 settings=settings,
             )
-            for region, settings in (("eu-de", {}), ("eu-es", {}), ("us-east", {"ALLOW_PLAINTEXT_PEERS": "true"}))
+            for region, settings in (("eu-de", {}), ("eu-es", {}), ("us-east", {"ALLOW_PLAINTEXT": "peers"}))
         }
         try:
             for process in agents.values():
@@ -194,7 +194,7 @@ async def test_agent_processes_use_tls_without_any_setting(tmp_path: Path, own_e
             assert not plain.faces()["peer"].tls
             assert here.status()["peers"]["us-east"] == {"state": "unknown", "rtt_ms": None, "agents": []}
             assert "us-east" in warnings_in(here, "unencrypted address")
-            assert "ALLOW_PLAINTEXT_PEERS" in warnings_in(plain, "may be sent unencrypted")
+            assert "ALLOW_PLAINTEXT" in warnings_in(plain, "may be unencrypted")
         finally:
             for process in agents.values():
                 await asyncio.to_thread(process.kill)

@@ -22,7 +22,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.rollout.state_machine import Phase
-from tests.support.api_app import served
+from tests.support.api_app import lead_steadily, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.support.identities import control_plane_sessions
@@ -63,7 +63,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    lead_steadily(monkeypatch)
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()

@@ -9,10 +9,12 @@ from random import Random
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from control_plane.cli.demand_file import read_access_logs
+from control_plane.cli.main import app
 from penstock.policy.geography import Location
-from penstock.policy.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
+from penstock.policy.policy import Cost, CostUnit, EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
 from penstock.what_if.outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, agent
@@ -20,6 +22,8 @@ from tests.support.chats import BODY, JSON_ANSWER, answers, ask
 from tests.support.planet import MODEL
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
+
+REGIONS = ("eu-de", "eu-es")
 
 
 async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tmp_path: Path) -> None:
@@ -39,6 +43,57 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
     assert read_access_logs([file]) == [DemandGroup("eu-es", "open", "US", MODEL, 1.0, "CA")], (
         "counted where it came in"
     )
+
+
+async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path: Path) -> None:
+    files = [tmp_path / "serving.log", tmp_path / "origin.log"]
+    logs = [AccessLog(file, 1.0, Random(1), region=region) for file, region in zip(files, REGIONS, strict=True)]
+    usage = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
+    released = asyncio.Event()
+
+    async def counts_tokens(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(usage), usage))
+
+    async with (
+        engine(counts_tokens) as gpu,
+        agent(tmp_path / "serving", [gpu.address], access_log=logs[0], slots=1, queue=0) as serving,
+        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=logs[1]) as origin,
+    ):
+        eu_only = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset(REGIONS))
+        for one in (serving, origin):
+            one.metrics.usage.use_names(["open"], {MODEL: 1.0})
+            by_token = {MODEL: Model(MODEL, cost=Cost(CostUnit.TOKEN, 0.001, 0.01))}
+            one.config.policy = msgspec.structs.replace(one.config.policy, residency=(eu_only,), models=by_token)
+            one.location = Location("US", "CA")
+        first = asyncio.create_task(ask(serving))
+        await until(lambda: serving.held() == 1)
+        second = asyncio.create_task(ask(serving))
+        await until(lambda: serving.queue.waiting_here(MODEL) == 1)
+        released.set()
+        assert [(await one).status for one in (first, second)] == [200, 200]
+        assert (await ask(origin)).status == 200
+    for log in logs:
+        log.close()
+    at_home, waited, forwarded = (json.loads(line) for line in files[0].read_text().splitlines())
+    (sent,) = (json.loads(line) for line in files[1].read_text().splitlines())
+    for line in (at_home, waited, forwarded, sent):
+        assert (line["policy_digest"], line["residency_class"]) == ("digest", "eu-de+eu-es")
+    assert [region["what"] for region in sent["rejected"]] == ["us-east"]
+    assert (at_home["input_tokens"], at_home["output_tokens"]) == (7, 3)
+    assert "queue_ms" not in at_home
+    assert 0 < waited["queue_ms"] <= waited["total_ms"]
+
+    result = CliRunner().invoke(app, ["residency", "report", *map(str, files), "-o", "json"])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["proven"], found["governed"], found["faults"]) == (0, True, 3, [])
+    assert [(group["region"], group["requests"]) for group in found["processed"]] == [("eu-de", 3)]
+    missing = CliRunner().invoke(app, ["residency", "report", str(files[1]), "--from", "2020-01-01"])
+    assert missing.exit_code == 1
+    assert f"{files[1]}:1: request" in missing.stderr
+    assert "not proven" in missing.stdout
+    assert CliRunner().invoke(app, ["residency", "report", str(files[1]), "--to", "soon"]).exit_code == 2
+    assert CliRunner().invoke(app, ["residency", "report", str(files[1]), "--kept", "eu-de/a/1:x:y"]).exit_code == 2
 
 
 async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_look(tmp_path: Path) -> None:

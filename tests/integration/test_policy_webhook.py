@@ -21,7 +21,7 @@ from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
 from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
-from tests.support.control_planes import PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
+from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
 from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import SetClock
@@ -35,7 +35,7 @@ def signed(body: bytes, secret: bytes = SECRET) -> dict[str, str]:
 
 
 async def deliveries(operator: Operator, server: ControlPlaneServer) -> dict[str, float]:
-    text = (await operator.http.get(f"{server.url}/metrics")).text
+    text = (await operator.http.get(f"{server.url}/metrics", headers=OPERATOR)).text
     lines = [line for line in text.splitlines() if line.startswith("penstock_policy_webhooks_total{")]
     return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
 

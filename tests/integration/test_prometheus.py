@@ -11,10 +11,10 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -27,8 +27,9 @@ from control_plane.metrics import (
     RegionGauges,
     ReportOutcome,
 )
-from dashboards.__main__ import GENERATED
-from dashboards.fleet_overview import ALERTS_FIRING
+from dashboards.__main__ import BOARDS, GENERATED
+from dashboards.alerts import ALERTS
+from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
@@ -36,9 +37,14 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Cost, CostUnit
 from penstock.policy.service_objective import ServiceObjective
 from penstock.rollout.state_machine import Phase
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
+from penstock.routing.work import CostInputs, Work
+from penstock.scaling.recommender import Recommendation
+from penstock.scaling.replicas import Cause
 from regional_agent.telemetry.agent_metrics import (
     CONTENT_TYPE,
     AgentMetrics,
@@ -58,6 +64,7 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PAT
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH or in PROMETHEUS")
 
 AGENT = 'site="eu-de",agent="a1"'
+KEPT_ALIVE = 'instance="c1",operation="keep_alive",ok="true"'
 
 FIRES: list[tuple[str, dict[str, str], str]] = [
     (
@@ -102,6 +109,16 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
             'penstock_region_state{region="eu-de",state="healthy"}': "1 1 0x100",
         },
         "7m",
+    ),
+    (
+        "PenstockCertificateExpiresNow",
+        {f'penstock_agent_certificate_expiry_timestamp_seconds{{{AGENT},certificate="identity"}}': "172800+0x80"},
+        "6m",
+    ),
+    (
+        "PenstockCertificateExpiresSoon",
+        {'penstock_certificate_expiry_timestamp_seconds{instance="c1",certificate="api"}': "864000+0x80"},
+        "6m",
     ),
     ("PenstockReportsOld", {'penstock_report_age_seconds{region="eu-de"}': "1+5x40"}, "2m"),
     ("PenstockPlanRefused", {'penstock_agents_rejecting_config{region="eu-de"}': "2+0x40"}, "2m"),
@@ -151,10 +168,105 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "5m",
     ),
     ("PenstockSharedLoadDown", {f"penstock_agent_shared_load_up{{{AGENT}}}": "0x40"}, "2m"),
+    (
+        "PenstockAvailabilityLow",
+        {
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="engine_error"}}': "0+2x80",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+98x80",
+        },
+        "5m",
+    ),
+    (
+        "PenstockAvailabilityEroding",
+        {
+            "penstock_leader": "1x300",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x300",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="timeout"}}': "0+1x300",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+99x300",
+        },
+        "20m",
+    ),
+    (
+        "PenstockQueueSaturated",
+        {
+            f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="abandoned"}}': "0+1x80",
+            f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="dispatched"}}': "0+4x80",
+        },
+        "4m",
+    ),
+    (
+        "PenstockCapacityBelowRecommended",
+        {
+            "penstock_leader": "1x500",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x500",
+            'penstock_desired_endpoints{region="eu-de",model="m"}': "6x500",
+            'penstock_endpoints{region="eu-de",model="m"}': "5x500",
+        },
+        "35m",
+    ),
+    (
+        "PenstockRegionLossUncovered",
+        {
+            "penstock_leader": "1x500",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x500",
+            'penstock_capacity_shortfall_slots{region="eu-de",model="m",scenario="region_loss"}': "6x500",
+        },
+        "35m",
+    ),
+    (
+        "PenstockEndpointEjections",
+        {f'penstock_agent_endpoint_ejections_total{{{AGENT},reason="unreachable"}}': "0 0 0 1 2 3 4 5 6 7 8x60"},
+        "3m",
+    ),
+    ("PenstockAgentDown", {f'up{{job="penstock-agent",{AGENT}}}': "1 1 0x60"}, "3m"),
+    ("PenstockAccessLogDropped", {f"penstock_agent_access_log_lines_dropped_total{{{AGENT}}}": "0 0 0 5+0x60"}, "2m"),
+    (
+        "PenstockLeaderFlapping",
+        {
+            "penstock_leader": "1x80",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x80",
+            'penstock_leader_changes_total{instance="c1"}': "1 1 1 2 2 3 3 4x60",
+            'penstock_leader_changes_total{instance="c2"}': "0 0 0 0 1 1 2 2x60",
+        },
+        "2m",
+    ),
+    ("PenstockPlannerFallback", {'penstock_planner_fallbacks_total{model="m"}': "0+1x80"}, "2m"),
+    (
+        "PenstockPlannerSlow",
+        {
+            'penstock_planning_duration_seconds_bucket{le="0.25"}': "0+1x200",
+            'penstock_planning_duration_seconds_bucket{le="0.5"}': "0+10x200",
+            'penstock_planning_duration_seconds_bucket{le="+Inf"}': "0+10x200",
+            "penstock_leader": "1x200",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200",
+        },
+        "12m",
+    ),
+    (
+        "PenstockStoreSlow",
+        {
+            f'penstock_store_call_duration_seconds_bucket{{{KEPT_ALIVE},le="{le}"}}': f"0+{count}x120"
+            for le, count in (("0.5", 8), ("1.0", 10), ("+Inf", 10))
+        },
+        "6m",
+    ),
+    (
+        "PenstockReportIntakeSlow",
+        {
+            f'penstock_report_intake_duration_seconds_bucket{{instance="c1",le="{le}"}}': f"0+{count}x120"
+            for le, count in (("0.5", 8), ("1.0", 10), ("+Inf", 10))
+        },
+        "6m",
+    ),
 ]
 """Alert, the series that must set it off (a sample each 5 s), and the time by which."""
 
+ALSO = {"PenstockShedding": ["PenstockAvailabilityLow"]}
+"""What else fires for an alert's series, because both are about them."""
+
 WELL = {
+    'penstock_certificate_expiry_timestamp_seconds{instance="c1",certificate="api"}': "8640000+0x80",
+    f'penstock_agent_certificate_expiry_timestamp_seconds{{{AGENT},certificate="identity"}}': "8640000+0x80",
     f"penstock_agent_forwarded_residency_refusals_total{{{AGENT}}}": "0x80",
     'penstock_leader{instance="c1"}': "1x80",
     'penstock_leader{instance="c2"}': "0x80",
@@ -177,6 +289,31 @@ WELL = {
     f'penstock_agent_slo_target_ratio{{{AGENT},model="idle"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="true"}}': "0x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="false"}}': "0x80",
+    f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="cancelled"}}': "0+50x80",
+    f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="client_error"}}': "0+50x80",
+    f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="abandoned"}}': "0+1x80",
+    f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="dispatched"}}': "0+40x80",
+    'penstock_desired_endpoints{region="eu-de",model="m"}': "6x80",
+    'penstock_endpoints{region="eu-de",model="m"}': "6x80",
+    'penstock_capacity_shortfall_slots{region="eu-de",model="m",scenario="region_loss"}': "6x20 0x60",
+    f'penstock_agent_endpoint_ejections_total{{{AGENT},reason="unreachable"}}': "0 0 0 1 2 3x80",
+    f'up{{job="penstock-agent",{AGENT}}}': "1 1 0x10 1x60",
+    f"penstock_agent_access_log_lines_dropped_total{{{AGENT}}}": "0x80",
+    'penstock_leader_changes_total{instance="c1"}': "1 1 1 2x80",
+    'penstock_planner_fallbacks_total{model="m"}': "0 0 1 1 2x80",
+    'penstock_rollout_phase{phase="canary"}': "1x80",
+    **{
+        f'penstock_planning_duration_seconds_bucket{{le="{le}"}}': f"0+{count}x80"
+        for le, count in (("0.25", 10), ("0.5", 10), ("+Inf", 10))
+    },
+    **{
+        f'penstock_store_call_duration_seconds_bucket{{{KEPT_ALIVE},le="{le}"}}': f"0+{count}x80"
+        for le, count in (("0.5", 10), ("1.0", 10), ("+Inf", 10))
+    },
+    **{
+        f'penstock_report_intake_duration_seconds_bucket{{instance="c1",le="{le}"}}': f"0+{count}x80"
+        for le, count in (("0.5", 10), ("1.0", 10), ("+Inf", 10))
+    },
 }
 """A fleet that nobody needs to be told of."""
 
@@ -217,7 +354,13 @@ def test_promtool_accepts_the_rules() -> None:
 def test_an_alert_fires_alone_for_what_it_is_about(tmp_path: Path, alert: str, series: dict[str, str], at: str) -> None:
     lead = {} if "Leader" in alert or "penstock_leader" in series else {"penstock_leader": "1x80"}
     publishing = {'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x80"} if lead else {}
-    assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert]) == ""
+    assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert, *ALSO.get(alert, ())]) == ""
+
+
+def test_every_alert_is_shown_to_fire_and_not_to_fire() -> None:
+    assert {alert for alert, _, _ in FIRES} == {alert.name for alert in ALERTS}
+    inputs = {name.partition("{")[0] for _, series, _ in FIRES for name in series}
+    assert inputs <= {name.partition("{")[0] for name in WELL}
 
 
 @needs_promtool
@@ -225,6 +368,7 @@ def test_a_fleet_that_is_well_alarms_nobody(tmp_path: Path) -> None:
     assert firing(tmp_path, WELL, "6m", []) == ""
 
 
+USAGE = b'{"usage":{"prompt_tokens":100,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":64}}}'
 KEPT = ObjectiveTally(ServiceObjective(1.5, 0.99))
 
 
@@ -232,6 +376,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     """An agent that has seen a bit of everything."""
     metrics = AgentMetrics()
     metrics.use_names(["m"], ["eu-de", "eu-es"])
+    metrics.usage.use_names(["acme"], {"m": 1.0})
     metrics.set_in_flight("m", 2)
     metrics.set_endpoint("gpu-1", 2, True)
     metrics.set_endpoint_ejection("gpu-1", 0.4, ejected=True, suspect=False)
@@ -253,6 +398,21 @@ def work(metrics: AgentMetrics) -> None:
     metrics.became_suspect(StallReason.SILENT)
     metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
+    metrics.decided(0.00003)
+    request = WorkEstimate(
+        "acme", "m", Cost(CostUnit.TOKEN, 0.0, 0.01), CostInputs(400), Work(0.0, 1.0), streaming=True
+    )
+    used = metrics.usage.ended(request, 2.0, 1.0)
+    assert used is not None
+    metrics.usage.completed(used, request, (b"", USAGE), 0.9, time.monotonic())
+    metrics.usage.completed(used, request, (b"", b"data: [DONE]"), 0.9, time.monotonic() + 0.01)
+    while (gaps := metrics.sample_stream("m")) is None:
+        pass
+    gaps.wrote()
+    gaps.wrote()
+    metrics.set_engine_signals(
+        "gpu-1", {Signal.PREFIX_HITS: KEPT.answers, Signal.PREFIX_QUERIES: 2 * KEPT.answers}, 0.3
+    )
     KEPT.ended(True, 0.05)
     metrics.set_objectives({"m": KEPT})
 
@@ -271,6 +431,11 @@ def leader() -> ControlPlaneMetrics:
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("m", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")
+    metrics.show_overrides([("drain", "eu-es")])
+    metrics.show_rollout(Phase.CANARY)
+    metrics.cost.show({("eu-de", "m"): 12.0}, {("eu-de", "eu-es"): 0.5})
+    metrics.capacity.show([Recommendation("eu-de", "m", 4, 4, 6, Cause.DEMAND, None, 5.0, 9.0, 360.0)])
+    metrics.internal.set_snapshot_age(0.5)
     return metrics
 
 
@@ -343,15 +508,15 @@ async def listening(output: asyncio.StreamReader) -> str:
 
 
 def panel_queries() -> dict[str, str]:
-    """Every expression of the dashboard and its annotation as Grafana would send it, by panel and letter."""
-    dashboard: dict[str, Any] = json.loads((GENERATED / "fleet-overview.json").read_text())
+    """Every expression of the dashboards and their annotation as Grafana would send it, by panel and letter."""
     queries = {
         f"{panel['title']} {target['refId']}": target["expr"]
-        for panel in dashboard["panels"]
+        for board in BOARDS
+        for panel in json.loads((GENERATED / f"{board.name}.json").read_text())["panels"]
         for target in panel.get("targets", ())
     }
     queries["annotation"] = ALERTS_FIRING
-    chosen = {"$region": ".*", "$model": ".*", "$__range": "1m"}
+    chosen = {"$region": ".*", "$model": ".*", "$tenant": ".*", "$__range": "1m"}
     for name, value in chosen.items():
         queries = {where: expr.replace(name, value) for where, expr in queries.items()}
     return queries
@@ -368,6 +533,9 @@ async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path)
     def control_page() -> bytes:
         leading.planned(0.004, ["m"])
         leading.published(PublishOutcome.PUBLISHED)
+        leading.internal.store_called("keep_alive", 0.002, ok=True)
+        with leading.internal.receiving_report():
+            pass
         leading.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
         return leading.render()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from regional_agent.http.tls_contexts import ClientTls, ServerTls
+from adapters.tls_contexts import ClientTls, ServerTls
 from tests.support.agents import Agent, agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, full, streams_forever

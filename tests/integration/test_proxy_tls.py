@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import drain_all
-from regional_agent.http.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed

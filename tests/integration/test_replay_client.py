@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
+import msgspec
 import pytest
 
 from lab.replay.client import Client, Patience
 from lab.replay.connection_pool import BadUrl
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind, TryResult
-from lab.replay.replay_workload import PlannedRequest
+from lab.replay.replay_workload import ImageSize, PlannedRequest
 from lab.traces.trace import TraceRequest
 from tests.support.on_uvloop import on_uvloop
 from tests.support.scripted_entry import DONE, Asked, entry, unreachable_port
@@ -327,3 +328,31 @@ async def test_reads_a_stream_that_ends_with_its_connection_and_skips_interim_an
 def test_a_url_that_will_not_do_is_named(url: str) -> None:
     with pytest.raises(BadUrl, match="is not a URL like"):
         Client({"site": [Entry("a", url)]}, Patience(), monotonic)
+
+
+@on_uvloop
+async def test_an_image_is_asked_for_and_answered_in_one_piece() -> None:
+    answers = [
+        (200, b'{"images":["aGk="],"parameters":{},"info":"{}"}', OutcomeKind.OK, ""),
+        (200, b'{"images":[]}', OutcomeKind.FAILED, "the answer has no image"),
+        (200, b"<html>", OutcomeKind.FAILED, "the answer is not that of a text-to-image service"),
+        (503, b'{"status":503,"code":"saturated"}', OutcomeKind.REFUSED, "saturated"),
+    ]
+    asked: list[Asked] = []
+
+    async def in_turn(request: Asked) -> None:
+        status, body, _, _ = answers[len(asked)]
+        asked.append(request)
+        request.answer(status, body, x_penstock_region="eu-de")
+
+    images = [
+        msgspec.structs.replace(planned(number), image=ImageSize(512, 768, 20)) for number, _ in enumerate(answers)
+    ]
+    async with entry(in_turn) as way:
+        outcomes = await ask([way.at("eu-de")], requests=images)
+    assert [(one.kind, one.code) for one in outcomes] == [(kind, code) for _, _, kind, code in answers]
+    assert (outcomes[0].region, outcomes[0].first_token_s) == ("eu-de", None)
+    body = msgspec.json.decode(asked[0].body)
+    assert (body["width"], body["height"], body["steps"]) == (512, 768, 20)
+    assert body["override_settings"] == {"sd_model_checkpoint": "m"}
+    assert asked[0].headers["x-lab-residency"] == "a"

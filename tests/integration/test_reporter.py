@@ -103,6 +103,17 @@ async def test_reports_to_the_elected_leader_and_follows_elections(planes: list[
         await until(lambda: len(planes[1].reports) >= 2)
 
 
+async def test_a_leader_that_would_be_reached_unencrypted_receives_nothing(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    await store.commit((), (Put(keys.LEADER, encode(Member("cp", "http://cp.example:80"))),))
+    planes[0].leading, planes[0].leader = False, "http://cp.example:80"
+    with capture_logs() as logs:
+        async with Agent(store, planes[0].url):
+            await until(lambda: len(planes[0].reports) >= 3)
+    assert any("http://cp.example:80 is not encrypted" in str(entry.get("reason")) for entry in logs)
+    assert not any(entry.get("control_plane") == "cp.example:80" for entry in logs)
+
+
 async def test_finds_the_leader_without_a_store_by_asking(planes: list[ControlPlane]) -> None:
     planes[0].leading, planes[0].leader = False, planes[1].url
     async with Agent(MemoryStore(), planes[0].url):

@@ -39,7 +39,7 @@ def test_its_commands_start_a_fleet_that_serves(tmp_path: Path) -> None:
         **{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "PENSTOCK_CONFIG": str(tmp_path / "contexts.yaml"),
+        "PENSTOCK_CONTEXTS_FILE": str(tmp_path / "contexts.yaml"),
         "COLUMNS": "160",
     }
     shell = subprocess.Popen(

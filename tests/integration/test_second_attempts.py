@@ -14,6 +14,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.telemetry.agent_metrics import HedgeOutcome
 from tests.support.agents import Agent, agent
 from tests.support.chats import answers, says_nothing
+from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
@@ -79,6 +80,22 @@ async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp
         assert outcomes(running) == {HedgeOutcome.WON: 1.0}
         assert all(not member.ejection.failures for member in running.endpoints.pool(MODEL).endpoints)
         assert running.counted() == {"ok": len(quick.heard)}
+
+
+async def test_a_second_attempt_that_serves_is_a_span(tmp_path: Path) -> None:
+    async with collector() as one, engine(says_nothing) as slow, engine(answers) as quick:
+        exporter = one.exporter()
+        async with agent(tmp_path, [slow.address, quick.address], limits=LIMITS, exporter=exporter) as running:
+            save_up(running, 2)
+            prefer(*running.endpoints.pool(MODEL).endpoints)
+            assert (await ask(running)).status == 200
+            await settled(running)
+        await exporter.close()
+    attempts = [attributes(span) for _, span in one.spans if span.name == f"embeddings {MODEL}"]
+    assert [(each["penstock.endpoint"], each.get("penstock.reason")) for each in attempts] == [
+        ("gpu-0", "second_attempt_won"),
+        ("gpu-1", None),
+    ]
 
 
 async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) -> None:

@@ -13,19 +13,22 @@ from pathlib import Path
 import httpx
 import pytest
 
+from adapters.access.callers import Caller, Role
+from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store.members import Member
-from control_plane.api.tls_certificate import BadCertificate, Certificate, trust_context
-from control_plane.auth.callers import Caller, Role
+from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
+from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN
-from tests.support.identities import control_plane_id, control_plane_sessions, write_identity
+from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_sessions, write_identity
 from tests.support.issuer import AUDIENCE, Issuer, rsa_key
 from tests.support.secured_etcd import secured_etcd
 from tests.support.wait import PATIENCE_S, found
 
+MONITOR = SpiffeId(FLEET, ProcessRole.MONITOR, "prometheus")
 DUTY = Caller("duty", Role.VIEWER)
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
@@ -115,6 +118,12 @@ async def test_everything_locked_works_together(url: str, certificates: Path, is
             pass
         assert refused.status_code == 429
         assert (await http.get("/v1/whoami", headers=OPERATOR)).status_code == 200
+    for id_, statuses in ((MONITOR, (200, 403)), (agent_id(), (401, 401))):
+        files = write_identity(tmp_path / id_.role, id_)
+        trust.load_cert_chain(files / CERTIFICATE, files / PRIVATE_KEY)
+        async with httpx.AsyncClient(base_url=url, verify=trust, timeout=PATIENCE_S) as http:
+            seen = (await http.get("/metrics")).status_code, (await http.get("/v1/status")).status_code
+            assert seen == statuses, id_
     async with httpx.AsyncClient(verify=trust) as plain:
         with pytest.raises(httpx.TransportError):
             await plain.get(url.replace("https", "http") + "/livez")
@@ -127,7 +136,7 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")
-    link = LeaderClient(asks, control_plane_sessions("south"), trust=trust_context(certificates / "authority.pem"))
+    link = LeaderClient(asks, control_plane_sessions("south"), tls=ClientTls(certificates / "authority.pem"))
 
     async def regions() -> LeaderResponse | None:
         try:
@@ -145,8 +154,8 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
         await stranger.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
     await stranger.close()
     for bad in ("missing.pem", "keys.yaml"):
-        with pytest.raises(BadCertificate, match=bad):
-            trust_context(tmp_path / bad)
+        with pytest.raises(BadTlsFiles, match=bad):
+            ClientTls(tmp_path / bad)
 
 
 async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates: Path) -> None:
@@ -165,23 +174,21 @@ async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates:
         return str(dict(pair for part in certificate["subject"] for pair in part)["commonName"])
 
     show("api")
-    certificate = Certificate(*shown)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*shown)
+    tls = ServerTls(*shown)
+    context = tls.renewing_context()
     server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     assert await subject() == "api"
-    assert not certificate.reload_if_changed(context)
     show("next", key=False)
-    assert not certificate.reload_if_changed(context)
+    tls.reload_if_changed()
     assert await subject() == "api"
     show("next")
-    assert certificate.reload_if_changed(context)
+    tls.reload_if_changed()
     assert await subject() == "next"
     shown[0].unlink()
-    assert not certificate.reload_if_changed(context)
+    tls.reload_if_changed()
     assert await subject() == "next"
     server.close()
     await server.wait_closed()
-    with pytest.raises(BadCertificate, match=r"shown\.pem"):
-        Certificate(*shown)
+    with pytest.raises(BadTlsFiles, match=r"shown\.pem"):
+        ServerTls(*shown)

@@ -81,7 +81,7 @@ async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, o
                 table = render(after)
                 assert "0.01 s" in table
                 assert f"eu-de 0.00% of {ASKED}" in table
-                page = (await operator.http.get(f"http://{agent.faces()['admin']}/metrics")).text
+                page = (await asyncio.to_thread(agent.ask, "/metrics")).text
                 missed = f'penstock_agent_slo_requests_total{{met="false",model="{MODEL}"}} {float(ASKED)}'
                 assert missed in page.splitlines()
             finally:

@@ -13,18 +13,18 @@ from lab.servers.redis import RedisServer
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.health.concurrency_limit import LimitState
 from penstock.routing.placement import Reservation
-from penstock.wire.region_key import KEY_BYTES, RegionKey
+from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.published_load import MAX_US, PublishedLoad, QueueSummary, seal_load
-from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisScript, loads_key
+from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.shared_loads import has_no_load, published_loads, region_key
+from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -39,8 +39,8 @@ class Sharing(SharedLoad):
             self,
             lambda: self.queues,
             lambda: None,
-            redis_url=url,
-            region_key=region_key(region),
+            redis=RedisAddress(url),
+            region_keys=region_keys(region),
             region=region,
             agent=agent,
             epoch=epoch,
@@ -284,8 +284,8 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
     key = loads_key(region)
     full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
     with redis.Redis.from_url(redis_server.url) as stranger, capture_logs() as logs:
-        own = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(b"s" * KEY_BYTES, region))
-        elsewhere = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(region_key("other"), "other"))
+        own = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(RegionKeys(b"s" * KEY_BYTES), region))
+        elsewhere = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(region_keys("other"), "other"))
         for _ in range(5):
             copied = stranger.hget(key, "a~1")
             assert isinstance(copied, bytes)
@@ -402,7 +402,7 @@ async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> 
 async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
     redis_server: RedisServer, connected: bool
 ) -> None:
-    script = RedisScript(redis_server.url, "return ARGV[1]", 1.0)
+    script = RedisScript(RedisAddress(redis_server.url), "return ARGV[1]", 1.0)
     if connected:
         assert await script.run((), ("before",)) == b"before"
     with redis.Redis.from_url(redis_server.url) as operator:
@@ -417,7 +417,7 @@ async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
 
 async def test_a_server_that_fails_over_is_resolved_again(redis_server: RedisServer, own_redis: RedisServer) -> None:
     """A demoted server answers READONLY and keeps its connections open; its name then belongs to the new primary."""
-    script = RedisScript(own_redis.url, "return redis.call('INCR', KEYS[1])", 1.0)
+    script = RedisScript(RedisAddress(own_redis.url), "return redis.call('INCR', KEYS[1])", 1.0)
     assert await script.run(("n",), ()) == 1
     with redis.Redis.from_url(own_redis.url) as operator:
         operator.replicaof("127.0.0.1", str(redis_server.port))

@@ -17,6 +17,7 @@ from lab.engine.openai_format import words
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
+from penstock.policy.policy import Cost, CostUnit
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
@@ -395,13 +396,16 @@ async def test_the_origin_continues_the_stream_of_a_region_that_fails_silently(t
         assert is_complete(body)
 
 
-async def test_an_engine_process_that_is_killed_loses_no_word(tmp_path: Path) -> None:
+async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_path: Path) -> None:
+    """The engines send several tokens in an event, and the client requests no usage by which to count them."""
     directories = tmp_path / "a", tmp_path / "b"
+    fields = {"name": "gpu", "time_scale": 1, "stream_interval": 7}
+    request = {**CHAT, "max_tokens": 200, "stream_options": None}
     with ExitStack() as stack:
         processes = []
         for directory in directories:
             directory.mkdir()
-            processes.append(stack.enter_context(running_engines(directory, {"name": "gpu", "time_scale": 1})))
+            processes.append(stack.enter_context(running_engines(directory, fields)))
         addresses = [Address.parse(process.urls["gpu"]) for process in processes]
         async with agent(tmp_path, addresses) as one:
             one.endpoints.start()
@@ -409,15 +413,20 @@ async def test_an_engine_process_that_is_killed_loses_no_word(tmp_path: Path) ->
                 await until(lambda: one.endpoints.pool(MODEL).ready == 2)
                 await until(lambda: {each.kind for each in one.endpoints.every()} == {EngineKind.VLLM})
                 one.continue_streams()
+                policy = one.config.policy
+                by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
+                one.config.policy = replace(policy, models={MODEL: by_token})
                 client = await RawClient.connect(one.traffic)
-                client.say(post(json.dumps(CHAT | {"max_tokens": 200}).encode()))
+                client.say(post(json.dumps(request).encode()))
                 _, headers = await client.head()
                 body = await client.chunk()
                 processes[int(headers["x-penstock-endpoint"].removeprefix("gpu-"))].kill()
                 while part := await client.chunk():
                     body += part
                 assert is_complete(body, 200)
+                assert b'"usage"' not in body
                 assert one.continued() == {"resumed": 1}
                 await until(lambda: released(one))
+                assert one.router.chooser.expectations.answer_tokens("open", MODEL, None) == 200
             finally:
                 await one.endpoints.stop()

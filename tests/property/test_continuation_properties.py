@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from penstock.continuation.continuable_request import CHAT_PATH, COMPLETIONS_PATH, continuable_request
+from penstock.continuation.continuable_request import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    body_with_usage,
+    continuable_request,
+)
 from penstock.continuation.continued_stream import ContinuedStream
 
 PROMPT = "How do I get from Berlin to Paris?"
@@ -26,7 +32,8 @@ class Engine:
     chat: bool = True
     finishes_alone: bool = False
     """The finish reason has an event of its own, as SGLang sends it; vLLM sends it with the last token."""
-    continuous_usage: bool = False
+    tokens_per_chunk: int = 0
+    """Of an engine that states the usage in each chunk on request; 0: it does not, and each chunk has one token."""
     fingerprint: str | None = None
     line_end: str = "\n"
     number: int = 0
@@ -53,20 +60,24 @@ class Engine:
         return str(body["messages"][-1]["content"])
 
     def _events(self, body: dict[str, Any], tokens: tuple[str, ...], prompt: int, reason: str) -> Iterator[str]:
+        options = body.get("stream_options") or {}
+        counts = options.get("include_usage") and options.get("continuous_usage_stats") and self.tokens_per_chunk
+
+        def used(generated: int) -> dict[str, int] | None:
+            return usage(prompt, generated) if counts else None
+
         if self.chat:
-            yield self._event([self._choice("", None, role="assistant")], self._usage(prompt, 0))
-        last = len(tokens) - 1
-        for index, token in enumerate(tokens):
-            finish = reason if index == last and not self.finishes_alone else None
-            yield self._event([self._choice(token, finish)], self._usage(prompt, index + 1))
+            yield self._event([self._choice("", None, role="assistant")], used(0))
+        size = self.tokens_per_chunk or 1
+        for start in range(0, len(tokens), size):
+            end = min(start + size, len(tokens))
+            finish = reason if end == len(tokens) and not self.finishes_alone else None
+            yield self._event([self._choice("".join(tokens[start:end]), finish)], used(end))
         if self.finishes_alone or not tokens:
-            yield self._event([self._choice(None, reason)], self._usage(prompt, len(tokens)))
-        if (body.get("stream_options") or {}).get("include_usage"):
+            yield self._event([self._choice(None, reason)], used(len(tokens)))
+        if options.get("include_usage"):
             yield self._event([], usage(prompt, len(tokens)))
         yield f"data: [DONE]{self.line_end * 2}"
-
-    def _usage(self, prompt: int, generated: int) -> dict[str, int] | None:
-        return usage(prompt, generated) if self.continuous_usage else None
 
     def _choice(self, token: str | None, finish: str | None, **delta: str) -> dict[str, Any]:
         added = {} if token is None else {"content": token} if self.chat else {"text": token}
@@ -123,13 +134,24 @@ ENGINES = st.builds(
     tokens=st.lists(WORDS, min_size=1, max_size=12).map(tuple),
     chat=st.booleans(),
     finishes_alone=st.booleans(),
-    continuous_usage=st.booleans(),
+    tokens_per_chunk=st.integers(0, 3),
     fingerprint=st.sampled_from((None, "fp")),
     line_end=st.sampled_from(("\n", "\r\n")),
 )
 
 
-def request_body(engine: Engine, max_tokens: int | None, *, wants_usage: bool) -> bytes:
+OPTIONS = st.sampled_from(
+    (
+        None,
+        {"include_usage": False},
+        {"include_usage": True},
+        {"include_usage": True, "continuous_usage_stats": True},
+        {"include_usage": False, "continuous_usage_stats": True},
+    )
+)
+
+
+def request_body(engine: Engine, max_tokens: int | None, options: dict[str, bool] | None) -> bytes:
     body: dict[str, Any] = {"model": "m", "stream": True, "temperature": 0}
     if engine.chat:
         body["messages"] = [{"role": "user", "content": PROMPT}]
@@ -137,8 +159,8 @@ def request_body(engine: Engine, max_tokens: int | None, *, wants_usage: bool) -
         body["prompt"] = PROMPT
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
-    if wants_usage:
-        body["stream_options"] = {"include_usage": True}
+    if options is not None:
+        body["stream_options"] = options
     return json.dumps(body).encode()
 
 
@@ -152,31 +174,47 @@ def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
     return relayed
 
 
+def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
+    """Whether no two tokens of white space follow each other: how many are at the end of a chunk is unknown."""
+    return all(one.strip() or other.strip() for one, other in pairwise(tokens))
+
+
 @given(
     engine=ENGINES,
     max_tokens=st.none() | st.integers(1, 14),
-    wants_usage=st.booleans(),
+    options=OPTIONS,
     cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3),
     sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5),
     reports=st.booleans(),
 )
-@example(Engine((" Take", "\n", " the")), 2, True, [0.7], [200], False)
-@example(Engine((" Take", " the"), finishes_alone=True), 1, True, [0.7], [200], False)
-@example(Engine((" Take", " the"), finishes_alone=True, continuous_usage=True), 1, True, [0.7], [1], False)
+@example(Engine((" Take", "\n", " the")), 2, {"include_usage": True}, [0.7], [200], False)
+@example(Engine((" Take", " the"), finishes_alone=True), 1, {"include_usage": True}, [0.7], [200], False)
+@example(Engine((" Take", " the"), finishes_alone=True, tokens_per_chunk=1), 1, None, [0.7], [1], False)
+@example(Engine((" Take", " the", " train"), tokens_per_chunk=2), 3, None, [0.7], [1], False)
+@example(
+    Engine((" Take", "\n"), finishes_alone=True, tokens_per_chunk=3), 13, {"include_usage": True}, [0.97], [99], True
+)
 def test_a_stream_that_is_cut_reads_like_one_that_is_not(
-    engine: Engine, max_tokens: int | None, wants_usage: bool, cuts: list[float], sizes: list[int], reports: bool
+    engine: Engine,
+    max_tokens: int | None,
+    options: dict[str, bool] | None,
+    cuts: list[float],
+    sizes: list[int],
+    reports: bool,
 ) -> None:
-    body = request_body(engine, max_tokens, wants_usage=wants_usage)
+    assume(engine.tokens_per_chunk < 2 or not engine.chat or _has_single_spaces(engine.tokens))
+    body = request_body(engine, max_tokens, options)
     request = continuable_request(CHAT_PATH if engine.chat else COMPLETIONS_PATH, body)
     assert not isinstance(request, str)
-    whole = engine.stream(json.loads(body) | ({"max_tokens": request.max_tokens} if request.max_tokens else {}))
-    expected = read(whole, chat=engine.chat)
+    limit = {"max_tokens": request.max_tokens} if request.max_tokens else {}
+    expected = read(engine.stream(json.loads(body) | limit), chat=engine.chat)
+    sent = body_with_usage(request, body)
 
-    continued, relayed, next_body = ContinuedStream(request), b"", body
+    continued, relayed, next_body = ContinuedStream(request), b"", sent
     for number, cut in enumerate(cuts):
         stream = replace(engine, number=number).stream(json.loads(next_body))
         if number == 0 and request.max_tokens is not None:
-            stream = whole
+            stream = engine.stream(json.loads(sent) | limit)
         part = stream[: round(cut * (len(stream) - 1))]
         if reports:
             part = part[: part.rfind(b"\n\n") + 2] if b"\n\n" in part else b""
@@ -186,7 +224,7 @@ def test_a_stream_that_is_cut_reads_like_one_that_is_not(
             break
         assert bool(continued.failure) == reports
         assert continued.problem == ""
-        following = continued.next_body(body)
+        following = continued.next_body(sent)
         continued.next_stream()
         if following is None:
             relayed += continued.finish_at_limit()
@@ -198,24 +236,35 @@ def test_a_stream_that_is_cut_reads_like_one_that_is_not(
     assert continued.done
     view = read(relayed, chat=engine.chat)
     assert (view.text, view.finish_reason) == (expected.text, expected.finish_reason)
+    assert expected.usage is not None or view.usage is None
     if view.usage is not None or not engine.finishes_alone:
         assert view.usage == expected.usage
 
 
-@given(engine=ENGINES, wants_usage=st.booleans(), sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5))
-def test_a_stream_that_is_not_cut_is_not_changed(engine: Engine, wants_usage: bool, sizes: list[int]) -> None:
-    body = request_body(engine, None, wants_usage=wants_usage)
+@given(engine=ENGINES, options=OPTIONS, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5))
+def test_a_stream_that_is_not_cut_has_what_the_client_requested(
+    engine: Engine, options: dict[str, bool] | None, sizes: list[int]
+) -> None:
+    body = request_body(engine, None, options)
     request = continuable_request(CHAT_PATH if engine.chat else COMPLETIONS_PATH, body)
     assert not isinstance(request, str)
-    stream = engine.stream(json.loads(body))
+    stream = engine.stream(json.loads(body_with_usage(request, body)))
     continued = ContinuedStream(request)
-    assert feed(continued, stream, sizes) + continued.end() == stream
+    relayed = feed(continued, stream, sizes) + continued.end()
+    assert chunks_of(relayed) == chunks_of(engine.stream(json.loads(body)))
+
+
+def chunks_of(stream: bytes) -> list[Any]:
+    *events, rest = stream.decode().replace("\r\n", "\n").split("\n\n")
+    assert rest == ""
+    data = [event.removeprefix("data: ") for event in events]
+    return [one if one == "[DONE]" else json.loads(one) for one in data]
 
 
 @given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5))
 @example(b'data: {"choices": [{"delta": {"tool_calls": [{}]}}]}\n\ndata: {"error": 1}', [7])
 def test_bytes_of_any_kind_are_passed_on(stream: bytes, sizes: list[int]) -> None:
-    request = continuable_request(CHAT_PATH, request_body(Engine(("a",)), None, wants_usage=False))
+    request = continuable_request(CHAT_PATH, request_body(Engine(("a",)), None, None))
     assert not isinstance(request, str)
     continued = ContinuedStream(request)
     relayed = feed(continued, stream, sizes)

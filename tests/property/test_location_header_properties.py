@@ -24,6 +24,7 @@ from penstock.policy.policy import Model, Policy, Region, Tenant
 from penstock.routing.cost_estimate import CostEstimator
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
+from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
@@ -89,6 +90,7 @@ def test_only_a_trusted_proxy_says_where_a_client_is(
         DemandMeter(lambda: 0.0),
         expectations=CostEstimator(),
         sessions=region_sessions("de-1"),
+        objects=KnownObjects(),
         rng=Random(1),
     )
     for peer_ip, headers in asked:

@@ -9,10 +9,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.access.callers import Caller, Role
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import verify_chain
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller, Role
 from control_plane.overrides.override_store import DuplicateOverride, GuardRailRefused, OverrideStore
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.interventions import Interventions

@@ -236,7 +236,7 @@ class Heard:
         self.status = head.status
         if self.connection is not None:
             outgoing: Any = self
-            self.connection.relay_to(ChunkRelay(outgoing, Wire()))
+            self.connection.relay_to(ChunkRelay(outgoing, Wire(), None))
 
     def on_body(self, chunk: bytes) -> None:
         assert self.status

@@ -18,9 +18,10 @@ from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routing import decision, region_selection
 from penstock.routing.reasons import Refusal
 from penstock.wire import route_context
+from tests.support.examples import examples
 from tests.support.residency_worlds import follow
 
-CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", "250000"))
+CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", examples(250_000)))
 SEED = 20_261
 
 

@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.route_fields import WORDS, check
+from tests.support.examples import examples
 
 PATHS = st.lists(st.sampled_from((b"m", b"%2F", b"..", b"org", b"?model=m", b"/", b"%zz")), max_size=4).map(b"".join)
 BODIES = st.one_of(
@@ -21,7 +22,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 3), PATHS, BODIES)
 @example(0, b"x", b'{"options":{"model":"m"}}')
 @example(1, b"m", b'{"options":{"model":"m"},"stream":true}')

@@ -25,11 +25,12 @@ from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load import other_agents, shared_load_exchange
+from regional_agent.shared_load.redis_script import RedisAddress
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
-from tests.support.shared_loads import has_no_load, published_loads, region_key
+from tests.support.shared_loads import has_no_load, published_loads, region_keys
 
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
@@ -75,8 +76,8 @@ class Region(RuleBasedStateMachine):
             view,
             dict,
             lambda: None,
-            redis_url=self.server.url,
-            region_key=region_key(self.region),
+            redis=RedisAddress(self.server.url),
+            region_keys=region_keys(self.region),
             region=self.region,
             agent=name,
             epoch=self.epoch,

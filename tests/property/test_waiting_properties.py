@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.policy.policy import Model
 from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.work import Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
@@ -104,10 +106,19 @@ class Room(RuleBasedStateMachine):
         within_s=st.sampled_from([0.5, 5.0, 600.0]),
         attempts=st.integers(0, 2),
         rests_s=st.sampled_from([0.0, 0.0, 0.5]),
+        work_s=st.sampled_from([0.1, 30.0]),
         elsewhere=st.booleans(),
     )
     def join(
-        self, model: str, priority: int, residency: str, within_s: float, attempts: int, rests_s: float, elsewhere: bool
+        self,
+        model: str,
+        priority: int,
+        residency: str,
+        within_s: float,
+        attempts: int,
+        rests_s: float,
+        work_s: float,
+        elsewhere: bool,
     ) -> None:
         context: Any = SimpleNamespace(
             model=model,
@@ -117,7 +128,8 @@ class Room(RuleBasedStateMachine):
             max_wait_s=MAX_WAIT_S,
             attempts=attempts,
             rests_until=self.now + rests_s,
-            estimate=SimpleNamespace(tenant=residency),
+            estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
+            policy=SimpleNamespace(models={name: Model(name) for name in MODELS}),
             admitted=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
         waiter = Waiter(context)

@@ -23,6 +23,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from regional_agent.upstream.address import Address
+from tests.support.admin_keys import ADMIN_HEADERS, write_admin_keys
 from tests.support.identities import agent_id, control_plane_sessions, write_identity
 from tests.support.planet import MODEL
 
@@ -61,6 +62,7 @@ class AgentProcess(ServerProcess):
             "ENDPOINTS_FILE": str(endpoints_file),
             "IDENTITY_DIR": str(identity_dir),
             "STATE_DIR": str(directory / "state"),
+            "ADMIN_API_KEYS_FILE": str(write_admin_keys(directory / "admin-keys.yaml")),
             **(settings or {}),
         }
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
@@ -84,8 +86,12 @@ class AgentProcess(ServerProcess):
 
     def status(self) -> dict[str, Any]:
         """What it believes."""
-        found: dict[str, Any] = httpx.get(f"http://{self.faces()['admin']}/status", timeout=10.0).json()
+        found: dict[str, Any] = self.ask("/status").json()
         return found
+
+    def ask(self, path: str) -> httpx.Response:
+        """Answer of the admin listener to a caller that has a key."""
+        return httpx.get(f"http://{self.faces()['admin']}{path}", headers=ADMIN_HEADERS, timeout=10.0)
 
     def _serves(self) -> bool:
         faces = self.faces()

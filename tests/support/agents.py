@@ -16,6 +16,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from adapters.access.key_access import KeyAccess
+from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
@@ -31,7 +33,8 @@ from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.tls_contexts import ServerTls
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
@@ -41,17 +44,20 @@ from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.services import AdminService, PeerService, TrafficService
+from regional_agent.shared_load.redis_script import RedisAddress
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
+from regional_agent.telemetry.tracing.span_exporter import SpanExporter
+from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
-from tests.support.shared_loads import region_key
+from tests.support.shared_loads import region_keys
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -111,6 +117,8 @@ class Agent:
         self.demand = SimpleNamespace(offered=self._offered)
         self.tally = RequestTally()
         self.exchange: SharedLoadExchange | None = None
+        self.shared_objects: SharedObjects | None = None
+        self.objects = KnownObjects()
         self.router: Router
         self.proxy: Proxy
         self.listener: Listener
@@ -152,22 +160,22 @@ class Agent:
         return self.queue.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
-        """`requests_total` by outcome."""
+        """`requests_total` by outcome, without those at zero."""
         found: dict[str, float] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
-                if sample.name == "penstock_agent_requests_total":
+                if sample.name == "penstock_agent_requests_total" and sample.value:
                     outcome = sample.labels["outcome"]
                     found[outcome] = found.get(outcome, 0.0) + sample.value
         return found
 
     def waited(self) -> dict[str, float]:
-        """`queue_wait_seconds_count` by outcome."""
+        """`queue_wait_seconds_count` by outcome, without those at zero."""
         return {
             sample.labels["outcome"]: sample.value
             for family in self.metrics.registry.collect()
             for sample in family.samples
-            if sample.name == "penstock_agent_queue_wait_seconds_count"
+            if sample.name == "penstock_agent_queue_wait_seconds_count" and sample.value
         }
 
 
@@ -191,6 +199,9 @@ async def agent(
     pool: UpstreamPool | None = None,
     peer_pool: UpstreamPool | None = None,
     access_log: AccessLog | None = None,
+    exporter: SpanExporter | None = None,
+    trace_share: float = 1.0,
+    trace_slow_s: float = 30.0,
     port: int = 0,
     name: str = "agent-1",
     redis_url: str | None = None,
@@ -223,14 +234,17 @@ async def agent(
             shared_load,
             queue_here.summaries,
             queue_here.room_appeared,
-            redis_url=redis_url,
-            region_key=region_key(region),
+            redis=RedisAddress(redis_url),
+            region_keys=region_keys(region),
             region=region,
             agent=name,
             epoch=1,
             rng=Random(1),
         )
         one.exchange.start()
+        one.shared_objects = SharedObjects(RedisAddress(redis_url), region_keys(region), region, Random(1))
+        one.objects = KnownObjects(one.shared_objects)
+        one.shared_objects.start()
     one.router = _router(one, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
     one.proxy = Proxy(
@@ -243,10 +257,11 @@ async def agent(
         rng=Random(1),
         peer_pool=peer_pool,
         access_log=access_log,
+        tracer=Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None,
     )
     one.proxy.start()
     readiness = Readiness(one.config, endpoints)
-    service = TrafficService(one.router.admission, one.proxy, one.config, readiness)
+    service = TrafficService(one.router.admission, one.proxy, one.config, readiness, endpoints)
     peer_service = PeerService(one.router.admission, one.proxy, one.config, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = one.locator.header
@@ -264,16 +279,23 @@ async def agent(
         queue_here.close()
         if one.exchange is not None:
             await one.exchange.stop()
+        if one.shared_objects is not None:
+            await one.shared_objects.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()
 
 
-def admin_service(one: Agent, registrations: Registrations | None = None) -> AdminService:
-    """The service of an agent's admin listener; requests for what it lacks fail."""
+def admin_service(
+    one: Agent, registrations: Registrations | None = None, access: KeyAccess | None = None
+) -> AdminService:
+    """The service of an agent's admin listener; requests for what it lacks fail. Without `access` everybody has every
+    role."""
+    everybody = SimpleNamespace(require=lambda *_: None)
     return AdminService(
         one.proxy,
         Readiness(one.config, one.endpoints),
+        access or cast(Any, everybody),
         cast(Any, registrations),
         ExplainService(one.router, one.config, one.locator),
         update_metrics=lambda in_flight: None,
@@ -292,6 +314,7 @@ def _router(one: Agent, region: str) -> Router:
         cast(Any, one.demand),
         expectations=chooser.expectations,
         sessions=region_sessions(region),
+        objects=one.objects,
         rng=rng,
     )
     return Router(

@@ -28,7 +28,7 @@ def make_certificate(directory: Path, authority: str, name: str) -> Path:
     """A certificate for loopback that `authority` signed, good for servers and clients."""
     certificate = directory / f"{name}.pem"
     _openssl(
-        *("req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
+        *("req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
         *("-addext", "extendedKeyUsage=serverAuth,clientAuth", "-addext", "basicConstraints=critical,CA:FALSE"),
         *("-CA", directory / f"{authority}.pem", "-CAkey", directory / f"{authority}.key"),
         *("-keyout", directory / f"{name}.key", "-out", certificate),

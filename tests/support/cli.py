@@ -9,4 +9,4 @@ from control_plane.cli.main import app
 
 def run(*arguments: str) -> Result:
     """What a command prints, and its exit code."""
-    return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONFIG": "/nowhere/contexts.yaml"}).invoke(app, arguments)
+    return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONTEXTS_FILE": "/nowhere/contexts.yaml"}).invoke(app, arguments)

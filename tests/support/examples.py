@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 SHARE = float(os.environ.get("PENSTOCK_TEST_EXAMPLES", "1"))
-"""Share (0-1] of the examples that every property test makes. `.ci/run` lowers it on the second Python version."""
+"""Share of the examples that every property test makes: `.ci/run` lowers it; above 1, a search takes longer."""
 
 
 def examples(count: int) -> int:

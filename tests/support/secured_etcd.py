@@ -18,14 +18,22 @@ def secured_etcd(directory: Path, certificates: Path, name: str) -> Iterator[str
     Args:
         certificates: folder with the certificates of `name` and of the authority (`tests.support.certificates`).
     """
+    authority, certificate, key = (certificates / file for file in ("authority.pem", f"{name}.pem", f"{name}.key"))
+    with etcd_with_client_cert_auth(directory, authority, certificate, key) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def etcd_with_client_cert_auth(directory: Path, authority: Path, certificate: Path, key: Path) -> Iterator[str]:
+    """One that runs in `directory` and requires client certificates of an authority; its endpoint."""
     client_port, peer_port = free_ports(2)
     plain = EtcdServer(directory, client_port=client_port, peer_port=peer_port)
     argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
     flags = [
         "--client-cert-auth",
-        f"--trusted-ca-file={certificates / 'authority.pem'}",
-        f"--cert-file={certificates / f'{name}.pem'}",
-        f"--key-file={certificates / f'{name}.key'}",
+        f"--trusted-ca-file={authority}",
+        f"--cert-file={certificate}",
+        f"--key-file={key}",
     ]
     server = ServerProcess("etcd", [*argv, *flags], log_path=directory.with_suffix(".log"))
     server.start()

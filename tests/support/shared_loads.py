@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import redis
 
-from penstock.wire.region_key import RegionKey
+from penstock.wire.region_key import RegionKey, RegionKeys
 from regional_agent.shared_load.published_load import PublishedLoad, open_load
 from regional_agent.shared_load.redis_script import loads_key
 from tests.support.identities import authority
 
 
-def region_key(region: str) -> bytes:
+def region_keys(region: str) -> RegionKeys:
     """The key of a region of the test fleet."""
-    return authority().region_key(region)
+    return RegionKeys(authority().region_key(region))
 
 
 def published_loads(client: redis.Redis, region: str) -> list[PublishedLoad]:
     """The loads that are in Redis; fails where one was not published by an agent of the region."""
     stored = client.hgetall(loads_key(region))
     assert isinstance(stored, dict)
-    key = RegionKey(region_key(region), region)
+    key = RegionKey(region_keys(region), region)
     return [open_load(sealed, key) for sealed in stored.values()]
 
 

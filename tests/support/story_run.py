@@ -14,6 +14,7 @@ from lab.demo.records import (
     Attempt,
     Event,
     EventKind,
+    ImageJob,
     Outcome,
     PeerMiss,
     PeerState,
@@ -28,6 +29,7 @@ from lab.planet.sites import entry_rtt_ms, nearest_first
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 EU = ("eu-de", "eu-es")
 RAMP_S = 8.0
+IMAGES = 40
 
 
 @cache
@@ -90,6 +92,11 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
                 rng.randrange(10, 80),
             )
         )
+    images = [_image(rng, number, scenario.duration_s * (number + 0.5) / IMAGES) for number in range(IMAGES)]
+    sightings += [
+        Sighting(job.request.id, job.request.due_s + 0.1, job.request.server, "images", job.request.required)
+        for job in images
+    ]
     return Run(
         scenario,
         tuple(one for one in served if one.due_s < scenario.duration_s),
@@ -103,7 +110,43 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         ),
         (PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de"),),
         RAMP_S,
+        tuple(images),
     )
+
+
+def _image(rng: Random, number: int, due_s: float) -> ImageJob:
+    """A job that another region of the EU than the one that dies ran."""
+    site = rng.choice(SITES)
+    required = EU if number % 3 == 0 else REGIONS
+    request = Served(
+        f"image-{number:05d}",
+        due_s,
+        site.name,
+        "eu-personal" if required is EU else "open",
+        "sdxl",
+        required,
+        _home(site, required),
+        (Attempt(due_s, "eu-es", Answer.SERVED),),
+        Outcome.OK,
+        200,
+        "",
+        "eu-es",
+        "eu-es-images",
+        None,
+        1.0 + rng.random(),
+        0,
+    )
+    return ImageJob(request, 10.0 + number, 10.0 + number)
+
+
+def change_image(run: Run, number: int, accounted: float | None = None, **fields: object) -> Run:
+    """The same run with other facts about one image job, accounted for as usual or with `accounted` megapixel steps."""
+    images = list(run.images)
+    job = images[number]
+    request = msgspec.structs.replace(job.request, **fields)
+    steps = job.accounted_megapixel_steps if accounted is None else accounted
+    images[number] = msgspec.structs.replace(job, request=request, accounted_megapixel_steps=steps)
+    return msgspec.structs.replace(run, images=tuple(images))
 
 
 def without(run: Run, kind: EventKind) -> Run:

@@ -56,7 +56,8 @@ def speaks(number: int, limit: int | None = None, failure: Failure = dies) -> Sc
             body = error_body(error.status, error.error_type, str(error))
             writer.write(b"HTTP/1.1 %d Bad\r\nContent-Length: %d\r\n\r\n%b" % (error.status, len(body), body))
             return
-        form = CompletionFormat(chat, f"answer-{number}", number, MODEL, request.first_word)
+        counted = request.prompt_tokens if request.continuous_usage else None
+        form = CompletionFormat(chat, f"answer-{number}", number, MODEL, request.first_word, counted)
         writer.write(SSE_HEAD)
         if chat:
             writer.write(chunk(form.role_event()))

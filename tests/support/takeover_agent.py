@@ -12,9 +12,9 @@ from pathlib import Path
 
 import uvloop
 
+from adapters.tls_contexts import ServerTls
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import drain_all
-from regional_agent.http.tls_contexts import ServerTls
 from regional_agent.upstream.address import Address
 from tests.support.agents import agent
 

@@ -1,4 +1,4 @@
-"""The dashboard and rules: fresh, well formed, and speaking only of metrics and labels that the daemons export."""
+"""The dashboards and rules: fresh, well formed, and only of metrics and labels that the daemons export."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from control_plane.metrics import ControlPlaneMetrics, PublishOutcome, ReportOutcome
-from dashboards.__main__ import GENERATED, generate, main, stale
+from dashboards.__main__ import BOARDS, GENERATED, generate, main, stale
 from dashboards.alerts import ALERTS
-from dashboards.fleet_overview import ALERTS_FIRING, MODEL_QUERY, REGION_QUERY
+from dashboards.boards.board import ALERTS_FIRING, VARIABLES
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
+from dashboards.rules import Alert
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics, QueueOutcome, RequestKind, RequestOutcome, RetryReason
+from tests.support.paths import ROOT
 
 SCRAPE_LABELS = {
     "agent": frozenset({"job", "instance", "site", "agent"}),
@@ -30,7 +32,10 @@ SCRAPE_LABELS = {
 }
 """What the scrape configuration adds, as dashboards/README.md says."""
 
-PROMETHEUS_OWN = {"ALERTS": frozenset({"alertname", "alertstate", "severity"})}
+PROMETHEUS_OWN = {
+    "ALERTS": frozenset({"alertname", "alertstate", "severity"}),
+    "up": SCRAPE_LABELS["agent"] | SCRAPE_LABELS["control_plane"],
+}
 
 
 @dataclass
@@ -105,8 +110,13 @@ KNOWN: dict[str, frozenset[str]] = {
     **PROMETHEUS_OWN,
 }
 
-DASHBOARD: dict[str, Any] = json.loads((GENERATED / "fleet-overview.json").read_text(encoding="utf-8"))
-PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    board.name: json.loads((GENERATED / f"{board.name}.json").read_text(encoding="utf-8")) for board in BOARDS
+}
+PANELS: list[dict[str, Any]] = [
+    panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"] if panel["type"] != "row"
+]
+RUNBOOKS = ROOT / "docs" / "runbooks"
 
 
 def expressions() -> Iterator[tuple[str, str, str]]:
@@ -146,7 +156,7 @@ def test_the_scanner_sees_what_is_there() -> None:
     assert found.grouped == {"site", "le", "c"}
 
 
-@pytest.mark.parametrize("query", [REGION_QUERY, MODEL_QUERY])
+@pytest.mark.parametrize("query", [query for _, query in VARIABLES.values()])
 def test_the_choices_at_the_top_come_from_metrics_that_exist(query: str) -> None:
     match = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
     assert match
@@ -175,32 +185,37 @@ def test_generating_twice_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-def test_every_panel_says_what_it_tells_and_what_to_do(panel: dict[str, Any]) -> None:
-    tells, act = panel["description"].split("\n\n**What to do:** ")
-    assert len(tells) > 30
+def test_every_panel_asks_a_question_and_says_what_to_do(panel: dict[str, Any]) -> None:
+    assert panel["title"].endswith("?")
+    shows, act = panel["description"].split("\n\n**What to do:** ")
+    assert len(shows) > 20
     assert len(act) > 30
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
 def test_panels_have_their_own_names_numbers_and_places() -> None:
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in DASHBOARD["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) == 23
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)
+    for dashboard in DASHBOARDS.values():
+        assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+        cells = [
+            (x, y)
+            for place in (panel["gridPos"] for panel in dashboard["panels"])
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(set(cells)) == len(cells)
+        assert max(x for x, _ in cells) == 23
 
 
-def test_the_viewer_chooses_source_region_and_model() -> None:
-    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == [
-        "datasource",
-        "region",
-        "model",
-    ]
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_the_viewer_chooses_source_region_and_model(board: Any) -> None:
+    declared = [variable["name"] for variable in DASHBOARDS[board.name]["templating"]["list"]]
+    assert declared[:3] == ["datasource", "region", "model"]
+    used = re.findall(
+        r"\$(?!__)(\w+)", " ".join(t["expr"] for p in DASHBOARDS[board.name]["panels"] for t in p.get("targets", ()))
+    )
+    assert set(used) <= set(declared)
 
 
 def test_every_state_has_a_code_of_its_own() -> None:
@@ -228,26 +243,37 @@ def test_a_recording_is_named_by_the_labels_it_leaves(rule: Any) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_every_alert_says_what_it_costs_and_what_to_do(alert: Any) -> None:
-    assert alert.severity in ("page", "ticket")
+def test_every_alert_has_a_runbook_that_cites_panels_and_alerts_that_exist(alert: Alert) -> None:
     assert len(alert.impact) > 20
     assert not re.search(r"\$value }} s\b", alert.summary), "seconds with all their decimals; humanizeDuration"
-    steps = re.findall(r"^\s*(\d)\. \S", alert.runbook, re.MULTILINE)
-    assert steps == [str(number) for number in range(1, len(steps) + 1)]
-    assert len(steps) >= 2
-    titles = {panel["title"] for panel in PANELS}
-    for cited in re.findall(r'[Pp]anel "([^"]+)"', alert.runbook):
-        assert cited in titles | {row["title"] for row in DASHBOARD["panels"] if row["type"] == "row"}, cited
+    text = (ROOT / alert.runbook).read_text(encoding="utf-8")
+    assert re.findall(r"^#+ (.*)$", text, re.MULTILINE) == [alert.name, "Meaning", "Check", "Do"]
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[2:]:
+        steps = re.findall(r"^(\d)\. \S", part, re.MULTILINE)
+        assert steps, part
+        assert steps == [str(number) for number in range(1, len(steps) + 1)]
+    whole = " ".join(text.split())
+    titles = {dashboard["title"].removeprefix("Penstock: ") for dashboard in DASHBOARDS.values()}
+    assert set(re.findall(r"[Dd]ashboards? \*([^*]+)\*", whole)) <= titles
+    assert set(re.findall(r'"([^"]+\?)"', whole)) <= {panel["title"] for panel in PANELS}
+    assert set(re.findall(r"\bPenstock[A-Z]\w+", whole)) <= {each.name for each in ALERTS}
+
+
+def test_the_index_of_runbooks_is_complete() -> None:
+    index = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \| (.*) \|$", index, re.MULTILINE)
+    assert rows == [(alert.name, alert.severity.value, alert.impact) for alert in ALERTS]
+    assert {path.stem for path in RUNBOOKS.iterdir()} == {alert.name for alert in ALERTS} | {"README"}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_an_alert_speaks_only_of_labels_that_it_has(alert: Any) -> None:
+def test_an_alert_speaks_only_of_labels_that_it_has(alert: Alert) -> None:
     found = mentions(alert.expr)
     left = found.grouped or frozenset().union(*(KNOWN[metric] for metric in found.metrics))
-    assert set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.impact + alert.runbook)) <= left
+    assert set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.impact)) <= left
 
 
-def test_runbooks_named_in_panels_exist() -> None:
+def test_alerts_named_in_panels_exist() -> None:
     named = {word for panel in PANELS for word in re.findall(r"\bPenstock[A-Z]\w+", panel["description"])}
     assert named <= {alert.name for alert in ALERTS}
     assert named

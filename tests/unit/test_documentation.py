@@ -16,7 +16,9 @@ def test_committed_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_changed_page_is_stale(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(generate_reference, "pages", lambda: {"settings.md": "another page\n"})
+    monkeypatch.setattr(
+        generate_reference, "pages", lambda: {generate_reference.PAGES / "settings.md": "another page\n"}
+    )
     assert generate_reference.main(["--check"]) == 1
     assert "+another page" in capsys.readouterr().out
 

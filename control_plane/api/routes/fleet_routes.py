@@ -12,11 +12,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
 
+from adapters.error_text import suggest
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.policy.bundle_errors import suggest
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus, endpoint_statuses
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status

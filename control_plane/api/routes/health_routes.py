@@ -1,4 +1,5 @@
-"""`/livez`, `/readyz` and `/metrics`: liveness, readiness and metrics. They require no caller."""
+"""`/livez`, `/readyz` and `/metrics`: liveness, readiness and metrics. Only metrics require a
+caller."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from fastapi import APIRouter, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
+from control_plane.auth.required_roles import Monitor
 from control_plane.metrics import CONTENT_TYPE, ControlPlaneMetrics
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.status.status_reporter import StatusReporter
@@ -20,8 +22,8 @@ class Ready(msgspec.Struct, frozen=True):
     """Errors of the policy source's newest revision; empty if it was accepted."""
 
 
-def routes(reporter: StatusReporter, policies: PolicySource, metrics: ControlPlaneMetrics) -> APIRouter:
-    """Return the router of health and metrics."""
+def routes(reporter: StatusReporter, policies: PolicySource) -> APIRouter:
+    """Return the router of health, which requires no caller."""
     router = APIRouter(tags=["health"])
 
     @router.get("/livez", responses=returns(str, "The process is live.", media_type="text/plain"))
@@ -37,9 +39,16 @@ def routes(reporter: StatusReporter, policies: PolicySource, metrics: ControlPla
             raise Problem(503, "; ".join(reasons), reasons=reasons)
         return json_response(Ready(True, policies.refused))
 
+    return router
+
+
+def metrics_routes(metrics: ControlPlaneMetrics) -> APIRouter:
+    """Return the router of metrics."""
+    router = APIRouter(tags=["health"])
+
     @router.get("/metrics", responses=returns(str, "Metrics.", media_type="text/plain"))
-    async def render_metrics() -> Response:
-        """Get the metrics in Prometheus' text format."""
+    async def render_metrics(caller: Monitor) -> Response:
+        """Get the metrics in Prometheus' text format. A client certificate of the role monitor suffices."""
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     return router

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from adapters.access.callers import Caller, Role
 from adapters.store.config_store import StoreError
 from control_plane.api.client_location import require_policy, require_region
 from control_plane.api.openapi import returns
@@ -18,7 +19,6 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
-from control_plane.auth.callers import Caller, Role
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.overrides.override_resource import (
     LiftedOverrides,

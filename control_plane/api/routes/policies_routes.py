@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from adapters.access.callers import Caller
 from control_plane.api.client_location import require_policy
 from control_plane.api.evaluation_response import evaluation_response
 from control_plane.api.openapi import returns
@@ -17,7 +18,6 @@ from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.routes.rollouts_routes import ActionRequest, action_problem, current_rollout
 from control_plane.audit.audit_log import ChangeRefused
-from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.evaluation.evaluation_jobs import Validation, ValidationJob
 from control_plane.evaluation.evaluator import Evaluator

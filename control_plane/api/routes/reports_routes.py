@@ -10,6 +10,7 @@ from fastapi.responses import PlainTextResponse
 
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
+from control_plane.planning.internal_metrics import InternalMetrics
 from control_plane.planning.report_intake import (
     MAX_REPORT_BYTES,
     SIGNATURE_HEADER,
@@ -25,7 +26,7 @@ BODY_TIMEOUT_S = 5.0
 """Maximum time (s) to receive the body of a report."""
 
 
-def routes(intake: ReportIntake, sessions: Sessions) -> APIRouter:
+def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -> APIRouter:
     """Return the router of reports."""
     router = APIRouter(tags=["agents"])
 
@@ -41,13 +42,14 @@ def routes(intake: ReportIntake, sessions: Sessions) -> APIRouter:
         The body is MessagePack. `x-penstock-certificate` is the certificate of the agent, and
         `x-penstock-signature` the signature of the body for this control plane.
         """
-        body = await _read_body(request)
-        try:
-            headers = request.headers
-            receipt = intake.receive(body, headers.get(SIGNATURE_HEADER, ""), headers.get(identity.HEADER, ""))
-        except ReportRefused as refused:
-            raise Problem(refused.status, str(refused)) from None
-        return json_response(receipt, 202)
+        with metrics.receiving_report():
+            body = await _read_body(request)
+            try:
+                headers = request.headers
+                receipt = intake.receive(body, headers.get(SIGNATURE_HEADER, ""), headers.get(identity.HEADER, ""))
+            except ReportRefused as refused:
+                raise Problem(refused.status, str(refused)) from None
+            return json_response(receipt, 202)
 
     @router.get(identity.PATH, response_class=PlainTextResponse)
     async def certificate() -> PlainTextResponse:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
+from adapters.access.callers import Caller
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
-from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout

@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from adapters.access.callers import Caller
 from adapters.store.members import Member
 from control_plane.api.openapi import returns
 from control_plane.api.responses import json_response
-from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Viewer
 from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector

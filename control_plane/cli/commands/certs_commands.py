@@ -20,13 +20,13 @@ from control_plane.cli.output import Output, OutputOption, print_json
 
 SECONDS_PER_DAY = 86_400.0
 
-app = typer.Typer(no_args_is_help=True, help="Issue and renew certificates of agents and control planes.")
+app = typer.Typer(no_args_is_help=True, help="Issue and renew the certificates of the fleet.")
 issue = typer.Typer(no_args_is_help=True, help="Issue the certificate of a process, into a directory of its own.")
 app.add_typer(issue, name="issue")
 
 AuthorityOption = Annotated[Path, typer.Option("--authority", help="Directory of the certificate authority.")]
 DirectoryArgument = Annotated[Path, typer.Argument(help="Directory of the identity.", show_default=False)]
-OutOption = Annotated[Path, typer.Option("--out", help="Directory to write; PENSTOCK_IDENTITY_DIR names it.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Directory to write.")]
 HostOption = Annotated[
     list[str], typer.Option("--host", help="DNS name or IP address at which the process is reached; may be repeated.")
 ]
@@ -76,7 +76,7 @@ def issue_agent(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue the certificate of an agent."""
-    _issue("certs issue agent", name, region, out, host, authority, days, output)
+    _issue("certs issue agent", name, region, out, host, authority, days, output, role="agent")
 
 
 @issue.command("control-plane")
@@ -89,7 +89,32 @@ def issue_control_plane(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue the certificate of a control plane."""
-    _issue("certs issue control-plane", name, "", out, host, authority, days, output)
+    _issue("certs issue control-plane", name, "", out, host, authority, days, output, role="control-plane")
+
+
+@issue.command("server")
+def issue_server(
+    name: Annotated[str, typer.Argument(help="Name of the server.", show_default=False)],
+    out: OutOption,
+    host: HostOption,
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 90,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Issue the certificate of an etcd member or a Redis: for TLS only, without rights at agents and control planes."""
+    _issue("certs issue server", name, "", out, host, authority, days, output, role="server")
+
+
+@issue.command("monitor")
+def issue_monitor(
+    name: Annotated[str, typer.Argument(help="Name of the client, such as prometheus.", show_default=False)],
+    out: OutOption,
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    days: DaysOption = 90,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Issue a client certificate that permits reading metrics, and nothing else."""
+    _issue("certs issue monitor", name, "", out, [], authority, days, output, role="monitor")
 
 
 @app.command()
@@ -134,14 +159,17 @@ def _issue(
     authority: Path,
     days: float,
     output: Output,
+    *,
+    role: str,
 ) -> None:
     from adapters.authority_files import issue_identity, load_authority
     from penstock.wire.identity import ProcessRole, SpiffeId
 
     with _exit_on_bad_identity(command):
-        role = ProcessRole.AGENT if region else ProcessRole.CONTROL_PLANE
         loaded = load_authority(authority)
-        issue_identity(loaded, SpiffeId(loaded.fleet, role, name, region), hosts, out, days * SECONDS_PER_DAY)
+        issue_identity(
+            loaded, SpiffeId(loaded.fleet, ProcessRole(role), name, region), hosts, out, days * SECONDS_PER_DAY
+        )
         _print(_status(out), output)
 
 

@@ -61,12 +61,15 @@ def add(
     url: Annotated[str, typer.Option(help="Base URLs of the control planes, comma-separated.", show_default=False)],
     token_file: Annotated[Path | None, typer.Option(help="File with your token; only its path is stored.")] = None,
     ca_file: Annotated[Path | None, typer.Option(help="PEM file of the authorities that sign certificates.")] = None,
+    agents_key_file: Annotated[
+        Path | None, typer.Option(help="File with your API key for agents; only its path is stored.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context of the same name.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Add a context. The first one becomes the current context."""
     urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
-    context = Context(urls, _absolute(token_file), _absolute(ca_file))
+    context = Context(urls, _absolute(token_file), _absolute(ca_file), _absolute(agents_key_file))
     with exit_on_error("context add"):
         check(name, context)
         known = load_contexts()

@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
+from adapters.error_text import suggest
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
-from control_plane.cli.agent_client import fetch_explanation
+from control_plane.cli.agent_client import AgentAccess, fetch_explanation
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.bundle_arguments import compiled
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.explain_view import explanation_view
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
-from control_plane.policy.bundle_errors import suggest
 from control_plane.status.query_responses import ExplainResponse
 from penstock.health.region_health import RegionState
 from penstock.policy.adapter_patterns import served_model
@@ -59,6 +59,10 @@ def explain(
         str | None,
         typer.Option(help="Query this agent, as region/name; adds waits, credits and endpoints."),
     ] = None,
+    agents_key_file: Annotated[
+        Path | None,
+        typer.Option(help="File with your API key for agents, with --agent (default: $PENSTOCK_AGENTS_KEY_FILE)."),
+    ] = None,
     session: Annotated[str | None, typer.Option(help="Session of the request; requires --agent.")] = None,
     policy: Annotated[
         str | None, typer.Option(help="Explain offline by this bundle: a folder, or REPOSITORY@REF:FOLDER.")
@@ -89,7 +93,9 @@ def explain(
                 if agent is None:
                     explanation, notes = _online(api, asked, key_digest, ip)
                 else:
-                    explanation, notes = _by_agent(api, agent, asked, key_digest, ip, session)
+                    explanation, notes = _by_agent(
+                        api, fleet.agent_access(agents_key_file), agent, asked, key_digest, ip, session
+                    )
     if output is Output.JSON:
         print_json(explanation)
         return
@@ -140,7 +146,13 @@ def _online(
 
 
 def _by_agent(
-    api: ApiClient, name: str, asked: ExplainQuery, key_digest: str | None, ip: str | None, session: str | None
+    api: ApiClient,
+    access: AgentAccess,
+    name: str,
+    asked: ExplainQuery,
+    key_digest: str | None,
+    ip: str | None,
+    session: str | None,
 ) -> tuple[Explanation, list[str]]:
     agents = {
         f"{agent_status.region}/{agent_status.name}": agent_status.admin_url
@@ -162,7 +174,7 @@ def _by_agent(
         "path": asked.path or None,
         "method": asked.method if asked.path else None,
     }
-    return fetch_explanation(agents[name], query), [f"as seen by agent {name}"]
+    return fetch_explanation(agents[name], query, access), [f"as seen by agent {name}"]
 
 
 def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explanation:

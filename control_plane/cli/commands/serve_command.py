@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from adapters.configuration.config_options import CheckConfigOption, ConfigOption, PrintConfigOption, VersionOption
+from adapters.garbage_collection import uncollected
 from control_plane.cli.error_output import UsageFault, exit_on_error
 
 
@@ -25,20 +27,28 @@ def serve(
     admin_token_file: Annotated[str | None, typer.Option(help="File with the admin token.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of API keys by digest, with roles.")] = None,
     geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to locate clients by address.")] = None,
+    config: ConfigOption = None,
+    check_config: CheckConfigOption = False,
+    print_config: PrintConfigOption = False,
+    version: VersionOption = False,
 ) -> None:
     """Run a control plane.
 
-    Each flag has an environment variable, such as PENSTOCK_NAME for --name. TLS, the identity provider and other
-    settings have only environment variables: see docs/running.md.
+    Each flag has an environment variable, such as PENSTOCK_NAME for --name, and a name in the configuration file, such
+    as `name`. TLS, the identity provider and other settings have no flags: see docs/running.md.
     """
     # Imported late, because the web framework and the etcd client load slowly.
-    from adapters.geoip import BadGeoDatabase
-    from adapters.logs import configure_logs
-    from control_plane.api.tls_certificate import BadCertificate
-    from control_plane.auth.api_keys import BadApiKeys
-    from control_plane.serve import CannotListen
-    from control_plane.serve import serve as run
-    from control_plane.settings import BadSettings, load_settings
+    with uncollected():
+        from adapters.access.api_keys import BadApiKeys
+        from adapters.configuration.config_check import show_config, version_line
+        from adapters.configuration.settings_loader import BadSettings, load_with_origins
+        from adapters.geoip import BadGeoDatabase
+        from adapters.logs import configure_logs
+        from adapters.tls_contexts import BadTlsFiles
+        from control_plane.config_check import config_problems
+        from control_plane.serve import CannotListen
+        from control_plane.serve import serve as run
+        from control_plane.settings import PREFIX, ControlPlaneSettings
 
     flags = {
         "name": name,
@@ -54,9 +64,15 @@ def serve(
         "api_keys_file": api_keys_file,
         "geoip_file": geoip_file,
     }
+    if version:
+        print(version_line("penstock"))
+        return
     configure_logs()
+    given = {field: value for field, value in flags.items() if value is not None}
     with exit_on_error("serve"):
         try:
-            run(load_settings({field: value for field, value in flags.items() if value is not None}))
-        except (BadSettings, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
+            loaded = load_with_origins(ControlPlaneSettings, PREFIX, config=config, flags=given)
+            if not show_config(loaded, config_problems, check=check_config, listing=print_config):
+                run(loaded.settings)
+        except (BadSettings, BadApiKeys, BadTlsFiles, BadGeoDatabase, CannotListen) as error:
             raise UsageFault(str(error)) from None

@@ -73,9 +73,8 @@ NonEmptyList = Annotated[
 class StrictModel(BaseModel):
     """A mapping that accepts known fields of their exact types only."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    # Not with use_attribute_docstrings, which reads the sources at every start: policy/schema.py reads the docstrings.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class PolicyDocument(StrictModel):

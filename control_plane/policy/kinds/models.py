@@ -42,6 +42,39 @@ class ServiceObjectiveSpec(StrictModel):
     """Share (0-1, exclusive) of requests that must succeed and start within `first_byte_s`; failed requests miss it."""
 
 
+class ScalingSpec(StrictModel):
+    """What recommendations of capacity (`penstock capacity`) are based on. Penstock itself starts no endpoint."""
+
+    cold_start_s: float = Field(300.0, ge=0, le=86_400)
+    """Time (s) from the order of an endpoint until it serves at full speed: a node, the image, the weights, warm-up.
+    Demand is forecast at least this far ahead."""
+    gpus_per_endpoint: float = Field(1.0, gt=0, le=10_000)
+    """GPUs of one endpoint, for GPU seconds and cost."""
+    slots_per_endpoint: int = Field(8, ge=1, le=1_000_000)
+    """Concurrent requests of one endpoint. A prior, for regions that report no endpoint of the model."""
+    min_endpoints: int = Field(0, ge=0, le=100_000)
+    """Endpoints that each region which has the model keeps, whatever the demand."""
+    max_endpoints: int = Field(10_000, ge=0, le=100_000)
+    """Endpoints that each region may have at most."""
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if self.max_endpoints < self.min_endpoints:
+            raise PydanticCustomError(REMEDY, "max_endpoints is below min_endpoints", {"remedy": "raise max_endpoints"})
+        return self
+
+
+class QueueingSpec(StrictModel):
+    """Order of the waiting requests of one tenant and priority; between tenants, requests are served by arrival."""
+
+    order: Literal["shortest", "deadline", "arrival"] = "shortest"
+    """`shortest`: by deadline, later the more work a request is expected to be, which shortens the mean and median wait
+    when engines are full. `deadline`: the earliest first. `arrival`: the oldest first, whatever its deadline."""
+    max_overtaken_s: float = Field(10.0, ge=0, le=3600)
+    """For `shortest`: arrivals later than this time (s) after a request do not overtake it. More of it shortens the
+    median wait and lengthens the longest ones."""
+
+
 class ModelDocument(PolicyDocument):
     """A model that clients may request by name."""
 
@@ -66,6 +99,10 @@ class ModelDocument(PolicyDocument):
     """Whether another endpoint continues a streamed chat or text completion whose endpoint or serving region fails.
     Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
     continued."""
+    queueing: QueueingSpec = QueueingSpec.model_validate({})
+    """Order in which its requests leave the admission queue."""
+    scaling: ScalingSpec = ScalingSpec.model_validate({})
+    """What recommendations of capacity are based on; routing does not use it."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """Time limits of its requests; a limit that is set precedes the one of the route."""
     adapters: UniqueList[AdapterPattern] = Field([], max_length=64)

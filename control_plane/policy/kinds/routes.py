@@ -139,11 +139,16 @@ class RouteDocument(PolicyDocument):
     object_id: str = Field("", max_length=256)
     """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
     pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
-    path parameter with the identifier. Such a request names no model, and is sent to the endpoint that created the
-    object for the same tenant, or refused."""
+    path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint that
+    created the object for the same tenant, or refused. It names no model, unless it may lack the query parameter."""
+    client_object: str = Field("", max_length=256)
+    """Where a request contains an identifier that its client chose: a JSON pointer into the body, or `?name` for a
+    query parameter. The first endpoint that accepts such a request is preferred for all others with the identifier."""
     previous_object: str = Field("", max_length=256)
     """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
     earlier object is preferred."""
+    occupies_slot: bool = True
+    """false for a WebSocket that only notifies: it needs no free slot of its endpoint."""
     offered: bool = True
     """false refuses such requests with status 501."""
 

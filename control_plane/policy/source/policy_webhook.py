@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 
+from adapters.access.login_failures import LoginFailures
 from control_plane.api.responses import Problem
-from control_plane.auth.login_failures import LoginFailures
 from control_plane.metrics import ControlPlaneMetrics, WebhookOutcome
 from control_plane.policy.source.webhook_secret import WebhookSecret
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from contextlib import suppress
 
 import msgspec
 
+from adapters.garbage_collection import main_command
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.policy.source.checkout import CheckoutRequest, CheckoutResult
 from control_plane.policy.source.readers import Bundle, SourceUnreadable
@@ -116,9 +116,7 @@ class RepositoryReader:
 
 async def _start_process() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        # -P: modules in the working directory must not shadow installed ones.
-        *("-P", "-m", _MODULE),
+        *main_command(_MODULE),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -35,7 +35,7 @@ from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.region_key import KEY_BYTES, RegionKey
+from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
@@ -45,7 +45,7 @@ from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
 from regional_agent.shared_load.published_load import PublishedLoad, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, RedisScript, loads_key
+from regional_agent.shared_load.redis_script import EXCHANGE, RedisAddress, RedisScript, loads_key
 from regional_agent.shared_load.shared_load_exchange import TIMEOUT_S
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -122,15 +122,15 @@ async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncI
         bench.give_back()
     finally:
         await runtime.config.stop()
-        if runtime.shared_load_exchange is not None:
-            await runtime.shared_load_exchange.stop()
+        for exchange in runtime.exchanges:
+            await exchange.stop()
 
 
 async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
-    assert runtime.shared_load_exchange is not None
-    runtime.shared_load_exchange.start()
-    client = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
-    key = RegionKey(_REGION_KEY, AWAITED)
+    for exchange in runtime.exchanges:
+        exchange.start()
+    client = RedisScript(RedisAddress(redis_url), EXCHANGE, TIMEOUT_S)
+    key = RegionKey(RegionKeys(_REGION_KEY), AWAITED)
 
     async def publish(agent: str) -> None:
         loads = {
@@ -208,7 +208,7 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
         metrics=AgentMetrics(),
         rng=rng,
         store=store,
-        region_key=_REGION_KEY,
+        region_keys=RegionKeys(_REGION_KEY),
     )
     policy = load_bundle()
     everywhere = residency_class(frozenset(policy.regions))

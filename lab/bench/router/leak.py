@@ -20,8 +20,8 @@ CONNECTIONS = 64
 LOOKS = 20
 """Number of memory samples, evenly over the requests."""
 
-STREAMS_BETWEEN = 100
-"""Streams that are opened and left in the middle between two looks."""
+MIN_STREAMS_BETWEEN, MAX_STREAMS_BETWEEN = 5, 100
+"""Streams that are opened and left in the middle between two looks: one for a hundred requests, within these."""
 
 WARM_UP_SHARE = 0.02
 """Streams left before the first look, as a part of the requests: the heap grows to what they need, and stays so."""
@@ -54,15 +54,16 @@ def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
     load = Load(contestant.port, [asks[number % len(asks)] for number in range(CONNECTIONS)], answer())
     done = errors = streams_left = 0
     try:
+        streams_between = min(max(requests // LOOKS // 100, MIN_STREAMS_BETWEEN), MAX_STREAMS_BETWEEN)
         while streams_left < requests * WARM_UP_SHARE:
-            streams_left += _leave_streams(contestant.port)
+            streams_left += _leave_streams(contestant.port, streams_between)
         resident = [resident_bytes(pid)]
         for look in range(LOOKS):
             progress(f"memory over {requests} requests: {done} so far")
             run = load.closed_loop(CLOSED_LOOP_S, max_answers=requests * (look + 1) // LOOKS - done)
             done += run.answers
             errors += run.errors
-            streams_left += _leave_streams(contestant.port)
+            streams_left += _leave_streams(contestant.port, streams_between)
             resident.append(resident_bytes(pid))
     finally:
         load.close()
@@ -78,11 +79,11 @@ def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
     )
 
 
-def _leave_streams(port: int) -> int:
-    """Open STREAMS_BETWEEN streams and leave in the middle of each; how many had begun."""
+def _leave_streams(port: int, count: int) -> int:
+    """Open `count` streams and leave in the middle of each; how many had begun."""
     streams = Streams(port, requests_of(clients(), stream=True))
-    begun = streams.open(STREAMS_BETWEEN, 30.0)
+    begun = streams.open(count, 30.0)
     streams.close()
-    if begun < STREAMS_BETWEEN:
-        raise NotReady(f"only {begun} of {STREAMS_BETWEEN} streams began")
+    if begun < count:
+        raise NotReady(f"only {begun} of {count} streams began")
     return begun

@@ -30,6 +30,7 @@ def render_page(report: dict[str, Any], run: Run) -> str:
         _map(report, run, regions),
         _timeline(report, run, regions),
         _flows(report, regions),
+        _images(report, regions),
         _latency(report, regions),
         _checks(report),
         _notes(report),
@@ -65,9 +66,10 @@ def _head(report: dict[str, Any]) -> str:
     lost, surged = report["failover"]["region"], report["surge_region"]
     killed = "then all of it was killed" if lost == surged else f"then all of {lost} was killed"
     lead = (
-        f"{report['requests']['total']} requests from {len(report['sites'])} cities in {countries} countries met "
-        f"{len(report['regions'])} regions of real processes on one machine. A surge hit {surged}; {killed} and came "
-        "back; then the leading control plane, etcd and Redis were killed."
+        f"{report['requests']['total']} chats and {report['images']['total']} image jobs from "
+        f"{len(report['sites'])} cities in {countries} countries met {len(report['regions'])} regions of real "
+        f"processes on one machine. A surge hit {surged}; {killed} and came back; then the leading control plane, etcd "
+        "and Redis were killed."
     )
     return tag(
         "header",
@@ -82,7 +84,7 @@ def _head(report: dict[str, Any]) -> str:
 
 
 def _figures(report: dict[str, Any]) -> str:
-    requests, failover = report["requests"], report["failover"]
+    requests, failover, images = report["requests"], report["failover"], report["images"]
     figures = [
         (f"{requests['ok']}<small> / {requests['total']}</small>", "requests answered"),
         (report["residency"]["violations"], f"residency violations in {report['residency']['checked']} checked"),
@@ -92,6 +94,7 @@ def _figures(report: dict[str, Any]) -> str:
         (failover["streams_continued"], "of its streams to other regions finished elsewhere"),
         (_seconds(report["failback"]["seconds"]), "until it had its traffic back, ramped"),
         (report["control_plane_loss"]["failed_requests"], "failed while control plane, etcd, Redis died"),
+        (f"{images['ok']}<small> / {images['total']}</small>", "image jobs answered"),
     ]
     return tag(
         "section", [tag("div", [tag("b", str(n)), tag("span", text(what))]) for n, what in figures], class_="figures"
@@ -166,6 +169,28 @@ def _flows(report: dict[str, Any], regions: Sequence[str]) -> str:
         "Rows are where demand belongs, columns are who served it. Colour off the diagonal is traffic away from home.",
         tag("div", tables, class_="tables"),
     )
+
+
+def _images(report: dict[str, Any], regions: Sequence[str]) -> str:
+    images = report["images"]
+    lead = (
+        f"Jobs of a text-to-image service, one at a time on each engine, under the same rules of residency: "
+        f"{images['ok']} of {images['total']} were answered, {images['bound_to_some_regions']} were bound to only some "
+        f"regions and {images['outside_residency']} ran outside them. Agents accounted "
+        f"{images['megapixel_steps_accounted']:,.0f} of {images['megapixel_steps']:,.0f} megapixel steps."
+    )
+    rows = [
+        ("whole answer, median", _ms(_in_ms(images["e2e_p50_s"]))),
+        ("99th percentile", _ms(_in_ms(images["e2e_p99_s"]))),
+        ("lost", str(len(images["lost"]))),
+    ]
+    table = tag("table", [tag("tr", [tag("td", name), tag("td", value)]) for name, value in rows])
+    flows = tag("figure", [tag("figcaption", "Whole run"), draw_flows(images["who_served_whom"], regions)])
+    return _section("Images", lead, tag("div", [flows, table], class_="tables"))
+
+
+def _in_ms(value_s: float | None) -> float | None:
+    return None if value_s is None else value_s * 1000
 
 
 def _latency(report: dict[str, Any], regions: Sequence[str]) -> str:

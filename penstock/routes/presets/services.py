@@ -20,12 +20,21 @@ _A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_mod
 def comfyui_routes(model: str | None) -> tuple[Route, ...]:
     """ComfyUI. A prompt is a graph with nodes of any names, so that its cost is that of the default size and steps.
 
-    Requests for the history of a prompt are sent to the ComfyUI that runs the prompt. Requests for files (`/view`) and
-    the WebSocket can reach another endpoint of the model.
+    Requests for the history of a prompt are sent to the ComfyUI that runs the prompt, as are those for a file (`/view`)
+    with the query parameter `prompt_id`, which ComfyUI ignores. The WebSocket and the prompts of one client id are sent
+    to one ComfyUI.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
-        Route("comfyui-prompt", "/prompt", model=places, repeatable=False, errors=errors, object_id="/prompt_id"),
+        Route(
+            "comfyui-prompt",
+            "/prompt",
+            model=places,
+            repeatable=False,
+            errors=errors,
+            object_id="/prompt_id",
+            client_object="/client_id",
+        ),
         Route(
             "comfyui-history",
             "/history/{prompt_id}",
@@ -35,8 +44,28 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             errors=errors,
             object_id="prompt_id",
         ),
-        Route("comfyui-view", "/view", GET, places, BodyKind.NONE, cost=CostFields(generates=False), errors=errors),
-        Route("comfyui-websocket", "/ws", GET, places, BodyKind.NONE, StreamKind.WEBSOCKET, errors=errors),
+        Route(
+            "comfyui-view",
+            "/view",
+            GET,
+            places,
+            BodyKind.NONE,
+            cost=CostFields(generates=False),
+            errors=errors,
+            object_id="?prompt_id",
+        ),
+        Route(
+            "comfyui-websocket",
+            "/ws",
+            GET,
+            places,
+            BodyKind.NONE,
+            StreamKind.WEBSOCKET,
+            cost=CostFields(generates=False),
+            errors=errors,
+            client_object="?clientId",
+            occupies_slot=False,
+        ),
         *not_offered("comfyui", ("/free", "/history", "/interrupt", "/queue", "/upload/image", "/upload/mask"), errors),
     )
 

@@ -1,5 +1,6 @@
 # Who may open a connection to whom. What is not listed is denied.
-# A peer is "role@region"; `internet` is any client, `monitoring` and `operators` are wherever those sit.
+# A peer is "role@region"; `internet` is any client, `monitoring` and `operators` are wherever those run. `why` is also the
+# description of the rule in a cloud.
 
 locals {
   control_plane_regions = distinct(var.control_planes[*].region)
@@ -8,7 +9,7 @@ locals {
 
   firewall_flows = concat(
     [for region in local.region_names : {
-      from = "internet", to = "agent@${region}", port = var.ports.agent_traffic, why = "clients' requests"
+      from = "internet", to = "agent@${region}", port = var.ports.agent_traffic, why = "requests of clients"
     }],
     flatten([for origin in local.region_names : [for server in local.region_names : {
       from = "agent@${origin}", to = "agent@${server}", port = var.ports.agent_peer, why = "probes and forwarded requests"
@@ -29,7 +30,7 @@ locals {
       from = "etcd@${one}", to = "etcd@${other}", port = var.ports.etcd_peer, why = "consensus"
     }]]),
     [for region in local.region_names : {
-      from = "agent@${region}", to = "redis@${region}", port = var.ports.redis, why = "the region's shared in-flight view"
+      from = "agent@${region}", to = "redis@${region}", port = var.ports.redis, why = "work in flight of the agents"
     }],
     flatten([for region in var.regions : [for port in distinct(region.pools[*].port) : {
       from = "agent@${region.name}", to = "endpoint@${region.name}", port = port, why = "inference"
@@ -39,6 +40,9 @@ locals {
     }],
     [for seat in local.control_plane_regions : {
       from = "monitoring", to = "control-plane@${seat}", port = var.ports.control_plane, why = "metrics and status"
+    }],
+    [for region in local.region_names : {
+      from = "operators", to = "agent@${region}", port = var.ports.agent_admin, why = "explanations and status"
     }],
     [for seat in local.control_plane_regions : {
       from = "operators", to = "control-plane@${seat}", port = var.ports.control_plane, why = "the admin API"

@@ -22,7 +22,7 @@ locals {
     for member in var.etcd_members : member.name => merge(member, { host = "${member.name}.${member.region}.${var.domain}" })
   }
 
-  redis_hosts = { for name in keys(local.region) : name => "redis.${name}.${var.domain}" }
+  redis_hosts = { for name in keys(local.region) : name => lookup(var.redis_hosts, name, "redis.${name}.${var.domain}") }
   entry_hosts = { for name in keys(local.region) : name => "${name}.${var.domain}" }
 
   pools = flatten([
@@ -47,6 +47,7 @@ locals {
         queue       = pool.queue
         host        = "${pool.name}-${number}.${pool.region}.${var.domain}"
         port        = pool.port
+        scheme      = pool.tls ? "https" : "http"
       }
     }
   ]...)

@@ -17,7 +17,7 @@ output "endpoints_files" {
     for region in keys(local.region) : region => yamlencode([
       for endpoint in local.endpoints : {
         name        = endpoint.name
-        url         = "http://${endpoint.host}:${endpoint.port}"
+        url         = "${endpoint.scheme}://${endpoint.host}:${endpoint.port}"
         models      = [endpoint.model]
         accelerator = endpoint.accelerator
         zone        = endpoint.zone
@@ -83,7 +83,9 @@ output "prometheus_scrape_configs" {
   description = "Value of scrape_configs in prometheus.yml, with the labels that the rules and dashboards rely on."
   value = [
     {
-      job_name = "penstock-agent"
+      job_name   = "penstock-agent"
+      scheme     = "https"
+      tls_config = local.scrape_tls
       static_configs = [
         for agent in local.agents : {
           targets = ["${agent.host}:${var.ports.agent_admin}"]
@@ -92,7 +94,9 @@ output "prometheus_scrape_configs" {
       ]
     },
     {
-      job_name = "penstock-control-plane"
+      job_name   = "penstock-control-plane"
+      scheme     = "https"
+      tls_config = local.scrape_tls
       static_configs = [
         for name, seat in local.control_planes : {
           targets = ["${seat.host}:${var.ports.control_plane}"]
@@ -101,6 +105,15 @@ output "prometheus_scrape_configs" {
       ]
     },
   ]
+}
+
+locals {
+  # Prometheus identifies itself with a certificate of the role monitor (`penstock certs issue monitor`).
+  scrape_tls = {
+    ca_file   = "${var.paths.identity_dir}/ca.crt"
+    cert_file = "${var.paths.identity_dir}/tls.crt"
+    key_file  = "${var.paths.identity_dir}/tls.key"
+  }
 }
 
 output "policy_regions_file" {
@@ -118,4 +131,14 @@ output "policy_regions_file" {
       egress_cost_per_gb = region.egress_cost_per_gb
     })
   ])
+}
+
+output "ports" {
+  description = "The TCP ports, with defaults."
+  value       = var.ports
+}
+
+output "paths" {
+  description = "Where files are on the machines, with defaults."
+  value       = var.paths
 }

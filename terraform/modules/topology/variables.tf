@@ -19,7 +19,8 @@ variable "regions" {
       cost_per_gpu_hour  relative price of a GPU hour, in one currency for the whole fleet
       egress_cost_per_gb price of a gigabyte that leaves it for another region, in the same currency
       pools              GPU endpoints: model, accelerator, endpoints (how many), slots (requests one runs at once),
-                         queue (requests one holds beyond), zones (the region's when left out), port
+                         queue (requests one holds beyond), zones (the region's when left out), port, tls (whether
+                         they serve https)
       trusted_proxies    CIDR ranges of the load balancers before its agents, whose word on client addresses counts
   EOT
   type = list(object({
@@ -43,6 +44,7 @@ variable "regions" {
       queue       = optional(number, 0)
       zones       = optional(list(string))
       port        = optional(number, 8000)
+      tls         = optional(bool, false)
     }))
     trusted_proxies = optional(list(string), [])
   }))
@@ -192,21 +194,53 @@ variable "ports" {
 }
 
 variable "paths" {
-  description = "Where files are on the machines. The certificate of the process is put there by the secret store; Terraform never sees it."
+  description = <<-EOT
+    Where files are on the machines. Identities and credentials are put there by the secret store; Terraform never sees them.
+    Empty for none: geoip_file, redis_password_file. Empty for those of the identity: traffic_certificate_file, traffic_key_file.
+  EOT
   type = object({
-    endpoints_file   = optional(string, "/etc/penstock/endpoints.yaml")
-    geoip_file       = optional(string, "/var/lib/penstock/geoip.mmdb")
-    identity_dir     = optional(string, "/run/secrets/penstock-identity")
-    admin_token_file = optional(string, "/run/secrets/penstock-admin-token")
-    state_dir        = optional(string, "/var/lib/penstock/state")
-    policy_dir       = optional(string, "/etc/penstock/policies")
+    endpoints_file           = optional(string, "/etc/penstock/endpoints.yaml")
+    geoip_file               = optional(string, "")
+    identity_dir             = optional(string, "/run/penstock-identity")
+    admin_token_file         = optional(string, "/run/penstock-admin-token")
+    redis_password_file      = optional(string, "")
+    traffic_certificate_file = optional(string, "")
+    traffic_key_file         = optional(string, "")
+    state_dir                = optional(string, "/var/lib/penstock-agent")
+    policy_dir               = optional(string, "/etc/penstock/policies")
+    etcd_data_dir            = optional(string, "/var/lib/etcd")
   })
   default  = {}
   nullable = false
 
   validation {
-    condition     = alltrue([for name, path in var.paths : startswith(path, "/")])
+    condition = alltrue([for name, path in var.paths :
+      startswith(path, "/") || (path == "" && contains(["geoip_file", "redis_password_file", "traffic_certificate_file", "traffic_key_file"], name))
+    ])
     error_message = "paths: each must be absolute."
+  }
+  validation {
+    condition     = (var.paths.traffic_certificate_file == "") == (var.paths.traffic_key_file == "")
+    error_message = "paths: traffic_certificate_file and traffic_key_file belong together."
+  }
+}
+
+variable "policy_repository" {
+  description = "Git repository of the policy bundle, which every control plane polls. Empty: the directory policy_dir of paths."
+  type        = string
+  default     = ""
+  nullable    = false
+}
+
+variable "redis_hosts" {
+  description = "Host of each region's Redis, where its certificate contains another name than redis.<region>.<domain>, as ElastiCache's does."
+  type        = map(string)
+  default     = {}
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for region in keys(var.redis_hosts) : contains(var.regions[*].name, region)])
+    error_message = "redis_hosts: each must be of one of the regions."
   }
 }
 

@@ -14,10 +14,14 @@ from adapters.identity_files import (
     REGION_KEY,
     REVOKED,
     IdentityFiles,
+    RegionKeyFile,
     load_region_key,
 )
-from adapters.secret_file import BadSecret
+from adapters.secret_file import BadSecret, read_secret
+from adapters.tls_contexts import ServerTls
 from penstock.wire.identity import BadIdentity, ProcessRole
+from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
+from penstock.wire.session import BadSignature
 from tests.support.identities import agent_id, authority, control_plane_id, renew_identity, write_identity
 
 
@@ -92,7 +96,8 @@ def test_the_agents_of_a_region_share_a_key_and_no_other_process_has_it(tmp_path
     def key(region: str, name: str, fleet: int = 0) -> bytes:
         directory = issue_identity(authority(fleet), agent_id(region, name), (), tmp_path / f"{region}-{name}-{fleet}")
         assert (directory / REGION_KEY).stat().st_mode & 0o077 == 0
-        return load_region_key(directory)
+        (found,) = load_region_key(directory / REGION_KEY)
+        return found
 
     shared = key("eu", "a")
     assert key("eu", "b") == shared
@@ -100,12 +105,14 @@ def test_the_agents_of_a_region_share_a_key_and_no_other_process_has_it(tmp_path
     assert not (issue_identity(authority(), control_plane_id(), (), tmp_path / "cp") / REGION_KEY).exists()
 
 
-@pytest.mark.parametrize("content", ["", "x" * 64, "ab" * 31, "ab" * 33])
+@pytest.mark.parametrize("content", ["", "x" * 64, "ab" * 31, "ab" * 33, ("ab" * 32 + "\n") * 4])
 def test_a_bad_region_key_is_refused_with_the_remedy(tmp_path: Path, content: str) -> None:
     write_identity(tmp_path, agent_id())
     (tmp_path / REGION_KEY).write_text(content)
-    with pytest.raises(BadSecret, match=r"region\.key: not 64 hexadecimal characters; make .* copy the file") as caught:
-        load_region_key(tmp_path)
+    with pytest.raises(
+        BadSecret, match=r"region\.key: not 1 to 3 lines of 64 hexadecimal characters; make .* copy the file"
+    ) as caught:
+        load_region_key(tmp_path / REGION_KEY)
     assert not content or content not in str(caught.value)
 
 
@@ -113,7 +120,74 @@ def test_a_region_key_that_every_user_may_read_is_refused(tmp_path: Path) -> Non
     write_identity(tmp_path, agent_id())
     (tmp_path / REGION_KEY).chmod(0o644)
     with pytest.raises(BadSecret, match="accessible to every user"):
-        load_region_key(tmp_path)
+        load_region_key(tmp_path / REGION_KEY)
     (tmp_path / REGION_KEY).unlink()
     with pytest.raises(BadSecret, match=r"cannot read the key of the region"):
-        load_region_key(tmp_path)
+        load_region_key(tmp_path / REGION_KEY)
+
+
+def test_a_region_key_rotates_without_a_gap(tmp_path: Path) -> None:
+    old, new = b"o" * KEY_BYTES, b"n" * KEY_BYTES
+    path = tmp_path / REGION_KEY
+
+    def write(*keys: bytes) -> None:
+        path.with_suffix(".new").touch(mode=0o600)
+        path.with_suffix(".new").write_text("".join(f"{key.hex()}\n" for key in keys))
+        path.with_suffix(".new").replace(path)
+
+    write(old)
+    file = RegionKeyFile(path)
+    ours, theirs = RegionKey(file.keys, "eu"), RegionKey(RegionKeys(old), "eu")
+    later = RegionKey(RegionKeys(new, old), "eu")
+    with pytest.raises(BadSignature):
+        ours.open(later.seal(b"load"))
+    write(old, new)
+    file.reload_if_changed()
+    assert ours.open(later.seal(b"load")) == b"load"
+    assert theirs.open(ours.seal(b"load")) == b"load"
+    write(new, old)
+    file.reload_if_changed()
+    assert later.open(ours.seal(b"load")) == b"load"
+    assert ours.open(theirs.seal(b"load")) == b"load"
+    path.write_text("half")
+    file.reload_if_changed()
+    assert later.open(ours.seal(b"load")) == b"load"
+    write(new)
+    file.reload_if_changed()
+    with pytest.raises(BadSignature):
+        ours.open(theirs.seal(b"load"))
+
+
+def test_a_mounted_secret_is_read_again_when_its_link_is_swapped(tmp_path: Path) -> None:
+    """Kubernetes: each file is a link into `..data`, which is a link to a directory that an update replaces."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+
+    def publish(version: str) -> None:
+        made = issue_identity(authority(), agent_id(), (), mount / version)
+        for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REGION_KEY):
+            (made / name).chmod(0o440)
+        (mount / "..new").symlink_to(version)
+        (mount / "..new").rename(mount / "..data")
+
+    publish("..2026_01")
+    for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REGION_KEY):
+        (mount / name).symlink_to(f"..data/{name}")
+    files = load(mount)
+    tls = ServerTls(mount / CERTIFICATE, mount / PRIVATE_KEY, mount / AUTHORITIES)
+    before, context = files.sessions.identity.peer.serial, tls()
+    assert not files.reload()
+    publish("..2026_02")
+    assert files.reload()
+    tls.reload_if_changed()
+    assert files.sessions.identity.peer.serial != before
+    assert tls() is not context
+
+
+def test_a_systemd_credential_may_be_read(tmp_path: Path) -> None:
+    """systemd gives the service's user access by the mode 0400, or 0440 with an access control list."""
+    for mode in (0o400, 0o440):
+        credential = tmp_path / f"{mode:o}"
+        credential.write_text("0123456789abcdef0123\n")
+        credential.chmod(mode)
+        assert read_secret(credential, "token", min_bytes=16) == b"0123456789abcdef0123"

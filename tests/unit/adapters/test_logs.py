@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import structlog
@@ -74,6 +75,18 @@ def test_the_standard_librarys_logs_are_limited_by_the_line_that_logs(capsys: py
         logging.getLogger().handlers[:], logging.getLogger().level = before
     assert len(lines) == MAX_REPEATS
     assert lines[0]["event"] == "Fatal error on transport 0"
+
+
+def test_a_line_is_written_in_one_piece() -> None:
+    class Pieces(StringIO):
+        written: ClassVar[list[str]] = []
+
+        def write(self, text: str) -> int:
+            self.written.append(text)
+            return len(text)
+
+    LossyLogger(Pieces()).info("one")
+    assert Pieces.written == ["one\n"]
 
 
 def test_a_line_that_cannot_be_written_is_dropped() -> None:

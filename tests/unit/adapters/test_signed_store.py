@@ -7,6 +7,7 @@ import time
 from contextlib import aclosing
 
 import pytest
+import structlog
 
 from adapters.store import keys
 from adapters.store.config_store import KeyValue, Put
@@ -50,6 +51,13 @@ async def test_a_reader_of_the_fleet_reads_what_a_control_plane_wrote(etcd: Memo
     assert changed.key == keys.OVERRIDES
     assert changed.now is not None
     assert changed.now.value == b"payload\nof two lines"
+
+
+async def test_a_value_in_a_newer_format_is_refused_with_the_remedy(etcd: MemoryStore) -> None:
+    await put(etcd, keys.LEADER, b"penstock-signed-2 a b c d\n{}")
+    with structlog.testing.capture_logs() as logs:
+        assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
+    assert [line["reason"] for line in logs] == ["it is signed in format 2, this process reads 1: upgrade it"]
 
 
 @pytest.mark.parametrize("forged", [b"", b"{}", b"penstock-signed-1 a b c\n{}", b"penstock-signed-1 YQ== 1 YQ==\n{}"])

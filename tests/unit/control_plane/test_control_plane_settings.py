@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.auth.callers import Role
-from control_plane.settings import BadSettings, HostPort, load_settings
+from adapters.access.callers import Role
+from adapters.configuration.settings_loader import BadSettings
+from control_plane.settings import HostPort, load_settings
 
 
 @pytest.fixture
@@ -29,9 +30,13 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bad(overrides: dict[str, object] | None = None) -> list[str]:
-    with pytest.raises(BadSettings) as caught:
-        load_settings(overrides)
+def bad(changes: dict[str, object] | None = None) -> list[str]:
+    """The errors of the environment with changes; None removes a variable."""
+    with pytest.MonkeyPatch.context() as patch:
+        for field, value in (changes or {}).items():
+            patch.setenv(f"PENSTOCK_{field.upper()}", "" if value is None else str(value))
+        with pytest.raises(BadSettings) as caught:
+            load_settings()
     return str(caught.value).splitlines()
 
 
@@ -63,18 +68,20 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("listen", "8080", "PENSTOCK_LISTEN: '8080' is not of the form host:port, such as 127.0.0.1:8080"),
         ("listen", "a:99999", "PENSTOCK_LISTEN: 'a:99999' is not of the form host:port, such as 127.0.0.1:8080"),
-        ("etcd_endpoints", "a", "PENSTOCK_ETCD_ENDPOINTS: 'a' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("etcd_endpoints", "a", "PENSTOCK_ETCD_ENDPOINTS[0]: 'a' is not of the form host:port, such as 127.0.0.1:8080"),
         ("advertise_url", "north:80", "PENSTOCK_ADVERTISE_URL: 'north:80' is not of the form http://host:port"),
+        ("advertise_url", "http://north:80", "PENSTOCK_ADVERTISE_URL: http://north:80 is not encrypted; set it to an https URL"),
+        ("allow_plaintext", "redis", "PENSTOCK_ALLOW_PLAINTEXT[0]: Input should be 'api' or 'etcd'"),
         ("advertise_url", "http://north/x", "PENSTOCK_ADVERTISE_URL: 'http://north/x' is not of the form http://host:port"),
         ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: /nowhere/at/all is not a folder; create it with the policy bundle"),
         ("name", "North Pole", "PENSTOCK_NAME: 'North Pole' is no name; use 1 to 63 lower-case letters"),
         ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, but required because 0.0.0.0:80 is a wildcard address"),
-        ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES: value is not a valid IPv4 or IPv6 network"),
+        ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES[0]: value is not a valid IPv4 or IPv6 network"),
         ("tls_key_file", "/k", "PENSTOCK_TLS_CERTIFICATE_FILE: not set, but required by PENSTOCK_TLS_KEY_FILE"),
         ("etcd_key_file", "/k", "PENSTOCK_ETCD_CERTIFICATE_FILE: not set, but required by PENSTOCK_ETCD_KEY_FILE"),
         ("oidc_issuer", "https://i", "PENSTOCK_OIDC_AUDIENCE: not set, but required by PENSTOCK_OIDC_ISSUER"),
         ("oidc_roles", "sre", "PENSTOCK_OIDC_ROLES: 'sre' is not of the form group=role,group=role"),
-        ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES: Input should be 'viewer', 'operator' or 'admin'"),
+        ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES[sre]: Input should be 'monitor', 'viewer', 'operator' or 'admin'"),
         ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' must be an https URL"),
     ],
 )  # fmt: skip
@@ -84,7 +91,9 @@ def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: 
 
 
 def test_every_address_may_be_listened_on_with_a_url(good: Path) -> None:
-    settings = load_settings({"listen": "0.0.0.0:80", "advertise_url": "http://north:80/"})
+    settings = load_settings({"listen": "0.0.0.0:80", "advertise_url": "https://north:80/"})
+    assert settings.advertise_url == "https://north:80"
+    settings = load_settings({"advertise_url": "http://north:80", "allow_plaintext": "api"})
     assert settings.advertise_url == "http://north:80"
 
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from adapters.certificate_expiry import CertificateExpiry
 from control_plane import metrics as control_plane_metrics
 from control_plane.metrics import (
     ControlPlaneMetrics,
@@ -22,11 +23,17 @@ from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Cost, CostUnit, Model, Policy, Tenant
 from penstock.policy.service_objective import ServiceObjective
 from penstock.rollout.state_machine import Phase
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
+from penstock.routing.work import CostInputs, Work
+from penstock.scaling.recommender import Recommendation
+from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import (
+    MAX_TENANT_LABELS,
     NO_SERVER,
     AgentMetrics,
     QueueOutcome,
@@ -65,12 +72,26 @@ AGENT_CONTRACT = {
     "plan_generation": ("gauge", set()),
     "plan_epoch": ("gauge", set()),
     "config_age_seconds": ("gauge", set()),
+    "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "access_log_lines_dropped": ("counter", set()),
+    "trace_spans_exported": ("counter", set()),
+    "trace_spans_dropped": ("counter", set()),
     "shared_load_up": ("gauge", set()),
     "shared_load_age_seconds": ("gauge", set()),
+    "decision_seconds": ("histogram", set()),
+    "inter_token_latency_seconds": ("histogram", {"model"}),
+    "time_per_output_token_seconds": ("histogram", {"model"}),
+    "gpu_seconds": ("counter", {"tenant", "model"}),
+    "input_tokens": ("counter", {"tenant", "model"}),
+    "cached_input_tokens": ("counter", {"tenant", "model"}),
+    "output_tokens": ("counter", {"tenant", "model"}),
+    "responses_without_usage": ("counter", {"tenant", "model"}),
+    "engine_prefix_hit_tokens": ("counter", {"endpoint"}),
+    "engine_prefix_query_tokens": ("counter", {"endpoint"}),
 }
 
 CONTROL_PLANE_CONTRACT = {
+    "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "leader": ("gauge", set()),
     "fencing_epoch": ("gauge", set()),
     "plan_generation": ("gauge", set()),
@@ -90,6 +111,17 @@ CONTROL_PLANE_CONTRACT = {
     "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),
+    "forecast_requests_per_second": ("gauge", {"region", "model"}),
+    "desired_endpoints": ("gauge", {"region", "model"}),
+    "endpoints": ("gauge", {"region", "model"}),
+    "gpu_hourly_cost": ("gauge", {"region", "model"}),
+    "egress_hourly_cost": ("gauge", {"origin", "server"}),
+    "store_call_duration_seconds": ("histogram", {"operation", "ok"}),
+    "watch_restarts": ("counter", set()),
+    "leader_changes": ("counter", set()),
+    "reports_in_progress": ("gauge", set()),
+    "report_intake_duration_seconds": ("histogram", set()),
+    "snapshot_age_seconds": ("gauge", set()),
 }
 
 
@@ -114,14 +146,35 @@ def done(metrics: AgentMetrics, **changes: object) -> None:
     metrics.request_done(**(facts | changes))  # type: ignore[arg-type]
 
 
+class Certificates(CertificateExpiry):
+    """A certificate that never was a file."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def by_use(self) -> dict[str, float]:
+        return {"identity": 2e9}
+
+
 def one_of_everything(agent: AgentMetrics) -> None:
     """Touch every setter once, so that every metric has a child."""
+    agent.certificates = Certificates()
+    agent.render()
     done(agent)
     agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.set_endpoint("gpu-1", 2, True)
     agent.set_endpoint_ejection("gpu-1", 0.5, ejected=False, suspect=False)
-    agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
+    agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
+    agent.decided(0.00002)
+    agent.usage.use_names(["acme"], {"llama": 8.0})
+    used = agent.usage.ended(estimate("acme"), 6.0, 2.0)
+    assert used is not None
+    agent.usage.completed(used, estimate("acme"), (b"", USAGE), 0.9, 1.0)
+    gaps = agent.sample_stream("llama")
+    assert gaps is not None
+    gaps.wrote()
+    gaps.wrote()
     agent.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
@@ -131,6 +184,8 @@ def one_of_everything(agent: AgentMetrics) -> None:
 def leading() -> ControlPlaneMetrics:
     """A leader with one of everything."""
     metrics = ControlPlaneMetrics()
+    metrics.certificates = Certificates()
+    metrics.render()
     metrics.set_leadership(7)
     metrics.planned(0.004, {"llama": "out of time"})
     metrics.show_shortfalls(
@@ -150,7 +205,19 @@ def leading() -> ControlPlaneMetrics:
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")
+    metrics.cost.show({("eu-de", "llama"): 12.0}, {("eu-de", "eu-es"): 0.5})
+    metrics.capacity.show([Recommendation("eu-de", "llama", 4, 4, 6, Cause.DEMAND, None, 5.0, 9.0, 360.0)])
+    metrics.internal.store_called("get", 0.002, ok=True)
     return metrics
+
+
+def estimate(tenant: str) -> WorkEstimate:
+    """A streamed request for tokens."""
+    cost = Cost(CostUnit.TOKEN, 0.0001, 0.01)
+    return WorkEstimate(tenant, "llama", cost, CostInputs(400), Work(0.01, 2.0), streaming=True)
+
+
+USAGE = b'{"usage":{"prompt_tokens":100,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":64}}}'
 
 
 def found(registry: CollectorRegistry, prefix: str) -> dict[str, tuple[str, set[str]]]:
@@ -387,3 +454,47 @@ def test_a_report_from_nowhere_makes_no_series() -> None:
     assert "nowhere" not in metrics.render().decode()
     labels = {"region": "other", "outcome": "unknown_region"}
     assert metrics.registry.get_sample_value("penstock_reports_total", labels) == 100
+
+
+ACME = {"tenant": "acme", "model": "llama"}
+
+
+def test_usage_is_counted_by_tenant_and_model(agent: AgentMetrics) -> None:
+    one_of_everything(agent)
+    names = ("gpu_seconds_total", "input_tokens_total", "cached_input_tokens_total", "output_tokens_total")
+    assert [value(agent, name, ACME) for name in names] == [24.0, 100, 64, 10]
+    assert value(agent, "time_per_output_token_seconds_sum", {"model": "llama"}) == pytest.approx(0.1)
+    assert value(agent, "inter_token_latency_seconds_count", {"model": "llama"}) == 1
+    assert value(agent, "engine_prefix_hit_tokens_total", {"endpoint": "gpu-1"}) == 6
+
+
+def test_an_unread_response_is_counted_as_the_next_one_that_is_read(agent: AgentMetrics) -> None:
+    usage = agent.usage
+    usage.use_names(["acme"], {"llama": 1.0})
+    request = estimate("acme")
+    series = usage.ended(request, 1.0, 1.0)
+    assert series is not None
+    for now in (1.0, 1.0001, 1.0002, 1.1):
+        usage.completed(series, request, (b"", USAGE), None, now)
+    assert value(agent, "input_tokens_total", ACME) == 400
+    usage.completed(series, request, (b"", b"data: [DONE]"), None, 2.0)
+    assert value(agent, "responses_without_usage_total", ACME) == 1
+
+
+def test_tenants_beyond_the_first_share_one_series_and_removed_models_have_none(agent: AgentMetrics) -> None:
+    tenants = {f"t{number:02}": Tenant(f"t{number:02}", "d", priority=number == 30) for number in range(31)}
+    policy = Policy(regions={}, models={"llama": Model("llama")}, tenants=tenants, residency=())
+    agent.use_policy(policy)
+    for tenant in tenants:
+        agent.usage.ended(estimate(tenant), 1.0, 1.0)
+    labels = {tenant for tenant, _, _ in agent.usage.series()}
+    assert labels == {"other", "t30", *list(tenants)[: MAX_TENANT_LABELS - 1]}
+    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 31 - MAX_TENANT_LABELS
+    agent.use_policy(Policy(regions={}, models={}, tenants={}, residency=()))
+    assert agent.usage.ended(estimate("t30"), 1.0, 1.0) is None
+    assert agent.usage.series() == []
+
+
+def test_one_stream_of_sixteen_is_measured(agent: AgentMetrics) -> None:
+    sampled = [agent.sample_stream("llama") is not None for _ in range(33)]
+    assert [number for number, is_sampled in enumerate(sampled) if is_sampled] == [0, 16, 32]

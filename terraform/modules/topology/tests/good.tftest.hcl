@@ -55,21 +55,24 @@ run "agents" {
   }
   assert {
     condition = output.agents["eu-de"]["agent-2"].environment == {
-      PENSTOCK_AGENT_REGION             = "eu-de"
-      PENSTOCK_AGENT_NAME               = "agent-2"
-      PENSTOCK_AGENT_ZONE               = "b"
-      PENSTOCK_AGENT_TRAFFIC_LISTEN     = "0.0.0.0:8080"
-      PENSTOCK_AGENT_PEER_LISTEN        = "0.0.0.0:8081"
-      PENSTOCK_AGENT_ADMIN_LISTEN       = "agent-2.eu-de.penstock.example.internal:8082"
-      PENSTOCK_AGENT_ADVERTISE_PEER_URL = "https://agent-2.eu-de.penstock.example.internal:8081"
-      PENSTOCK_AGENT_CONTROL_PLANE_URLS = "http://cp-1.eu-de.penstock.example.internal:8090,http://cp-2.eu-es.penstock.example.internal:8090"
-      PENSTOCK_AGENT_ETCD_ENDPOINTS     = "etcd-1.eu-de.penstock.example.internal:2379,etcd-2.eu-de.penstock.example.internal:2379,etcd-3.eu-es.penstock.example.internal:2379"
-      PENSTOCK_AGENT_REDIS_URL          = "redis://redis.eu-de.penstock.example.internal:6379/0"
-      PENSTOCK_AGENT_ENDPOINTS_FILE     = "/etc/penstock/endpoints.yaml"
-      PENSTOCK_AGENT_GEOIP_FILE         = "/var/lib/penstock/geoip.mmdb"
-      PENSTOCK_AGENT_IDENTITY_DIR       = "/run/secrets/penstock-identity"
-      PENSTOCK_AGENT_STATE_DIR          = "/var/lib/penstock/state"
-      PENSTOCK_AGENT_TRUSTED_PROXIES    = "10.1.0.0/16,fd00::/8"
+      PENSTOCK_AGENT_REGION                   = "eu-de"
+      PENSTOCK_AGENT_NAME                     = "agent-2"
+      PENSTOCK_AGENT_ZONE                     = "b"
+      PENSTOCK_AGENT_TRAFFIC_LISTEN           = "0.0.0.0:8080"
+      PENSTOCK_AGENT_PEER_LISTEN              = "0.0.0.0:8081"
+      PENSTOCK_AGENT_ADMIN_LISTEN             = "agent-2.eu-de.penstock.example.internal:8082"
+      PENSTOCK_AGENT_ADVERTISE_PEER_URL       = "https://agent-2.eu-de.penstock.example.internal:8081"
+      PENSTOCK_AGENT_CONTROL_PLANE_URLS       = "https://cp-1.eu-de.penstock.example.internal:8090,https://cp-2.eu-es.penstock.example.internal:8090"
+      PENSTOCK_AGENT_ETCD_ENDPOINTS           = "etcd-1.eu-de.penstock.example.internal:2379,etcd-2.eu-de.penstock.example.internal:2379,etcd-3.eu-es.penstock.example.internal:2379"
+      PENSTOCK_AGENT_REDIS_URL                = "rediss://redis.eu-de.penstock.example.internal:6379/0"
+      PENSTOCK_AGENT_REDIS_PASSWORD_FILE      = ""
+      PENSTOCK_AGENT_ENDPOINTS_FILE           = "/etc/penstock/endpoints.yaml"
+      PENSTOCK_AGENT_GEOIP_FILE               = ""
+      PENSTOCK_AGENT_IDENTITY_DIR             = "/run/penstock-identity"
+      PENSTOCK_AGENT_STATE_DIR                = "/var/lib/penstock-agent"
+      PENSTOCK_AGENT_TRUSTED_PROXIES          = "10.1.0.0/16,fd00::/8"
+      PENSTOCK_AGENT_TRAFFIC_CERTIFICATE_FILE = "/run/penstock-identity/tls.crt"
+      PENSTOCK_AGENT_TRAFFIC_KEY_FILE         = "/run/penstock-identity/tls.key"
     }
     error_message = "the whole environment of an agent"
   }
@@ -109,23 +112,30 @@ run "control_planes_and_etcd" {
 
   assert {
     condition = output.control_planes["cp-2"].environment == {
-      PENSTOCK_NAME             = "cp-2"
-      PENSTOCK_LISTEN           = "0.0.0.0:8090"
-      PENSTOCK_ADVERTISE_URL    = "http://cp-2.eu-es.penstock.example.internal:8090"
-      PENSTOCK_ETCD_ENDPOINTS   = output.etcd.client_endpoints
-      PENSTOCK_POLICY_DIR       = "/etc/penstock/policies"
-      PENSTOCK_IDENTITY_DIR     = "/run/secrets/penstock-identity"
-      PENSTOCK_ADMIN_TOKEN_FILE = "/run/secrets/penstock-admin-token"
+      PENSTOCK_NAME              = "cp-2"
+      PENSTOCK_LISTEN            = "0.0.0.0:8090"
+      PENSTOCK_ADVERTISE_URL     = "https://cp-2.eu-es.penstock.example.internal:8090"
+      PENSTOCK_ETCD_ENDPOINTS    = output.etcd.client_endpoints
+      PENSTOCK_POLICY_DIR        = "/etc/penstock/policies"
+      PENSTOCK_POLICY_REPOSITORY = ""
+      PENSTOCK_IDENTITY_DIR      = "/run/penstock-identity"
+      PENSTOCK_ADMIN_TOKEN_FILE  = "/run/penstock-admin-token"
     }
     error_message = "the whole environment of a control plane"
   }
   assert {
-    condition     = output.etcd.initial_cluster == "etcd-1=http://etcd-1.eu-de.penstock.example.internal:2380,etcd-2=http://etcd-2.eu-de.penstock.example.internal:2380,etcd-3=http://etcd-3.eu-es.penstock.example.internal:2380"
+    condition     = output.etcd.initial_cluster == "etcd-1=https://etcd-1.eu-de.penstock.example.internal:2380,etcd-2=https://etcd-2.eu-de.penstock.example.internal:2380,etcd-3=https://etcd-3.eu-es.penstock.example.internal:2380"
     error_message = "the same initial cluster for every member"
   }
   assert {
     condition     = output.etcd.quorum == 2 && alltrue([for member in output.etcd.members : member.environment.ETCD_INITIAL_CLUSTER == output.etcd.initial_cluster])
     error_message = "quorum and environment of the members"
+  }
+  assert {
+    condition = alltrue([for member in output.etcd.members : alltrue([
+      for name, value in member.environment : startswith(value, "https://") if endswith(name, "_URLS")
+    ]) && member.environment.ETCD_CLIENT_CERT_AUTH == "true" && member.environment.ETCD_PEER_CLIENT_CERT_AUTH == "true"])
+    error_message = "etcd serves TLS alone, and requires certificates of clients and of members"
   }
 }
 
@@ -212,6 +222,29 @@ run "other_ports" {
   assert {
     condition     = output.agents["eu-es"]["agent-3"].environment.PENSTOCK_AGENT_TRAFFIC_LISTEN == "0.0.0.0:443" && contains(keys(output.firewall_rules), "internet -> agent@eu-es:443") && contains(keys(output.firewall_rules), "agent@eu-es -> agent@eu-de:9443")
     error_message = "a port is changed in one place"
+  }
+}
+
+run "other_places" {
+  command = plan
+
+  variables {
+    policy_repository = "https://git.example.net/policies.git"
+    redis_hosts       = { eu-de = "primary.cache.example.net" }
+    paths             = { traffic_certificate_file = "/tls/site.crt", traffic_key_file = "/tls/site.key", redis_password_file = "/run/redis" }
+  }
+
+  assert {
+    condition     = output.control_planes["cp-1"].environment.PENSTOCK_POLICY_DIR == "" && output.control_planes["cp-1"].environment.PENSTOCK_POLICY_REPOSITORY == "https://git.example.net/policies.git"
+    error_message = "the policy is in a repository or in a directory"
+  }
+  assert {
+    condition     = output.agents["eu-de"]["agent-1"].environment.PENSTOCK_AGENT_REDIS_URL == "rediss://primary.cache.example.net:6379/0" && output.dns_names.redis["eu-es"] == "redis.eu-es.penstock.example.internal"
+    error_message = "a Redis may have a name of its own"
+  }
+  assert {
+    condition     = output.agents["eu-es"]["agent-1"].environment.PENSTOCK_AGENT_TRAFFIC_KEY_FILE == "/tls/site.key"
+    error_message = "clients may see another certificate"
   }
 }
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from adapters.etcd.etcd_connection import Connection, Connections, Endpoint, Tls
+from adapters.etcd.etcd_connection import FILES_CHECK_S, Connection, Connections, Endpoint, Tls, tls_to
 from adapters.store.config_store import StoreUnavailable
 
 HERE, THERE = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
@@ -77,4 +78,51 @@ def test_close_ends_even_what_is_in_use_and_gives_out_nothing_more() -> None:
         assert closed(used)
     with pytest.raises(StoreUnavailable, match="closed"), connections.use():
         pass
+    connections.close()
+
+
+IDENTITY = Path("identity")
+OWN = (IDENTITY / "tls.crt", IDENTITY / "tls.key")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "given", "tls"),
+    [
+        (("127.0.0.1:1", "[::1]:2", "localhost:3"), {}, None),
+        (("127.0.0.1:1", "etcd:2"), {}, Tls(IDENTITY / "ca.crt", *OWN)),
+        (("etcd:2",), {"allow_plaintext": True}, None),
+        (("etcd:2",), {"allow_plaintext": True, "ca": Path("ca")}, Tls(Path("ca"), *OWN)),
+        (("127.0.0.1:1",), {"ca": Path("ca")}, Tls(Path("ca"), *OWN)),
+        (
+            ("etcd:2",),
+            {"certificate": Path("c"), "key": Path("k")},
+            Tls(IDENTITY / "ca.crt", Path("c"), Path("k")),
+        ),
+    ],
+)
+def test_etcd_on_another_machine_is_reached_with_the_certificate_of_the_process(
+    endpoints: tuple[str, ...], given: dict[str, Any], tls: Tls | None
+) -> None:
+    options = {"ca": None, "certificate": None, "key": None, "allow_plaintext": False, **given}
+    assert tls_to(endpoints, identity_dir=IDENTITY, **options) == tls
+
+
+def test_changed_files_are_read_for_a_new_connection(tmp_path: Path) -> None:
+    now = 100.0
+    ca = tmp_path / "ca.crt"
+    ca.write_text("an authority")
+    connections = Connections([HERE, THERE], Tls(ca), lambda: now)
+    with connections.use() as first:
+        ca.write_text("another authority")
+        with connections.use() as same:
+            assert same is first
+        now += FILES_CHECK_S
+        with connections.use() as renewed:
+            assert renewed is not first
+            assert renewed.endpoint == HERE
+        assert not closed(first)
+    assert closed(first)
+    now += FILES_CHECK_S
+    with connections.use() as same:
+        assert same is renewed
     connections.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
-from adapters.store.lease import Registration
+from adapters.store.lease import RENEWALS_PER_TTL, Registration
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC
 from tests.support.running import running
@@ -24,6 +24,18 @@ class FailingCommits(MemoryStore):
             self.to_fail -= 1
             raise StoreUnavailable("told to fail")
         return await super().commit(expect, do)
+
+
+class CountedRenewals(MemoryStore):
+    """In which time stands still, so that a lease never expires, however late its renewal is."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 0.0)
+        self.renewals = 0
+
+    async def keep_alive(self, lease_id: int) -> None:
+        await super().keep_alive(lease_id)
+        self.renewals += 1
 
 
 def registration(store: MemoryStore, value: bytes = b"me", ttl_s: int = 1) -> Registration:
@@ -48,11 +60,12 @@ async def test_key_is_there_until_stopped() -> None:
 
 
 async def test_is_renewed_well_within_its_time_to_live() -> None:
-    store = MemoryStore()
+    assert RENEWALS_PER_TTL >= 3
+    store = CountedRenewals()
     async with running(registration(store, ttl_s=1)) as mine:
         await registered(mine)
         before = await store.get("/agents/a")
-        await asyncio.sleep(1.5)
+        await until(lambda: store.renewals >= 2)
         assert await store.get("/agents/a") == before
 
 

@@ -124,9 +124,8 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
     assert told.explanation.refusal.try_regions == ("eu-es", "eu-de")
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
+async def test_what_cannot_be_explained(http: httpx.AsyncClient) -> None:
+    bodies: list[tuple[dict[str, Any], str]] = [
         ({"origin": "us-est"}, "did you mean us-east?"),
         ({"origin": "us-east", "tried": {"eu-d": "saturated"}}, "tried: there is no region 'eu-d'"),
         ({"origin": "us-east", "tried": {"eu-de": "tired"}}, "body.tried.eu-de"),
@@ -141,12 +140,11 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
         ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "cannot be combined"),
         ({"origin": "us-east", "key": "secret"}, "body.key"),
         ({}, "body.origin"),
-    ],
-)
-async def test_what_cannot_be_explained(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
-    response = await http.post("/v1/explain", json={"model": MODEL} | body)
-    assert is_problem(response, 422)
-    assert says in response.json()["detail"]
+    ]
+    for body, says in bodies:
+        response = await http.post("/v1/explain", json={"model": MODEL} | body)
+        assert is_problem(response, 422), body
+        assert says in response.json()["detail"]
 
 
 async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
@@ -233,10 +231,10 @@ async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http
     assert any(one.residency_after == "eu-es" for one in told.moves)
 
 
-@pytest.mark.parametrize("demand", [[], [{"tenant": "open", "model": MODEL, "requests_per_s": 0}]])
-async def test_nobody_asks_for_anything(http: httpx.AsyncClient, demand: list[dict[str, Any]]) -> None:
-    told = await what_if(http, demand=demand, lost=["eu-de"])
-    assert (told.moved_per_s, told.before.served_per_s) == (0.0, 0.0)
+async def test_nobody_asks_for_anything(http: httpx.AsyncClient) -> None:
+    for demand in ([], [{"tenant": "open", "model": MODEL, "requests_per_s": 0}]):
+        told = await what_if(http, demand=demand, lost=["eu-de"])
+        assert (told.moved_per_s, told.before.served_per_s) == (0.0, 0.0)
 
 
 async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
@@ -245,19 +243,17 @@ async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient)
     assert sum(told.after.refused_per_s.values()) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
+async def test_what_cannot_be_reckoned(http: httpx.AsyncClient) -> None:
+    bodies: list[tuple[dict[str, Any], str]] = [
         ({"lost": ["eu-d"]}, "did you mean eu-de?"),
         ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is invalid"),
         ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
         ({"policy": "other"}, "body.policy"),
-    ],
-)
-async def test_what_cannot_be_reckoned(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
-    response = await http.post("/v1/what-if", json=body)
-    assert is_problem(response, 422)
-    assert says in response.json()["detail"]
+    ]
+    for body, says in bodies:
+        response = await http.post("/v1/what-if", json=body)
+        assert is_problem(response, 422), body
+        assert says in response.json()["detail"]
 
 
 async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:

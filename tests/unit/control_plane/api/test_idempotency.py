@@ -12,6 +12,7 @@ import pytest
 from fastapi import Body, FastAPI, Response
 from fastapi.responses import StreamingResponse
 
+from adapters.access.api_keys import POLL_S, ApiKeys
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
 from control_plane.api import idempotency_store, request_limits, responses
@@ -19,7 +20,6 @@ from control_plane.api.idempotency import Idempotency
 from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.request_limits import BodyLimits
 from control_plane.api.responses import Problem, json_response
-from control_plane.auth.api_keys import POLL_S, ApiKeys
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Operator
 from tests.support.stores import SetClock

@@ -16,7 +16,7 @@ from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, contro
 __all__ = ["control_plane", "http"]
 
 
-OPEN = {"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook", "/penstock/v1/identity"}
+OPEN = {"/livez", "/readyz", "/v1/reports", "/v1/policies/webhook", "/penstock/v1/identity"}
 """Paths that ask for no caller."""
 
 

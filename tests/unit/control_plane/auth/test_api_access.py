@@ -10,14 +10,14 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Response
 
+from adapters.access.api_keys import ApiKeys
+from adapters.access.login_failures import BURST, REFILL_S
 from control_plane import daemon
 from control_plane.api import responses
 from control_plane.api.app import UnguardedRoute
 from control_plane.api.responses import json_response
 from control_plane.auth.admin_token import AdminToken
-from control_plane.auth.api_keys import ApiKeys
 from control_plane.auth.authentication import MAX_CREDENTIAL_CHARS, Access
-from control_plane.auth.login_failures import BURST, REFILL_S
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.daemon import ControlPlane
 from tests.unit.control_plane.api.test_control_plane_app import control_plane

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from adapters.identity_files import IdentityFiles
+from adapters.secret_file import BadSecret
 from penstock.wire.identity import ProcessRole
 from tests.support.cli import run
 
@@ -44,6 +45,20 @@ def test_a_control_plane_has_a_certificate_too(authority: str, tmp_path: Path) -
     result = run("certs", "issue", "control-plane", *arguments)
     assert msgspec.json.decode(result.stdout)["id"] == "spiffe://prod/control-plane/cp-1"
     IdentityFiles(out, ProcessRole.CONTROL_PLANE, "cp-1")
+
+
+@pytest.mark.parametrize(("role", "options"), [("server", ("--host", "etcd-1.example")), ("monitor", ())])
+def test_servers_and_monitors_have_certificates_that_renew(
+    authority: str, tmp_path: Path, role: str, options: tuple[str, ...]
+) -> None:
+    out = str(tmp_path / role)
+    result = run("certs", "issue", role, "one", "--authority", authority, "--out", out, *options)
+    assert f"spiffe://prod/{role}/one" in result.output
+    assert run("certs", "rotate", out, "--authority", authority).exit_code == 0
+    assert run("certs", "check", out).exit_code == 0
+    for process in (ProcessRole.AGENT, ProcessRole.CONTROL_PLANE):
+        with pytest.raises(BadSecret, match=f"identifies spiffe://prod/{role}/one"):
+            IdentityFiles(Path(out), process, "one")
 
 
 def test_private_keys_are_for_their_owner_alone(authority: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from control_plane.cli.main import app
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "config" / "contexts.yaml"
-    monkeypatch.setenv("PENSTOCK_CONFIG", str(file))
+    monkeypatch.setenv("PENSTOCK_CONTEXTS_FILE", str(file))
     return file
 
 
@@ -32,7 +32,7 @@ class TestCommands:
         result = run("add", "lab", "--url", "http://127.0.0.1:1")
         assert result.exit_code == 2
         assert f"{file}: cannot be written: " in result.stderr
-        assert "set PENSTOCK_CONFIG to another file" in result.stderr
+        assert "set PENSTOCK_CONTEXTS_FILE to another file" in result.stderr
 
     def test_the_first_context_is_used_at_once(self, file: Path) -> None:
         assert run("add", "lab", "--url", "http://127.0.0.1:1/", "--token-file", "/tokens/lab").exit_code == 0
@@ -106,7 +106,7 @@ class TestFile:
         assert run("list").exit_code == 2
 
     def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("PENSTOCK_CONFIG", raising=False)
+        monkeypatch.delenv("PENSTOCK_CONTEXTS_FILE", raising=False)
         monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
         assert contexts_file() == Path("/config/penstock/contexts.yaml")
         monkeypatch.delenv("XDG_CONFIG_HOME")

@@ -26,7 +26,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.fleet import snapshot
-from tests.support.api_app import served
+from tests.support.api_app import lead_steadily, served
 from tests.support.identities import control_plane_sessions
 from tests.unit.control_plane.api.test_control_plane_app import PLANET
 
@@ -36,6 +36,7 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
+    lead_steadily(monkeypatch)
     # It has listened long enough to know that nobody reports.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     (port,) = free_ports(1)
@@ -68,7 +69,7 @@ def penstock(url: str, tmp_path: Path) -> Any:
     token.write_text(TOKEN)
     environment = {
         "COLUMNS": "200",
-        "PENSTOCK_CONFIG": "/nowhere/contexts.yaml",
+        "PENSTOCK_CONTEXTS_FILE": "/nowhere/contexts.yaml",
         "PENSTOCK_URL": url,
         "PENSTOCK_ADMIN_TOKEN_FILE": str(token),
     }

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller, Role
 from control_plane.events import journal as journals
 from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
 from control_plane.events.event_log import EventKind, EventLog

@@ -7,10 +7,10 @@ import time
 import httpx
 import pytest
 
+from adapters.access.callers import Caller, Role
 from adapters.store.members import Member
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
-from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
 from control_plane.leadership.forwarded_caller import (
     HEADER,

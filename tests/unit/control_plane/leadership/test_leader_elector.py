@@ -16,6 +16,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.leadership.leader_election import Leadership, Role
 from control_plane.leadership.leader_elector import LeaderElector
+from tests.support.api_app import lead_steadily
 from tests.support.faulty_store import FaultyStore
 from tests.support.wait import until
 
@@ -68,7 +69,7 @@ async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> No
         before = first.epoch
         async with standing(shared, "b") as second:
             await first.stop()
-            await until(lambda: second.epoch is not None, within_s=4.0)
+            await until(lambda: second.epoch is not None)
             assert before is not None
             assert second.epoch is not None
             assert second.epoch > before
@@ -97,7 +98,10 @@ async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemorySt
             assert first.leadership.role is Role.FOLLOWER
 
 
-async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
+async def test_a_leader_leads_on_through_a_short_silence_of_the_store(
+    shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_steadily(monkeypatch)
     async with standing(shared, "a") as leader:
         await until(lambda: leader.epoch is not None)
         epoch, proven = leader.epoch, leader.leadership.proven_until

@@ -8,13 +8,13 @@ from random import Random
 import msgspec
 import pytest
 
+from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import MAX_VALUE_BYTES, encode
 from adapters.store.config_store import Put, StoreError
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller, Role
 from control_plane.overrides.override_store import InvalidOverride, OverrideStore, TooManyOverrides
 from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet

@@ -8,13 +8,13 @@ from random import Random
 import msgspec
 import pytest
 
+from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
-from control_plane.auth.callers import Caller, Role
 from control_plane.leadership.leader_election import Leadership
 from control_plane.leadership.leader_election import Role as Position
 from control_plane.leadership.leader_elector import LeaderElector

@@ -18,6 +18,7 @@ from control_plane import daemon
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.fleet import snapshot
+from tests.support.api_app import lead_steadily
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.wait import until
@@ -39,6 +40,7 @@ class Slow(MemoryStore):
 
 
 async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    lead_steadily(monkeypatch)
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
     one = ControlPlane(
@@ -58,6 +60,7 @@ async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monke
 
 async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No round comes by itself, and none waits for regions to speak.
+    lead_steadily(monkeypatch)
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))

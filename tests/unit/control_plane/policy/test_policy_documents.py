@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from adapters.configuration.strict_yaml import MAX_DEPTH
 from control_plane.policy import documents as documents_module
 from control_plane.policy.bundle_errors import MAX_ERRORS
-from control_plane.policy.documents import MAX_DEPTH, read_documents
+from control_plane.policy.documents import read_documents
 
 
 def content(text: str) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def test_presets_are_included_by_name() -> None:
 
 
 def test_a_bundle_may_have_no_preset() -> None:
-    assert compiled(PRESET_LIST + "presets: []\n").routes == ()
+    policy = compiled(PRESET_LIST + "presets: []\n---\n" + HEAD + "path: /x\n" + IN_BODY)
+    assert [route.name for route in policy.routes] == ["mine"]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -89,9 +90,18 @@ REFUSED = [
     (HEAD + "path: /x\nmodel: [{source: json, name: model}]\n", "routes.yaml:5: model[0].name: the JSON pointer 'model' does not start with `/`; write a JSON pointer (RFC 6901), such as /options/model"),
     (HEAD + "path: /x\nbody: opaque\n" + IN_BODY, "routes.yaml:6: model[0].name: cannot match: a body of kind opaque is not read; write `body: json`, or remove it"),
     (HEAD + "path: /x\nmodel: [{source: form, name: model}]\n", "routes.yaml:5: model[0].name: a body of kind json has no form; write `body: upload`"),
+    (HEAD + "path: /x\nmethods: [GET]\n" + IN_BODY, "routes.yaml:6: model[0].name: cannot match: GET requests have no body; name another place, such as a query parameter, or write `methods: [POST]`"),
+    (HEAD + "path: /x\nmethods: [GET]\nbody: upload\nmodel: [{source: form, name: m}]\n", "routes.yaml:7: model[0].name: cannot match: GET requests have no body; name another place, such as a query parameter, or write `methods: [POST]`"),
+    (HEAD + "path: /x\nmethods: [GET]\nstream: websocket\n" + IN_BODY, "routes.yaml:7: model[0].name: cannot match: GET requests have no body; name another place, such as a query parameter, or write `methods: [POST]`"),
+    (HEAD + "path: /x\nmodel: [{source: header, name: Authorization}]\n", "routes.yaml:5: model[0].name: is a header with another meaning; write a name such as x-model"),
+    (HEAD + "path: /x\nmodel: [{source: header, name: X-M}, {source: header, name: x-m}]\n", "routes.yaml:5: model[1].name: the header x-m is listed twice; keep one of them"),
     (HEAD + "path: /x\nmodel: [{source: fixed, name: llama-3.1-8}]\n", "routes.yaml:5: model[0].name: there is no Model llama-3.1-8; did you mean llama-3.1-8b?"),
     (HEAD + "path: /x\n" + IN_BODY + "stream_field: /stream\n", "routes.yaml:6: stream_field: is set, and responses of kind none have no flag; write `stream: sse`, or another format"),
-    (HEAD + "path: /x\n" + IN_BODY + "object_id: id\n", "routes.yaml:6: object_id: the path has no parameter id; name a path parameter, or write a JSON pointer"),
+    (HEAD + "path: /x\n" + IN_BODY + "object_id: id\n", "routes.yaml:6: object_id: the path has no parameter id; name a path parameter, a query parameter as ?name, or write a JSON pointer"),
+    (HEAD + "path: /x\n" + IN_BODY + "object_id: '?a=b'\n", "routes.yaml:6: object_id: '?a=b' is no query parameter; write ? and the name of a query parameter, such as ?clientId"),
+    (HEAD + "path: /x\nbody: opaque\nmodel: [{source: query, name: m}]\nclient_object: /id\n", "routes.yaml:7: client_object: cannot match: a body of kind opaque is not read; write `body: json`, or remove it"),
+    (HEAD + "path: /x/{id}\nobject_id: id\nclient_object: '?c'\n", "routes.yaml:6: client_object: is set, and the route has another identifier that determines the endpoint; keep one of them"),
+    (HEAD + "path: /x\n" + IN_BODY + "occupies_slot: false\n", "routes.yaml:6: occupies_slot: is false, and the route is no WebSocket; write `stream: websocket`, or remove it"),
     (HEAD + "path: /x/{id}\n" + IN_BODY + "object_id: id\n", "routes.yaml:5: model: is set, and the model of a request for an object is that of the object; remove it, or write object_id as a JSON pointer"),
     (HEAD + "path: /x\n" + IN_BODY + "previous_object: /previous\n", "routes.yaml:6: previous_object: is set, and the route creates no object; write `object_id`, or remove it"),
     (HEAD + "path: /x\n" + IN_BODY + "repeatable: false\nhedged: true\n", "routes.yaml:7: hedged: is set, and requests may not be sent again; write `repeatable: true`, or remove it"),
@@ -100,6 +110,7 @@ REFUSED = [
     (HEAD + "path: /x\n" + IN_BODY + "---\n" + HEAD + "path: /y\n" + IN_BODY, "routes.yaml:9: name: Route mine exists already; keep one; see routes.yaml:3"),
     (HEAD + "path: /x/{a}\n" + IN_BODY + "---\n" + HEAD.replace("mine", "other") + "path: /{b}/y\n" + IN_BODY, "routes.yaml:10: path: matches requests of the route mine (/x/{a}, of routes.yaml:3); change one of the two paths, or the methods"),
     (PRESET_LIST + "presets: [opanai]\n", "routes.yaml:3: presets[0]: there is no preset opanai; did you mean openai?"),
+    (PRESET_LIST + "presets: []\n", "serving.yaml:3: name: no route reaches the model llama-3.1-8b; include a preset whose requests name their model, or add a Route for it"),
     (PRESET_LIST + "presets: [openai]\nmodels: {openai: llama-3.1-8b}\n", "routes.yaml:4: models.openai: the preset openai takes no fixed model; remove it: requests of this API name their model"),
     (PRESET_LIST + "presets: [comfyui]\nmodels: {comfyui: flux}\n", "routes.yaml:4: models.comfyui: there is no Model flux; use one of llama-3.1-8b"),
     (PRESET_LIST + "presets: [tgi, sglang]\n", "routes.yaml:3: presets[1]: the preset sglang has the path of another preset: /generate (tgi-generate); keep one of the two presets"),

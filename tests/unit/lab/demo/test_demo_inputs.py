@@ -11,8 +11,10 @@ import pytest
 from lab.demo.demo_workload import near_share
 from lab.demo.inputs import HERO_SHARE, gather
 from lab.geoip import SITES, write_geoip
+from lab.planet.topology import IMAGE_MODEL
 from lab.traces.trace import TraceError
 from lab.wan.matrix import MatrixError
+from penstock.policy.policy import CostUnit
 from tests.support.paths import SHARED_DATA
 
 DATA = SHARED_DATA
@@ -25,6 +27,7 @@ def test_without_anything_the_story_is_told_of_frankfurt() -> None:
     assert "generated" in inputs.workload
     assert "No trace says where its clients were" in inputs.geography
     assert any(ask.planned.id.startswith("pulse") for ask in inputs.asks)
+    assert inputs.policy.models[IMAGE_MODEL].cost.unit is CostUnit.MEGAPIXEL_STEP
     assert len({ask.planned.id for ask in inputs.asks}) == len(inputs.asks)
 
 

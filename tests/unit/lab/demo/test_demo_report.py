@@ -55,6 +55,8 @@ def test_report_has_at_least_what_was_promised(tmp_path: Path) -> None:
     assert set(report["failover"]) >= {"detected_s", "rerouted_s", "lost_not_started"}
     assert report["failback"]["seconds"] > 0
     assert report["control_plane_loss"]["failed_requests"] == 0
+    assert report["images"]["ok"] == report["images"]["total"] == len(RUN.images)
+    assert report["images"]["megapixel_steps_accounted"] == report["images"]["megapixel_steps"] > 0
     assert set(report["latency"]) == set(REGIONS)
     for row in report["latency"].values():
         assert row["ttft_p50_ms"] <= row["ttft_p99_ms"] <= row["e2e_p99_ms"]
@@ -97,14 +99,14 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere() -> None:
     assert outline.addresses == []
     assert "link" not in outline.seen
     assert not re.search(r"@import|url\(", page)
-    assert page.count("<svg") == 3 + len(RUN.scenario.phases)
+    assert page.count("<svg") == 4 + len(RUN.scenario.phases)
 
 
 def test_the_page_says_in_words_which_checks_failed() -> None:
     number = next(n for n, one in enumerate(RUN.served) if len(one.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)
-    assert "1 of 13 checks failed" in page
+    assert "1 of 14 checks failed" in page
     assert "Every promise was kept" in render_page(report_of(RUN), RUN)
 
 

@@ -25,11 +25,12 @@ from lab.demo.demo_workload import (
     shorten,
     steadiest_stretch,
 )
+from lab.demo.images.image_workload import IMAGE_RATE_PER_S, lay_images
 from lab.demo.scenario import ActName, PhaseName, full_scenario
 from lab.geoip import SITES
 from lab.planet.bundle import load_bundle, matrix_of
 from lab.planet.sites import nearest_first
-from lab.planet.topology import CHAT_8B, CHAT_70B, demo_planet
+from lab.planet.topology import CHAT_8B, CHAT_70B, IMAGE_MODEL, demo_planet
 from lab.traces.generate import generate
 from lab.traces.trace import TraceRequest, blocks_of
 
@@ -176,6 +177,17 @@ def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lo
     assert max(b - a for a, b in pairwise(due_s)) < 0.15
     assert {nearest_first(SITE[ask.planned.site], REGIONS)[0] for ask in pulses} == {"eu-de"}
     assert {len(ask.planned.required_regions) for ask in pulses} == {2, 5}
+
+
+def test_image_jobs_come_all_the_time_and_many_are_bound_to_some_regions() -> None:
+    jobs = lay_images(PLANET, SCENARIO, MATRIX, Random(1))
+    due_s = [job.planned.at_s for job in jobs]
+    assert due_s == sorted(due_s)
+    assert max(b - a for a, b in pairwise([0.0, *due_s, SCENARIO.duration_s])) < 8.0
+    assert len(jobs) == round(IMAGE_RATE_PER_S * SCENARIO.duration_s)
+    assert {job.home for job in jobs} == set(PLANET.serving(IMAGE_MODEL))
+    assert all(job.home in job.planned.required_regions for job in jobs)
+    assert 0.2 < sum(len(job.planned.required_regions) < len(REGIONS) for job in jobs) / len(jobs) < 0.8
 
 
 def test_long_requests_come_down_to_the_means_and_short_ones_stay() -> None:

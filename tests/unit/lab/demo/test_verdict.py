@@ -11,7 +11,7 @@ from lab.demo.measure import Kind, failback_s, failover, kind_of
 from lab.demo.records import Answer, Attempt, EventKind, Outcome, PeerMiss, Run, Sighting
 from lab.demo.scenario import ActName, PhaseName
 from lab.demo.verdict import judge
-from tests.support.story_run import EU, REGIONS, change, in_phase, story_run, without
+from tests.support.story_run import EU, REGIONS, change, change_image, in_phase, story_run, without
 
 RUN = story_run()
 KILLED_S = RUN.event(EventKind.REGION_KILLED).at_s
@@ -32,7 +32,7 @@ def each_served(run: Run, change_one: Callable[[object], object]) -> Run:
 
 def test_a_good_run_passes_every_check() -> None:
     assert missed(RUN) == set()
-    assert len(judge(RUN)) == 13
+    assert len(judge(RUN)) == 14
 
 
 def test_one_request_at_a_forbidden_engine_is_a_violation() -> None:
@@ -49,6 +49,42 @@ def test_a_witness_that_missed_an_answered_request_vouches_for_nothing() -> None
 def test_a_run_in_which_nothing_was_bound_proves_nothing_about_residency() -> None:
     free = tuple(msgspec.structs.replace(one, required=REGIONS) for one in RUN.sightings)
     assert "residency" in missed(replaced(RUN, sightings=free))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
+def test_an_image_job_that_was_not_answered_is_missed(outcome: Outcome) -> None:
+    run = change_image(RUN, 5, outcome=outcome)
+    assert missed(run) == {"image jobs"}
+
+
+def test_an_image_job_whose_only_region_is_dead_may_be_refused() -> None:
+    number = next(n for n, job in enumerate(RUN.images) if KILLED_S < job.request.due_s < READY_S)
+    required = (RUN.scenario.lost_region,)
+    assert missed(change_image(RUN, number, outcome=Outcome.REFUSED, required=required)) == set()
+    assert missed(change_image(RUN, 0, outcome=Outcome.REFUSED, required=required)) == {"image jobs"}
+
+
+def test_an_image_job_outside_its_residency_is_missed() -> None:
+    stray = Sighting(RUN.images[0].request.id, 20.0, "eu-gb", "eu-gb-images", EU)
+    assert missed(replaced(RUN, sightings=(*RUN.sightings, stray))) == {"residency", "image jobs"}
+
+
+def test_an_image_job_that_was_accounted_at_another_size_is_missed() -> None:
+    assert missed(change_image(RUN, 7, accounted=1.0)) == {"image jobs"}
+
+
+def test_an_image_job_that_no_agent_logged_is_missed_unless_the_agent_was_killed() -> None:
+    forgotten = tuple(msgspec.structs.replace(job, accounted_megapixel_steps=None) for job in RUN.images[:1])
+    assert missed(replaced(RUN, images=(*forgotten, *RUN.images[1:]))) == {"image jobs"}
+    entered = (Attempt(1.0, RUN.scenario.lost_region, Answer.SERVED),)
+    killed = msgspec.structs.replace(
+        forgotten[0], request=msgspec.structs.replace(forgotten[0].request, attempts=entered)
+    )
+    assert missed(replaced(RUN, images=(killed, *RUN.images[1:]))) == set()
+
+
+def test_a_run_without_images_proves_nothing_about_them() -> None:
+    assert missed(replaced(RUN, images=())) == {"image jobs"}
 
 
 def test_a_redirected_client_that_was_not_served_is_missed() -> None:

@@ -38,6 +38,7 @@ CONFIG = EndpointConfig(
     max_model_len=131_072,
     max_num_seqs=256,
     max_num_batched_tokens=2048,
+    stream_interval=1,
     cold_start_s=0,
     time_scale=1.0,
     api_key="",
@@ -125,7 +126,7 @@ class Bench:
 
     def submit(self, prompt_tokens: int, output_tokens: int, request_id: str = "1") -> Client:
         client = Client(self.clock)
-        request = CompletionRequest(True, True, prompt_tokens, output_tokens, False, ())
+        request = CompletionRequest(True, True, False, prompt_tokens, output_tokens, False, ())
         answer_format = CompletionFormat(True, request_id, 0, "llama-3.1-8b")
         answer = Answer(cast("HttpConnection", client), request, answer_format, self.clock.now, request_id, "eu-de")
         self.answers[client] = answer

@@ -34,6 +34,7 @@ def test_the_planet_has_two_regions_in_the_eu_and_one_with_two_agents() -> None:
     assert len(PLANET.region("us-east").agents) == 2
     assert set(PLANET.serving("llama-3.1-8b")) == set(PLANET.region_names)
     assert {"eu-de", "eu-es"} < set(PLANET.serving("llama-3.1-70b")) < set(PLANET.region_names)
+    assert {"eu-de", "eu-es"} < set(PLANET.serving("sdxl")) < set(PLANET.region_names)
 
 
 def test_engines_and_agents_are_told_of_the_same_engines(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_engines_and_agents_are_told_of_the_same_engines(tmp_path: Path) -> None
         engines = load_engines_config(path).endpoints
         path = write_json(tmp_path / "endpoints.yaml", endpoints_file(region, PORTS))
         endpoints = parse_endpoints(path.read_bytes(), path)
-        assert [(e.name, (e.model,), e.port, e.max_num_seqs) for e in engines] == [
+        assert [(e.name, (e.served_model_name,), e.port, e.max_num_seqs) for e in engines] == [
             (e.name, e.models, e.address.port, e.slots) for e in endpoints
         ]
 

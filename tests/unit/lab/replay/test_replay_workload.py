@@ -11,7 +11,7 @@ import pytest
 
 from lab.engine.completion_request import CompletionRequest, parse_completion
 from lab.geoip import SITES
-from lab.replay.chat_request import addressed, chat_request, prompt_text
+from lab.replay.chat_request import chat_request, prompt_text
 from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
 from lab.traces.trace import TraceRequest
 
@@ -74,7 +74,7 @@ def split(request: bytes) -> tuple[bytes, dict[str, str], bytes]:
 
 
 def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
-    first, headers, body = split(addressed(chat_request(planned()), "127.0.0.1:8000"))
+    first, headers, body = split(chat_request(planned()).to("127.0.0.1:8000"))
     assert first == b"POST /v1/chat/completions HTTP/1.1"
     assert headers == {
         "host": "127.0.0.1:8000",
@@ -95,7 +95,7 @@ def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     one = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
-    _, headers, body = split(addressed(chat_request(one), "h:1"))
+    _, headers, body = split(chat_request(one).to("h:1"))
     assert not {"authorization", "x-lab-residency"} & set(headers)
     assert msgspec.json.decode(body)["max_tokens"] == 1
 
@@ -112,7 +112,7 @@ def test_the_engine_takes_lengths_and_shared_prefixes_from_the_text() -> None:
 
 
 def parsed(planned: PlannedRequest) -> CompletionRequest:
-    _, _, body = split(addressed(chat_request(planned), "h:1"))
+    _, _, body = split(chat_request(planned).to("h:1"))
     return parse_completion(True, body, planned.model, 131_072, Random(1))
 
 

@@ -1,5 +1,7 @@
 """Learned slots beside hand-set ones, on the virtual clock."""
 
+from functools import cache
+
 import pytest
 
 from lab.simulate.auto_slots import EngineTrial, Lengths, SlowPeriod, chat, long_prompts, short_answers
@@ -17,14 +19,18 @@ SHAPES = [
 """Lengths, max_num_seqs, and the smallest number of slots with the highest throughput."""
 
 
+@cache
 def hand_set(lengths: Lengths, max_num_seqs: int, slots: int) -> float:
     trial = EngineTrial(lengths, max_num_seqs, slots)
     trial.run(150.0)
     return trial.work_per_s(30.0)
 
 
-@pytest.mark.parametrize("signals", [True, False])
-@pytest.mark.parametrize(("lengths", "max_num_seqs", "best"), SHAPES)
+@pytest.mark.parametrize(
+    ("lengths", "max_num_seqs", "best", "signals"),
+    [(*shape.values, True) for shape in SHAPES] + [(chat, 16, 16, False), (long_prompts, 64, 16, False)],
+    ids=[*(str(shape.id) for shape in SHAPES), "chat-16-without-signals", "long-prompts-without-signals"],
+)
 def test_throughput_is_close_to_the_best_hand_set_slots(
     lengths: Lengths, max_num_seqs: int, best: int, signals: bool
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lab.cli import app
-from lab.simulate.live import COMPARED, Round, feel, rounds_of
+from lab.simulate.live import COMPARED, Round, conversation_rounds, feel, rounds_of
 from lab.simulate.region import Strategy
 
 
@@ -24,6 +24,16 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
     assert ours.requests == others.requests > 1000
     assert ours.e2e_p99_s < 0.55 * others.e2e_p99_s
     assert ours.ttft_p99_s < 1.15 * others.ttft_p99_s
+
+
+def test_three_agents_find_cached_prefixes_as_one_does() -> None:
+    rounds = conversation_rounds(rate_per_s=16.0, seconds=56.0, count=2, seed=1)
+    one, three = (feel(Strategy.LEAST_WORK_LATE, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
+    others = feel(Strategy.LEAST_REQUEST_LOCAL, 1, rounds, warm_up_s=16.0)
+    assert three.requests == one.requests > 1000
+    assert three.ttft_p50_s < 1.1 * one.ttft_p50_s
+    assert three.ttft_p50_s < 0.6 * others.ttft_p50_s
+    assert three.e2e_p99_s < 0.6 * others.e2e_p99_s
 
 
 def test_the_same_seed_gives_the_same_tail(rounds: list[Round]) -> None:
@@ -44,6 +54,10 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
-    for options in (["--warm-up", "60"], ["--trace", str(tmp_path / "none.csv")]):
+    for options in (
+        ["--warm-up", "60"],
+        ["--trace", str(tmp_path / "none.csv")],
+        ["--trace", "some.csv", "--conversations"],
+    ):
         shown = CliRunner().invoke(app, ["simulate-live", *options])
         assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)

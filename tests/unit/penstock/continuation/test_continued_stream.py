@@ -43,11 +43,21 @@ def test_an_answer_that_is_more_than_text_is_passed_on_and_not_continued(breaks:
     first = event({"role": "assistant", "content": "a"})
     assert answer.feed(first + breaks[:7]) == first
     rest = event({"content": "b"}) + b"data: hal"
-    assert answer.feed(breaks[7:] + rest) == breaks + rest
+    relayed = answer.feed(breaks[7:] + rest)
     assert answer.problem
     error = b'f\n\ndata: {"error": {"code": 500}}\n\n'
-    assert answer.feed(error) == error
+    assert relayed + answer.feed(error) == breaks + rest + error
     assert (answer.failure, answer.end()) == ("", b"")
+
+
+def test_usage_that_the_client_did_not_request_is_left_out_of_what_is_not_continued() -> None:
+    answer = ContinuedStream(ContinuableRequest(True, None, False))
+    called = event({"tool_calls": [{"index": 0, "function": {"name": "f"}}]})
+    used = b', "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
+    relayed = answer.feed(called[:-3] + used + b'data: {"choices": []' + used + DONE)
+    assert json.loads(relayed.removesuffix(DONE).removeprefix(b"data: ")) == json.loads(called.removeprefix(b"data: "))
+    assert answer.problem
+    assert b'"completion_tokens": 1' in answer.usage_event
 
 
 def test_a_comment_is_passed_on() -> None:
@@ -73,7 +83,7 @@ def test_an_answer_that_is_given_up_loses_no_byte() -> None:
     answer = stream()
     assert answer.feed(b"data: ha") == b""
     answer.give_up("no memory")
-    assert answer.feed(b"lf") == b"data: half"
+    assert answer.feed(b"lf") + answer.end() == b"data: half"
 
 
 def test_an_endless_end_is_not_held() -> None:

@@ -13,7 +13,7 @@ from penstock.health.engine_signals import (
     updated_readings,
 )
 
-QUEUED, RUNNING, KV_USED, UTILISATION = Signal
+QUEUED, RUNNING, KV_USED, UTILISATION, PREFIX_HITS, PREFIX_QUERIES = Signal
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -24,6 +24,18 @@ vllm:num_requests_waiting{engine="0",model_name="a\\"}b"} 3.0
 vllm:kv_cache_usage_perc{engine="0",model_name="a/b"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="a/b"} 0.5
 vllm:num_requests_waiting_by_reason{reason="x"} 99
+"""
+VLLM_PREFIX = b"""\
+vllm:num_requests_waiting 0
+vllm:prefix_cache_queries_total{engine="0"} 3200.0
+vllm:prefix_cache_hits_total{engine="0"} 1600.0
+vllm:prefix_cache_hits_created{engine="0"} 1.7e+09
+"""
+SGLANG_PREFIX = b"""\
+sglang:num_queue_reqs 0
+sglang:prompt_tokens_total{model_name="m"} 900
+sglang:cached_tokens_total{cache_source="device"} 300
+sglang:cached_tokens_total{cache_source="host"} 30
 """
 OLD_VLLM = b"vllm:gpu_cache_usage_perc 0.125\n"
 SGLANG = b"""\
@@ -50,6 +62,8 @@ TGI = b"tgi_queue_size 5\ntgi_batch_current_size 12\n"
     [
         (VLLM, EngineKind.VLLM, {QUEUED: 3.0, RUNNING: 9.0, KV_USED: 0.5}),
         (OLD_VLLM, EngineKind.VLLM, {KV_USED: 0.125}),
+        (VLLM_PREFIX, EngineKind.VLLM, {QUEUED: 0.0, PREFIX_HITS: 1600.0, PREFIX_QUERIES: 3200.0}),
+        (SGLANG_PREFIX, EngineKind.SGLANG, {QUEUED: 0.0, PREFIX_HITS: 330.0, PREFIX_QUERIES: 900.0}),
         (SGLANG, EngineKind.SGLANG, {QUEUED: 2826.0, RUNNING: 162.0, KV_USED: 0.28}),
         (TRITON, EngineKind.TRITON, {QUEUED: 4.0, RUNNING: 5.0, KV_USED: 0.4}),
         (PLAIN_TRITON, EngineKind.TRITON, {QUEUED: 9.0}),
@@ -127,6 +141,7 @@ def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
         ({KV_USED: 0.95}, 0.5),
         ({UTILISATION: 3.0}, 1.0),
         ({QUEUED: 2.0, KV_USED: 0.95}, 0.5),
+        ({PREFIX_HITS: 1e9, PREFIX_QUERIES: 2e9}, 0.0),
     ],
 )
 def test_the_strongest_signal_presses(told: dict[Signal, float], presses: float) -> None:

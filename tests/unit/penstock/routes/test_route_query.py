@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.policy.policy import Policy
 from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.presets.services import comfyui_routes, predict_routes
 from penstock.routes.route import ModelLocation, ModelSource, Route, StreamKind
-from penstock.routes.route_query import MatchedRoute, matched_route
+from penstock.routes.route_query import MatchedRoute, matched_route, unreached_models
 from penstock.routing.reasons import Reason, Refusal
+from tests.support.planet import policy
 
 MINE = Route(
     "mine",
@@ -48,3 +51,23 @@ def test_why_there_is_no_route() -> None:
         "this fleet does not offer GET /v1/files/f-1: the preset openai does not offer /v1/files/{id}",
     )
     assert reason("POST", "/mine/other") is Reason.BAD_REQUEST
+
+
+def test_a_model_that_no_route_reaches_is_found() -> None:
+    base = msgspec.structs.replace(policy(), versions={})
+    first, second, third = (
+        msgspec.structs.replace(model, name=name, fallback=fallback)
+        for model in list(base.models.values())[:1]
+        for name, fallback in (("first", "second"), ("second", None), ("third", None))
+    )
+    models = {model.name: model for model in (first, second, third)}
+
+    def unreached(*routes: Route) -> list[str]:
+        return unreached_models(msgspec.structs.replace(base, models=models, routes=routes))
+
+    assert unreached(*predict_routes("first")) == ["third"]
+    assert unreached(*comfyui_routes("first")) == ["third"], "a route for objects names no model"
+    assert unreached(*predict_routes("third"), *predict_routes("first")) == []
+    assert unreached(*predict_routes("first"), *OPENAI_ROUTES) == []
+    not_offered = [route for route in OPENAI_ROUTES if not route.offered]
+    assert len(unreached(*predict_routes("third"), *not_offered)) == 2

@@ -10,8 +10,9 @@ from penstock.routing.affinity import (
     HELD_S,
     MAX_BLOCKS,
     MAX_HOLDERS,
+    MAX_UNPUBLISHED,
     NOTHING,
-    PREFIX_GAP_S,
+    PUBLISHED_AGAIN_S,
     SESSION_GAP_S,
     AffinityIndex,
     prefix_keys,
@@ -45,7 +46,7 @@ def test_holders_are_known_with_how_much_they_hold() -> None:
     holdings.sent("short", keys(SYSTEM), None, "m", 1.0)
     held = holdings.held(keys(SYSTEM + "a" * BLOCK_BYTES), None, 2.0)
     assert held.blocks == {"long": 3, "short": 2}
-    assert held.gap_s == PREFIX_GAP_S
+    assert held.gap_s == 0.0
     assert holdings.held(keys("other" * BLOCK_BYTES), None, 2.0) is NOTHING
 
 
@@ -75,9 +76,45 @@ def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
     assert holdings.held(first, None, 1.0) is NOTHING
     assert holdings.held(second, None, 1.0).blocks == {"b": 3}
     many = AffinityIndex()
-    for n in range(9):
+    for n in range(2 * MAX_HOLDERS):
         many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
-    assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MAX_HOLDERS, -1)]
+    last = 2 * MAX_HOLDERS - 1
+    latest = [f"e{n}" for n in range(last, last - MAX_HOLDERS, -1)]
+    assert list(many.held(keys(SYSTEM), None, float(last)).blocks) == latest
+
+
+def test_another_agent_holds_what_was_published_to_it_and_nothing_twice() -> None:
+    index, other = AffinityIndex(), AffinityIndex()
+    index.publishes = True
+    prompt, session = keys(SYSTEM), session_key("t/m", b"chat-1")
+    index.sent("a", prompt, session, "m", 1.0)
+    index.sent("a", prompt, session, "m", 3.0)
+    index.sent("b", prompt, None, "m", 4.0)
+    published = index.take_unpublished()
+    assert published == {"a": [*prompt, session], "b": prompt}
+    for endpoint, noted in published.items():
+        other.receive(endpoint, noted, 2.0)
+    assert other.held(prompt, None, 5.0).blocks == {"a": 2, "b": 2}
+    assert other.held([], session, 5.0).blocks == {"a": 0}
+    assert other.held(prompt, None, 2.0 + HELD_S) is NOTHING
+    assert other.take_unpublished() == index.take_unpublished() == {}
+    index.sent("a", prompt, None, "m", 4.0 + PUBLISHED_AGAIN_S)
+    assert index.take_unpublished() == {"a": prompt}
+
+
+def test_what_waits_to_be_published_is_bounded() -> None:
+    index = AffinityIndex()
+    index.publishes = True
+    index.sent("a", range(2 * MAX_UNPUBLISHED), None, "m", 0.0)
+    assert len(index.take_unpublished()["a"]) == MAX_UNPUBLISHED
+
+
+def test_an_older_note_does_not_make_a_younger_one_older() -> None:
+    index = AffinityIndex()
+    index.sent("a", keys(SYSTEM), None, "m", 100.0)
+    index.receive("b", keys(SYSTEM), 50.0)
+    index.receive("a", keys(SYSTEM), 50.0)
+    assert set(index.held(keys(SYSTEM), None, 99.0 + HELD_S).blocks) == {"a", "b"}
 
 
 NOTES = st.lists(

@@ -11,10 +11,7 @@ from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
 from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
 from penstock.policy.time_zone import ClockChange, TimeZone
-from penstock.routes.presets.openai import OPENAI_ROUTES
-from penstock.routes.presets.services import predict_routes
-from penstock.routes.route import Route
-from penstock.verification.policy_warnings import route_warnings, window_warnings
+from penstock.verification.policy_warnings import window_warnings
 from penstock.verification.verify import verify
 from tests.support.planet import policy
 
@@ -119,22 +116,3 @@ def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: 
     )
     told = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
     assert bool(told) == emptied
-
-
-def test_a_model_that_no_route_reaches_is_found() -> None:
-    base = msgspec.structs.replace(policy(), versions={})
-    first, second, third = (
-        msgspec.structs.replace(model, name=name, fallback=fallback)
-        for model in list(base.models.values())[:1]
-        for name, fallback in (("first", "second"), ("second", None), ("third", None))
-    )
-    models = {model.name: model for model in (first, second, third)}
-
-    def warnings(*routes: Route) -> list[str]:
-        return list(route_warnings(msgspec.structs.replace(base, models=models, routes=routes)))
-
-    assert warnings(*predict_routes("first")) == ["model third is reached by no route: all routes are for other models"]
-    assert warnings(*predict_routes("third"), *predict_routes("first")) == []
-    assert warnings(*predict_routes("first"), *OPENAI_ROUTES) == []
-    not_offered = [route for route in OPENAI_ROUTES if not route.offered]
-    assert len(warnings(*predict_routes("third"), *not_offered)) == 2

@@ -53,6 +53,17 @@ def test_a_certificate_of_another_fleet_with_the_same_name_is_rejected() -> None
         trust().verify(identity(agent_id(), fleet=1).peer.certificate, NOW)
 
 
+@pytest.mark.parametrize("role", [ProcessRole.SERVER, ProcessRole.MONITOR])
+def test_a_certificate_for_tls_alone_signs_nothing(role: ProcessRole) -> None:
+    own = identity(SpiffeId(FLEET, role, "one"))
+    assert SpiffeId.parse(str(own.id)) == own.id
+    with pytest.raises(BadIdentity, match="is not one of the roles agent, control-plane"):
+        trust().verify(own.peer.certificate, NOW)
+    assert trust().verify(own.peer.certificate, NOW, (role,)).id == own.id
+    with pytest.raises(BadIdentity):
+        trust().verify(identity(agent_id()).peer.certificate, NOW, (role,))
+
+
 def test_an_agent_cannot_issue_certificates() -> None:
     key, certificate = authority().issue(agent_id(), HOSTS, NOW, YEAR_S)
     control_plane = SpiffeId("agent-1", ProcessRole.CONTROL_PLANE, "cp-1")

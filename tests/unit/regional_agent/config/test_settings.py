@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.config.settings import PREFIX, BadSettings, load_settings
+from adapters.configuration.settings_loader import BadSettings
+from regional_agent.config.settings import PREFIX, load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 
@@ -54,10 +55,21 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_http_urls_of_peers_are_accepted_where_they_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     urls = {"PEER_URLS": '{"eu-es": ["http://a:1"]}', "ADVERTISE_PEER_URL": "http://b:1"}
-    given(monkeypatch, **urls, ALLOW_PLAINTEXT_PEERS="true")
+    given(monkeypatch, **urls, ALLOW_PLAINTEXT="peers")
     settings = load_settings()
     assert settings.peer_urls == {"eu-es": ("http://a:1",)}
     assert settings.advertise_peer_url == "http://b:1"
+
+
+@pytest.mark.parametrize(
+    ("link", "field", "url"),
+    [("redis", "REDIS_URL", "redis://a:1"), ("control-planes", "CONTROL_PLANE_URLS", "http://a:1")],
+)
+def test_plain_text_leaves_the_machine_where_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, link: str, field: str, url: str
+) -> None:
+    given(monkeypatch, **{field: url}, ALLOW_PLAINTEXT=f"etcd, {link}")
+    assert load_settings().allow_plaintext == {"etcd", link}
 
 
 def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +91,20 @@ def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.Monk
         ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
         ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),
         ("REDIS_URL", "redis://:hidden@a:port", "REDIS_URL: not a Redis URL"),
-        ("LIMITS", "{", "LIMITS: Input data was truncated; the fields are in"),
-        ("LIMITS", '{"idle": 1}', "LIMITS: Object contains unknown field `idle`"),
+        (
+            "OTLP_ENDPOINT",
+            "http://a:4318",
+            "OTLP_ENDPOINT: http://a:4318 is not encrypted; set it to an https URL, or add",
+        ),
+        ("OTLP_ENDPOINT", "https://a:1/v1/traces", "OTLP_ENDPOINT: 'https://a:1/v1/traces' has a path"),
+        ("REDIS_URL", "redis://:hidden@a:1", "REDIS_URL: the connection to a is not encrypted; use rediss://, or add"),
+        ("REDIS_URL", "rediss://:hidden@a:1?ssl_ca_certs=x", "REDIS_URL: ssl_ca_certs is not used; set PENSTOCK"),
+        ("CONTROL_PLANE_URLS", "http://[::1]:1,http://a:1", "CONTROL_PLANE_URLS[1]: http://a:1 is not encrypted"),
+        ("ALLOW_PLAINTEXT", "engines", "ALLOW_PLAINTEXT[0]: Input should be"),
+        ("ADMIN_KEY_FILE", "/k", "ADMIN_CERTIFICATE_FILE: requires PENSTOCK_AGENT_ADMIN_KEY_FILE; set both"),
+        ("REDIS_CERTIFICATE_FILE", "/k", "REDIS_CERTIFICATE_FILE: requires PENSTOCK_AGENT_REDIS_KEY_FILE; set both"),
+        ("LIMITS", "{", "LIMITS: not JSON: Expecting property name"),
+        ("LIMITS", '{"idle": 1}', "LIMITS: no limit 'idle'; the fields are in"),
         ("LIMITS", '{"idle_timeout_s": 0}', "LIMITS: idle_timeout_s is 0.0; it must be more than 0"),
         (
             "LIMITS",
@@ -91,15 +115,15 @@ def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.Monk
         ("EJECTION_S", "0", "EJECTION_S: Input should be greater than 0"),
         ("MAX_EJECTED_SHARE", "50", "MAX_EJECTED_SHARE: Input should be less than or equal to 1"),
         ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
-        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: requires ETCD_KEY_FILE; set both"),
-        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
-        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires TRAFFIC_KEY_FILE"),
+        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: requires PENSTOCK_AGENT_ETCD_KEY_FILE; set both"),
+        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires PENSTOCK_AGENT_TRAFFIC_KEY_FILE"),
+        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: requires PENSTOCK_AGENT_TRAFFIC_KEY_FILE"),
         ("PEER_URLS", '{"eu-es": ["https://a:1", "http://b:1"]}', "PEER_URLS[eu-es][1]: http://b:1 is not encrypted"),
         ("ADVERTISE_PEER_URL", "http://a:1", "ADVERTISE_PEER_URL: http://a:1 is not encrypted; set it to an https URL"),
         (
             "LOCATION_HEADER",
             "X-Country",
-            "LOCATION_HEADER: only trusted proxies may send it; set TRUSTED_PROXIES",
+            "LOCATION_HEADER: only trusted proxies may send it; set PENSTOCK_AGENT_TRUSTED_PROXIES",
         ),
         ("LOCATION_HEADER", "X_Country", "LOCATION_HEADER: 'X_Country' is not a header name"),
         ("LOCATION_HEADER", "X-Country\n", "LOCATION_HEADER: 'X-Country\\n' is not a header name"),

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
+from regional_agent.endpoints.discovery.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.host_addresses import HostAddresses
@@ -43,7 +43,7 @@ def test_rejects_what_is_not_host_and_port(value: object) -> None:
 async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint_dns.TIMEOUT_S", 0.02)
+    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.TIMEOUT_S", 0.02)
     now, hangs = 100.0, False
 
     async def resolve(host: str) -> Sequence[str]:
@@ -52,17 +52,18 @@ async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
         return ["10.0.0.1"]
 
     dns = DnsResolver(Random(1), lambda: None, resolve, lambda: now)
-    assert dns.expanded([entry()]) == ()
+    dns.use(["engines.test"])
     assert not dns.has_resolved()
     assert await dns.resolve(["engines.test", "forgotten.test"])
     assert dns.has_resolved()
     now, hangs = 107.0, True
     assert not await dns.resolve(["engines.test"])
-    assert [one.name for one in dns.expanded([entry()])] == ["gpus-10.0.0.1"]
+    dns.use(["engines.test"])
+    assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
     assert dns.status() == {
         "engines.test": {"addresses": ("10.0.0.1",), "age_s": 7.0, "problem": "no answer within 0.02 s"}
     }
-    dns.expanded([])
+    dns.use([])
     assert dns.status() == {}
 
 
@@ -78,7 +79,7 @@ async def test_prefers_ipv4_if_a_host_has_both_families(answer: list[str], taken
         return answer
 
     dns = DnsResolver(Random(1), lambda: None, resolve)
-    dns.expanded([entry()])
+    dns.use(["engines.test"])
     assert await dns.resolve(["engines.test"])
     assert dns.status()["engines.test"]["addresses"] == taken
 
@@ -94,7 +95,7 @@ async def test_names_do_not_lead_to_link_local_and_metadata_addresses(reserved: 
         return addresses
 
     dns, hosts = DnsResolver(Random(1), lambda: None, resolve), HostAddresses(resolve)
-    dns.expanded([entry()])
+    dns.use(["engines.test"])
     assert await dns.resolve(["engines.test"])
     assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
     assert list(await hosts.of("engines.test")) == ["10.0.0.1"]

@@ -3,20 +3,22 @@ from pathlib import Path
 
 import pytest
 
+from adapters.tls_contexts import BadTlsFiles, ServerTls
 from penstock.health.concurrency_limit import LimitBounds
 from penstock.health.engine_kinds import EngineKind
-from regional_agent.endpoints.endpoint_dns import DnsEntry
+from regional_agent.endpoints.discovery.endpoint_discovery import Entry
+from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry
+from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry
+from regional_agent.endpoints.discovery.srv_records import SrvEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import (
     MAX_FILE_BYTES,
     MAX_PROBLEMS,
     BadEndpointFile,
-    Entry,
     parse_endpoints,
     read_endpoint_file,
 )
 from regional_agent.endpoints.endpoint_registration import BadRegistrationToken, load_tokens
-from regional_agent.http.tls_contexts import BadTlsFiles, ServerTls
 from regional_agent.upstream.address import Address
 
 PATH = Path("endpoints.yaml")
@@ -115,6 +117,55 @@ def test_error_names_line_and_field(change: tuple[str, str], says: str) -> None:
     (line,) = str(caught.value).splitlines()
     assert line.startswith("endpoints.yaml" + says)
     assert ";" in line
+
+
+def test_reads_srv_and_kubernetes_entries() -> None:
+    srv, service, pool = parse(
+        "- {name: a, srv: 'https://_http._tcp.engines.test', models: [m], slots: 8}\n"
+        "- name: b\n"
+        "  kubernetes: {namespace: ml, service: llama, port: http, scheme: https, slots_label: team/slots}\n"
+        "- {name: c, kubernetes: {namespace: ml, inference_pool: llama}, models: [m], slots: 4}\n"
+    )
+    assert isinstance(srv, SrvEntry)
+    assert (srv.record, srv.template.server_name) == ("_http._tcp.engines.test", "engines.test")
+    assert srv.template.address.tls
+    assert isinstance(service, KubernetesEntry)
+    assert service.source.key == "https://kubernetes.default.svc:443/ml/services/llama:http"
+    assert dict(service.source.labels)["slots"] == "team/slots"
+    assert dict(service.source.labels)["models"] == "penstock/models"
+    assert service.source.token_file == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert (service.template.server_name, service.template.models, service.template.slots) == ("llama.ml.svc", (), 0)
+    assert isinstance(pool, KubernetesEntry)
+    assert (pool.source.inference_pool, pool.template.slots) == ("llama", 4)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("srv: engines.test, models: [m], slots: 1", "srv: not the name of an SRV record"),
+        ("srv: _http._tcp.engines.test, url: 'http://a:1', models: [m], slots: 1", "srv: the endpoint also has a url"),
+        ("srv: _http._tcp.engines.test, ca_file: /ca, models: [m], slots: 1", "ca_file: the address does not use TLS"),
+        ("srv: _http._tcp.engines.test, slots: 1", "models: missing"),
+        ("kubernetes: ml/llama", "kubernetes: not a mapping"),
+        ("kubernetes: {service: llama}", "kubernetes: namespace: missing"),
+        ("kubernetes: {namespace: ML, service: llama}", "kubernetes: namespace: 'ML' is not the name of a namespace"),
+        ("kubernetes: {namespace: ../x, service: llama}", "is not the name of a namespace"),
+        ("kubernetes: {namespace: ml}", "name either a service or an inference_pool"),
+        ("kubernetes: {namespace: ml, inference_pool: a, port: 80}", "port: the InferencePool contains its ports"),
+        ("kubernetes: {namespace: ml, service: a, api_server: 'http://k:80'}", "api_server: not of the form https://"),
+        ("kubernetes: {namespace: ml, service: a, label: x}", "label: no such field; use one of namespace, service"),
+        ("kubernetes: {namespace: ml, service: a, token_file: token}", "token_file: 'token' is not an absolute path"),
+        ("kubernetes: {namespace: ml, inference_pool: a, scheme: https}", "server_name: missing"),
+        ("kubernetes: {namespace: ml, service: llama}, name: a-name-too-long-for-it", "name: more than 17"),
+    ],
+)
+def test_error_of_a_directory_names_the_field(entry: str, says: str) -> None:
+    name = "" if "name: a-name" in entry else "name: gpus, "
+    with pytest.raises(BadEndpointFile) as caught:
+        parse(f"- {{{name}{entry}}}\n")
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("endpoints.yaml:1: ")
+    assert says in line
 
 
 @pytest.mark.parametrize("text", ["", "name: gpu-1", "just words"])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.health.preemption import notice_s
+from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import (
     MAX_BODY_BYTES,
@@ -92,6 +94,68 @@ def test_registers_renews_lists_and_drains(api: Api) -> None:
     assert (status, shown) == (200, {"fixed": (4, None), "gpu-9": (8, 1.0)})
     assert api.ask("DELETE", "gpu-9") == (202, {"name": "gpu-9", "draining": True, "in_flight": 0})
     assert api.names() == ["fixed"]
+
+
+def test_a_preemption_notice_drains_any_endpoint_until_it_ends(api: Api) -> None:
+    assert api.ask("PUT", "gpu", GOOD)[0] == 201
+    for name in ("gpu", "fixed"):
+        status, answer = api.ask("POST", f"{name}/preemption", {"for_s": 300})
+        assert (status, answer["draining"], answer["for_s"]) == (202, True, 300)
+    assert api.names() == []
+    assert api.ask("PUT", "gpu", GOOD)[0] == 200, "a heartbeat does not return it to service"
+    assert api.names() == []
+    assert api.ask("POST", "gpu/preemption", b"")[1]["for_s"] == 600.0
+
+
+def test_a_replacement_at_another_address_is_not_preempted(api: Api) -> None:
+    assert api.ask("PUT", "gpu", GOOD)[0] == 201
+    assert api.ask("POST", "gpu/preemption", {})[0] == 202
+    assert api.ask("PUT", "gpu", GOOD | {"url": "http://127.0.0.1:9007"})[0] == 200
+    assert api.names() == ["fixed", "gpu"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "body", "status"),
+    [
+        ("GET", "fixed", {}, 405),
+        ("POST", "absent", {}, 404),
+        ("POST", "fixed", [], 400),
+        ("POST", "fixed", {"for_s": 0}, 400),
+        ("POST", "fixed", {"for_s": True}, 400),
+        ("POST", "fixed", {"after_s": 9}, 400),
+    ],
+)
+def test_rejects_a_preemption_notice(api: Api, method: str, name: str, body: Any, status: int) -> None:
+    assert api.ask(method, f"{name}/preemption", body)[0] == status
+    assert api.names() == ["fixed"]
+
+
+@pytest.mark.parametrize(("header", "for_s"), [(b"30", 30.0), (b"soon", 600.0), (b"-1", 600.0), (b"9" * 9, 86_400.0)])
+def test_a_response_header_of_an_endpoint_drains_it(api: Api, header: bytes, for_s: float) -> None:
+    (endpoint,) = api.endpoints.every()
+    assert notice_s(header) == for_s
+    api.endpoints.answered(endpoint, 200, [(b"content-type", b"text/plain")])
+    assert api.names() == ["fixed"]
+    api.endpoints.answered(endpoint, 200, [(b"x-preemption-notice", header)])
+    assert api.names() == []
+
+
+async def test_an_endpoint_returns_after_its_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_set.UPDATE_S", 0.01)
+    entries = tmp_path / "endpoints.yaml"
+    entries.write_text("- {name: gpu, url: 'http://127.0.0.1:9000', models: [m], slots: 4}\n")
+    now = 0.0
+    endpoints = EndpointSet(
+        entries, UpstreamPool(), Random(1), outlier_detection=OutlierDetection(clock=lambda: now, rng=Random(1))
+    )
+    endpoints.start()
+    try:
+        assert endpoints.preempt("gpu", 60.0) is not None
+        await until(lambda: list(endpoints.every()) == [])
+        now = 61.0
+        await until(lambda: [each.view.draining for each in endpoints.every()] == [False])
+    finally:
+        await endpoints.stop()
 
 
 def test_expired_lease_drains_its_endpoint(api: Api) -> None:

@@ -19,6 +19,7 @@ from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
+from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing import admission
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
@@ -54,6 +55,7 @@ class Here:
             DemandMeter(lambda: 0.0),
             expectations=CostEstimator(),
             sessions=region_sessions("de-1"),
+            objects=KnownObjects(),
             rng=Random(1),
         )
 

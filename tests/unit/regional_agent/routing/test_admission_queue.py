@@ -67,6 +67,7 @@ class Here:
         )
         context.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         context.estimate = SimpleNamespace(tenant="t")
+        context.policy = SimpleNamespace(models={})
 
         def answer(target: Any) -> None:
             if isinstance(target, Refusal):

@@ -25,6 +25,7 @@ from regional_agent.http.messages import Request
 from regional_agent.routing.body_checks import FormCheck
 from regional_agent.routing.model_name import request_fields
 from regional_agent.routing.multipart_form import MAX_PARTS, FormScanner, form_boundary
+from tests.support.examples import examples
 
 UPLOAD = b"/v1/images/edits"
 
@@ -320,7 +321,7 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.sampled_from(sorted(COMMON.values())), EDITS)
 @example(COMMON["curl"], [])
 @example(COMMON["curl"], [(0, b"m\r\n", b"\xff\r\n")])

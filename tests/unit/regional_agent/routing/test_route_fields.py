@@ -17,7 +17,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
 from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
-from regional_agent.routing.route_fields import previous_object_of
+from regional_agent.routing.route_fields import object_in
 from regional_agent.routing.work_estimate import work_estimate_of
 
 PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource
@@ -109,7 +109,7 @@ def test_a_body_that_need_not_name_the_model_may_be_anything() -> None:
 def test_an_incomplete_body_that_can_name_the_model_is_too_large() -> None:
     part = request("/x", (JSON, "/a/model"), body=b'{"a": {"model": "m"', whole=False)
     assert not can_start_early(part)
-    assert "limit" in refused(part, Reason.BODY_TOO_LARGE)
+    assert "larger" in refused(part, Reason.BODY_TOO_LARGE)
 
 
 def test_opaque_bodies_start_early_and_are_never_read() -> None:
@@ -217,6 +217,14 @@ def test_the_earlier_object_is_read_from_complete_bodies_only() -> None:
         (b'{"previous_response_id": ["resp_1"]}', None),
     ):
         made.body = body
-        assert previous_object_of(made, "/previous_response_id") == expected
+        assert object_in(made, "/previous_response_id") == expected
     made.body, made.whole = b'{"previous_response_id": "resp_1"', False
-    assert previous_object_of(made, "/previous_response_id") is None
+    assert object_in(made, "/previous_response_id") is None
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("/x?a=1&id=o%2F1", "o/1"), ("/x?id=", ""), ("/x?a=1", None), ("/x?id=1&id=2", None), ("/x?" + "a=1&" * 99, None)],
+)
+def test_an_object_in_the_query(target: str, expected: str | None) -> None:
+    assert object_in(request(target), "?id") == expected

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
-from penstock.wire.region_key import KEY_BYTES, RegionKey
+from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
@@ -15,7 +15,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 LIMIT = 6
-KEY = RegionKey(bytes(KEY_BYTES), "eu")
+KEY = RegionKey(RegionKeys(bytes(KEY_BYTES)), "eu")
 
 
 class View(SharedLoad):
@@ -73,8 +73,8 @@ def test_a_load_is_accepted_from_agents_of_the_region_only() -> None:
     assert open_load(sealed, KEY) == published
     changed = bytes([sealed[0] ^ 1]) + sealed[1:]
     shorter = sealed[:-1]
-    of_a_stranger = seal_load(published, RegionKey(b"s" * KEY_BYTES, "eu"))
-    of_another_region = seal_load(published, RegionKey(bytes(KEY_BYTES), "us"))
+    of_a_stranger = seal_load(published, RegionKey(RegionKeys(b"s" * KEY_BYTES), "eu"))
+    of_another_region = seal_load(published, RegionKey(RegionKeys(bytes(KEY_BYTES)), "us"))
     for rejected in (changed, shorter, of_a_stranger, of_another_region, b"", sealed[:16], sealed[16:]):
         with pytest.raises(BadSignature):
             open_load(rejected, KEY)

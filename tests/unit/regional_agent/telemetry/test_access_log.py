@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from random import Random
 
+import structlog
+
+from penstock.records.residency_report import ReportBuilder
 from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog
+from tests.support.wait import until
 
 
 def line(name: str) -> AccessLine:
@@ -33,6 +37,39 @@ def test_a_renamed_file_is_begun_anew(tmp_path: Path) -> None:
     log.add(line("new"))
     log.close()
     assert (written(old), written(file)) == ([], ["new"])
+
+
+async def test_the_chain_goes_on_over_rotation_and_lost_lines(tmp_path: Path) -> None:
+    directory, away = tmp_path / "logs", tmp_path / "away"
+    directory.mkdir()
+    file, old = directory / "access.log", directory / "access.log.1"
+    log = AccessLog(file, 1.0, Random(1), region="eu-de", agent="a")
+    log.add(line("rotated"))
+    log.flush()
+    await until(lambda: file.stat().st_size > 0)
+    file.rename(old)
+    directory.rename(away)
+    log.add(line("lost"))
+    log.flush()
+    await until(lambda: log.dropped_lines == 1)
+    away.rename(directory)
+    log.add(line("kept"))
+    with structlog.testing.capture_logs() as logged:
+        log.close()
+    assert (written(old), written(file)) == (["rotated"], ["kept"])
+    builder = ReportBuilder()
+    for each in (file, old):
+        with each.open("rb") as lines:
+            builder.add_file(each.name, lines)
+    found = builder.report()
+    assert [(epoch.first_seq, epoch.head.seq, epoch.dropped) for epoch in found.epochs] == [(1, 3, 1)]
+    assert found.epochs[0].head.epoch.startswith("eu-de/a/")
+    heads = [entry["head"] for entry in logged if "head" in entry]
+    assert [head.split(":")[1] for head in heads] == ["1", "3"]
+    assert heads[-1] == str(found.epochs[0].head)
+    assert [(fault.file, fault.problem) for fault in found.faults] == [
+        ("access.log", "the agent dropped the 1 lines before it")
+    ]
 
 
 def test_failures_are_always_logged_and_the_rest_by_share(tmp_path: Path) -> None:

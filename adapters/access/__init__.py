@@ -1,0 +1,1 @@
+"""Callers, API keys and roles, and the limit of failed logins; used by both daemons."""

@@ -1,0 +1,117 @@
+"""API keys, from a file of their digests. A changed file is reloaded; an invalid one leaves the last keys in force."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import yaml
+
+from adapters.access.callers import Caller, Role
+from adapters.file_stamp import file_stamp
+
+MAX_FILE_BYTES = 256 * 1024
+"""Maximum size of the file: about a thousand keys."""
+
+POLL_S = 1.0
+"""Minimum interval (s) between two checks for a changed file."""
+
+_REMEDY = 'see docs/api.md, API keys; create a digest with `printf %s "$KEY" | sha256sum`'
+
+_log = structlog.get_logger(__name__)
+
+
+class BadApiKeys(Exception):
+    """The file of API keys is unusable; the message names the file, the error and the remedy."""
+
+
+class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the file, which has the digest of the key, never the key."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9@._-]{0,63}$")]
+    """Name of the holder, recorded in the audit log."""
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the key, in lower-case hexadecimal."""
+    role: Role
+    regions: frozenset[str] | None = None
+    """Regions that the holder may change. Default: all."""
+
+
+class ApiKeys:
+    """The keys of one file.
+
+    Args:
+        path: a YAML or JSON file with a list of ApiKey.
+        clock: seconds, monotonic.
+
+    Raises:
+        BadApiKeys: the file is unusable at startup. Later errors are only logged.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._checked_at = clock()
+        self._stamp = file_stamp(path)
+        self._keys = read_api_keys(path)
+
+    def caller(self, key: str) -> Caller | None:
+        """Return the holder of a key. Compares every digest, so that the duration does not depend on the match."""
+        self._reload_if_changed()
+        digest = sha256(key.encode("utf-8", "replace")).hexdigest()
+        found = None
+        for key_entry in self._keys:
+            if hmac.compare_digest(key_entry.sha256, digest):
+                found = key_entry
+        return Caller(found.name, found.role, found.regions) if found is not None else None
+
+    def _reload_if_changed(self) -> None:
+        """Reload the file if it has changed."""
+        now = self._clock()
+        if now - self._checked_at < POLL_S:
+            return
+        self._checked_at = now
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._keys = read_api_keys(self._path)
+        except BadApiKeys as error:
+            _log.error("API keys not reloaded; the previous keys stay in force", reason=str(error))
+        else:
+            _log.info("API keys reloaded", keys=len(self._keys))
+
+
+def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
+    """Read a file of API keys.
+
+    Raises:
+        BadApiKeys: the file is missing, unreadable, too large or malformed, or two entries share a name or digest.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadApiKeys(f"{path}: larger than {MAX_FILE_BYTES} bytes; {_REMEDY}")
+    try:
+        keys = msgspec.convert(yaml.safe_load(content) or [], tuple[ApiKey, ...])
+    except msgspec.ValidationError as error:
+        raise BadApiKeys(f"{path}: {error}; {_REMEDY}") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        # The parser's message is omitted: it quotes the input, which may contain a key by mistake.
+        raise BadApiKeys(f"{path}: neither YAML nor JSON; {_REMEDY}") from None
+    for field in ("name", "sha256"):
+        values = [getattr(key, field) for key in keys]
+        twice = {value for value in values if values.count(value) > 1}
+        if twice:
+            raise BadApiKeys(f"{path}: two entries with the {field} {min(twice)}; {_REMEDY}")
+    return keys

@@ -1,0 +1,43 @@
+"""Callers of the API, and their roles. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+
+class Role(StrEnum):
+    """What a caller may do. Each role includes the ones before it."""
+
+    MONITOR = "monitor"
+    """May read metrics."""
+    VIEWER = "viewer"
+    """May read everything except secrets."""
+    OPERATOR = "operator"
+    """May also set and lift overrides, and halt or roll back rollouts."""
+    ADMIN = "admin"
+    """May also put policies in force, and override guard rails."""
+
+    def covers(self, needed: Role) -> bool:
+        """Whether this role includes `needed`."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """An authenticated caller."""
+
+    name: str
+    """Recorded in the audit log."""
+    role: Role
+    regions: frozenset[str] | None = None
+    """Regions that the caller may change. None: all, and what concerns the whole fleet, such as policies. Reading
+    depends on the role only."""
+
+    def reaches(self, regions: Iterable[str] | None) -> bool:
+        """Whether the caller may change all of `regions`; None stands for the whole fleet."""
+        if self.regions is None:
+            return True
+        return regions is not None and self.regions.issuperset(regions)

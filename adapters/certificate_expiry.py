@@ -1,0 +1,46 @@
+"""When the certificates that a process uses expire, for its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography import x509
+
+from adapters.file_stamp import Stamp, file_stamp
+
+EXPIRY_HELP = (
+    "Unix time in seconds at which the first of the certificates in a file expires, by use: `identity` (of this"
+    " process), `authority` (those that the fleet trusts), and those that settings name."
+)
+"""Description of the metric of both daemons."""
+
+
+class CertificateExpiry:
+    """Reads the expiry of certificates from their files, again when the files change.
+
+    Args:
+        files: PEM files by the name of their use, such as `identity`; None is a file that is not configured.
+    """
+
+    def __init__(self, files: Mapping[str, Path | None]) -> None:
+        self._files = {name: path for name, path in files.items() if path is not None}
+        self._stamps: dict[str, Stamp | None] = {}
+        self._expires_at: dict[str, float] = {}
+
+    def by_use(self) -> Mapping[str, float]:
+        """Unix time (s) at which the first of the certificates in each file expires, by use.
+
+        A file that cannot be read keeps its last value: what was read from it before remains in use.
+        """
+        for name, path in self._files.items():
+            stamp = file_stamp(path)
+            if stamp is None or stamp == self._stamps.get(name):
+                continue
+            self._stamps[name] = stamp
+            try:
+                found = x509.load_pem_x509_certificates(path.read_bytes())
+            except (OSError, ValueError):
+                continue
+            self._expires_at[name] = min(certificate.not_valid_after_utc.timestamp() for certificate in found)
+        return self._expires_at

@@ -1,0 +1,68 @@
+"""What `--check-config`, `--print-config` and `--version` do.
+
+The checks read all that a daemon reads at its start, and connect to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+
+from adapters.configuration.settings_listing import settings_listing
+from adapters.configuration.settings_loader import BadSettings, LoadedSettings, S
+from adapters.error_text import printable
+
+
+def show_config(
+    loaded: LoadedSettings[S], config_problems: Callable[[S], list[str]], *, check: bool, listing: bool
+) -> bool:
+    """Do what `--check-config` and `--print-config` ask for; returns whether either was given.
+
+    Args:
+        config_problems: returns the problems of all that the settings name.
+        check: whether `--check-config` was given.
+        listing: whether `--print-config` was given.
+
+    Raises:
+        BadSettings: the check found a problem.
+    """
+    if listing:
+        print(settings_listing(loaded))
+    if check:
+        problems = config_problems(loaded.settings)
+        if problems:
+            raise BadSettings("\n".join(problems))
+        print("the configuration is valid", file=sys.stderr)
+    return check or listing
+
+
+def problems_of(checks: Iterable[Callable[[], object]], *errors: type[Exception]) -> list[str]:
+    """Return the messages of all checks that fail, a line for each problem.
+
+    Args:
+        checks: each raises one of `errors` if something is invalid.
+        errors: the exceptions whose messages are for the operator.
+    """
+    problems: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except errors as error:
+            problems += [printable(line) for line in str(error).splitlines()]
+    return problems
+
+
+def can_write_in(directory: Path) -> bool:
+    """Whether this process may write in a directory, or create it if it is missing."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
+
+
+def version_line(command: str) -> str:
+    """Return what `--version` prints."""
+    return f"{command} {version('penstock')} (Python {python_version()})"

@@ -1,0 +1,205 @@
+"""Loads the settings of a daemon: command-line flags win over the environment, and the environment over a YAML file.
+
+A setting has one name: `etcd_endpoints` in the file is `<PREFIX>ETCD_ENDPOINTS` in the environment and
+`--etcd-endpoints` on the command line. The file is YAML, like the policy, the endpoints and the API keys; its reader
+returns the line of each field, which the TOML reader of the standard library does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from adapters.configuration.strict_yaml import YamlDocument, read_yaml
+from adapters.error_text import printable, suggest
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_ERRORS = 50
+"""Errors of one file that are reported at once."""
+
+CONFIG = "CONFIG"
+"""Name of the environment variable, after the prefix, that names the configuration file."""
+
+_MENTION = re.compile(r"\{([a-z0-9_]+)\}")
+"""A setting in the message of a validator, such as `{tls_key_file}`; replaced by its name where it was set."""
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class BadSettings(Exception):
+    """Invalid settings: one line for each, with its place (file and line, variable, or flag) and the remedy."""
+
+
+class Source(Enum):
+    """Where the value of a setting comes from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+class Origin(NamedTuple):
+    """Where one value comes from."""
+
+    source: Source
+    place: str = ""
+    """File and line, variable, or flag; empty for a default."""
+
+
+class LoadedSettings(NamedTuple, Generic[S]):
+    """Valid settings, and the origin of each value by field name."""
+
+    settings: S
+    origins: Mapping[str, Origin]
+
+
+class ConfigFile(NamedTuple):
+    """Content of a configuration file; nothing in it is null."""
+
+    path: Path
+    document: YamlDocument
+
+    def place(self, *path: str | int) -> str:
+        """File and line of a field."""
+        return f"{self.path}:{self.document.line_of(path)}"
+
+
+def read_config_file(path: Path, model: type[BaseModel]) -> ConfigFile:
+    """Read a configuration file.
+
+    Raises:
+        BadSettings: the file cannot be read, is not YAML, or has a field that is no setting of `model`.
+    """
+    text = _read_text(path)
+    documents, errors = read_yaml(
+        text, beginning="write one `setting: value` a line", max_documents=1, max_errors=MAX_ERRORS
+    )
+    problems = [
+        f"{path}:{error.line}: {': '.join(map(str, (*error.path, error.problem)))}; {error.remedy}" for error in errors
+    ]
+    if not documents and not problems:
+        documents = [YamlDocument(1, {}, {})]
+    for document in documents:
+        problems += [
+            f"{path}:{document.line_of((name,))}: {name}: no such setting; "
+            + suggest(name, model.model_fields, "docs/reference/settings.md lists them")
+            for name in document.content
+            if name not in model.model_fields
+        ]
+    if problems:
+        raise BadSettings("\n".join(map(printable, problems)))
+    (document,) = documents
+    content = {name: value for name, value in document.content.items() if value is not None}
+    return ConfigFile(path, YamlDocument(document.line, content, document.lines))
+
+
+def load_with_origins(
+    model: type[S],
+    prefix: str,
+    *,
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> LoadedSettings[S]:
+    """Merge and validate the settings.
+
+    Args:
+        model: the settings; the message of a validator of the whole model begins with `{field}: ` and may mention
+            further fields so.
+        prefix: of the environment variables.
+        config: the configuration file; None reads the one that the environment names, if any.
+        flags: values of the command line, by field name.
+        environment: variables; an empty one counts as not set. None takes those of the process.
+
+    Raises:
+        BadSettings: the file, or a setting, is missing or invalid. The message contains no value of a secret.
+    """
+    variables = os.environ if environment is None else environment
+    if config is None and variables.get(prefix + CONFIG):
+        config = Path(variables[prefix + CONFIG])
+    file = read_config_file(config, model) if config is not None else None
+    values: dict[str, Any] = dict(file.document.content) if file is not None else {}
+    origins = {name: Origin(Source.FILE, file.place(name)) for name in values} if file is not None else {}
+    for name in model.model_fields:
+        text = variables.get(prefix + name.upper())
+        if text:
+            values[name], origins[name] = text, Origin(Source.ENVIRONMENT, prefix + name.upper())
+    for name, value in (flags or {}).items():
+        values[name], origins[name] = value, Origin(Source.FLAG, f"--{name.replace('_', '-')}")
+    try:
+        settings = model(**values)
+    except ValidationError as error:
+        describe = _Describer(model, prefix, origins, file)
+        lines = [printable(describe(problem)) for problem in error.errors(include_input=False, include_url=False)]
+        raise BadSettings("\n".join(lines)) from None
+    return LoadedSettings(settings, {name: origins.get(name, Origin(Source.DEFAULT)) for name in model.model_fields})
+
+
+class _Describer:
+    """Formats the errors of pydantic in terms of where each setting was set."""
+
+    def __init__(
+        self, model: type[BaseModel], prefix: str, origins: Mapping[str, Origin], file: ConfigFile | None
+    ) -> None:
+        self._model = model
+        self._prefix = prefix
+        self._origins = origins
+        self._file = file
+
+    def __call__(self, problem: Any) -> str:
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        if not problem["loc"]:
+            begin = _MENTION.match(message)
+            place = self._place(begin[1]) if begin is not None else ""
+            rest = message[begin.end() :] if begin is not None else message
+            return place + _MENTION.sub(self._name, rest)
+        field, *inside = problem["loc"]
+        # Steps in brackets are pydantic's own, such as [key] for an error in a key of a mapping.
+        inside = [step for step in inside if isinstance(step, int) or "[" not in step]
+        place = self._place(str(field), *inside) + "".join(f"[{step}]" for step in inside)
+        if problem["type"] == "missing":
+            return f"{place}: not set"
+        if problem["type"] == "extra_forbidden":
+            return f"{place}: no such setting"
+        return f"{place}: {_MENTION.sub(self._name, message)}"
+
+    def _place(self, field: str, *inside: str | int) -> str:
+        """The setting with file and line, variable, or flag."""
+        origin = self._origins.get(field)
+        if origin is None:
+            return f"{self._file.path}: {field}" if self._file is not None else self._prefix + field.upper()
+        if origin.source is Source.FILE and self._file is not None:
+            return f"{self._file.place(field, *inside)}: {field}"
+        return origin.place
+
+    def _name(self, mention: re.Match[str]) -> str:
+        """The setting as the reader of the message would set it."""
+        field = mention[1]
+        if field not in self._model.model_fields:
+            return mention[0]
+        origin = self._origins.get(field)
+        if origin is not None and origin.source is not Source.FILE:
+            return origin.place
+        return field if self._file is not None else self._prefix + field.upper()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadSettings(f"{path}: cannot read the configuration: {error.strerror}; name a readable file") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this the configuration file?")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadSettings(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None

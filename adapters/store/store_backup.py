@@ -1,0 +1,205 @@
+"""Backup of a fleet's keys in the store as one file, and restoring it.
+
+A backup has every key under the fleet's prefix at one revision, as stored: the values stay signed by the processes that
+wrote them. Keys with a lease (leadership, registrations, Idempotency-Keys) are left out, because they are true only as
+long as their process renews them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from adapters.store import keys
+from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError
+from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import SignedStore
+from penstock.wire.session import Sessions
+
+FORMAT = 1
+"""Format of the file."""
+
+MAX_BATCH_OPERATIONS = 100
+"""etcd accepts 128 operations in one transaction by default (--max-txn-ops)."""
+
+MAX_BATCH_BYTES = 1_000_000
+"""Keys and values of one transaction, except for a single larger value; etcd accepts 1.5 MiB."""
+
+
+class BadBackup(Exception):
+    """The file is no backup that this release can restore; the message has the reason and the remedy."""
+
+
+class RestoreRefused(Exception):
+    """The backup may not be restored into this store; the message has the reason and the remedy."""
+
+
+class BackupEntry(msgspec.Struct, frozen=True):
+    """One key."""
+
+    key: str
+    """Without the fleet's prefix."""
+    value: bytes
+    """As stored: signed, and in the format of the release that wrote it."""
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of one fleet at one revision."""
+
+    fleet: str
+    """Name of the fleet."""
+    prefix: str
+    """Prefix of its keys."""
+    revision: int
+    """Revision of the store."""
+    taken_at: str
+    """ISO 8601, in UTC."""
+    entries: tuple[BackupEntry, ...]
+    """In the order in which the keys were created."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    format: int
+    sha256: str
+    """Checksum of `backup`, in hexadecimal."""
+    backup: msgspec.Raw
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+async def take_backup(store: ConfigStore, *, fleet: str, prefix: str, taken_at: str) -> Backup:
+    """Read every key under `prefix` at one revision.
+
+    Args:
+        store: the store itself, so that values are read as stored.
+        fleet: name of the fleet.
+        taken_at: the time now, for the file.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    listing = await store.list(prefix)
+    lasting = sorted((item for item in listing.items if not item.lease_id), key=lambda item: item.create_revision)
+    entries = tuple(BackupEntry(item.key.removeprefix(prefix), item.value) for item in lasting)
+    return Backup(fleet=fleet, prefix=prefix, revision=listing.revision, taken_at=taken_at, entries=entries)
+
+
+def write_backup(backup: Backup, path: Path) -> None:
+    """Write the file, readable only by its owner: whole, or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    content = msgspec.json.encode(backup)
+    file = _File(FORMAT, sha256(content).hexdigest(), msgspec.Raw(content))
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
+        opened.write(msgspec.json.encode(file))
+        opened.flush()
+        os.fsync(opened.fileno())
+    draft.replace(path)
+
+
+def read_backup(path: Path) -> Backup:
+    """Read a file that `write_backup` wrote.
+
+    Raises:
+        BadBackup: it cannot be read, is damaged, or has another format.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadBackup(f"{path}: cannot be read: {error.strerror}; name a file that `penstock backup` wrote") from None
+    try:
+        format_ = msgspec.json.decode(content, type=_Format).format
+        if format_ != FORMAT:
+            raise BadBackup(f"{path}: has format {format_}, this release reads {FORMAT}; use the release that wrote it")
+        file = msgspec.json.decode(content, type=_File)
+        if sha256(file.backup).hexdigest() != file.sha256:
+            raise BadBackup(f"{path}: damaged: its checksum does not match; use another copy")
+        return msgspec.json.decode(file.backup, type=Backup)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadBackup(f"{path}: not a backup: {error}; name a file that `penstock backup` wrote") from None
+
+
+async def unauthentic_keys(backup: Backup, sessions: Sessions) -> list[str]:
+    """Return the keys whose values this fleet did not sign, as the readers of a store see it.
+
+    Raises:
+        RestoreRefused: the backup is of another fleet.
+    """
+    memory = MemoryStore()
+    for entry in backup.entries:
+        await memory.commit([], [Put(backup.prefix + entry.key, entry.value)])
+    listing = await SignedStore(memory, sessions, prefix=backup.prefix).list(keys.DEFAULT_PREFIX)
+    unauthentic = [item.key for item in listing.items if not item.value]
+    if keys.FLEET in unauthentic or keys.FLEET not in {item.key for item in listing.items}:
+        raise RestoreRefused(
+            f"the backup is of another fleet ({backup.fleet}): no process of this one has signed it; use the"
+            " configuration of a control plane of that fleet"
+        )
+    return unauthentic
+
+
+async def restore_backup(store: ConfigStore, backup: Backup, *, prefix: str, force: bool) -> int:
+    """Write the keys of a backup; returns the number of keys that were removed or replaced.
+
+    Not one transaction: after a failure some keys are missing until the backup is restored again with `force`.
+
+    Args:
+        store: the store itself.
+        prefix: of the fleet's keys in this store.
+        force: replace what is there, and remove keys that the backup lacks.
+
+    Raises:
+        RestoreRefused: a control plane runs, or the store has keys of the fleet and `force` is not set.
+        StoreError: the store cannot be read or written.
+    """
+    items = (await store.list(prefix, values=False)).items
+    running = sorted(
+        item.key.removeprefix(prefix) for item in items if item.lease_id and _is_control_plane(item.key, prefix)
+    )
+    if running:
+        raise RestoreRefused(
+            f"a control plane uses the store ({', '.join(running)}); stop every control plane, wait a few seconds for"
+            " its lease to expire, and try again"
+        )
+    present = {item.key for item in items if not item.lease_id}
+    if present and not force:
+        raise RestoreRefused(
+            f"the store has {len(present)} keys of the fleet under {prefix}; restore with --force to replace them"
+        )
+    wanted = {prefix + entry.key: entry.value for entry in backup.entries}
+    operations: list[Put | Delete] = [Delete(key) for key in sorted(present - wanted.keys())]
+    operations += [Put(key, value) for key, value in wanted.items()]
+    leader = prefix + keys.LEADER.removeprefix(keys.DEFAULT_PREFIX)
+    for batch in _batches(operations):
+        if not (await store.commit([SameKey(leader, 0)], batch)).succeeded:
+            raise StoreError("a control plane became leader meanwhile; stop it, and restore again with --force")
+    return len(present)
+
+
+def _is_control_plane(key: str, prefix: str) -> bool:
+    name = keys.DEFAULT_PREFIX + key.removeprefix(prefix)
+    return name == keys.LEADER or name.startswith(keys.CONTROL_PLANES)
+
+
+def _batches(operations: Sequence[Put | Delete]) -> Iterator[list[Put | Delete]]:
+    batch: list[Put | Delete] = []
+    size = 0
+    for operation in operations:
+        length = len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
+        if batch and (len(batch) >= MAX_BATCH_OPERATIONS or size + length > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(operation)
+        size += length
+    if batch:
+        yield batch

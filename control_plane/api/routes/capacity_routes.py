@@ -1,0 +1,41 @@
+"""`/v1/capacity/recommendations`: the endpoints that each region should have, for autoscalers and operators.
+
+Only the leader receives reports, so other control planes forward these requests.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.responses import json_response
+from control_plane.api.routes.fleet_routes import InRegion, OfModel
+from control_plane.auth.required_roles import Viewer
+from control_plane.planning.planning_loop import PlanningLoop
+from penstock.scaling.recommender import Recommendation
+
+
+def routes(planning: PlanningLoop) -> APIRouter:
+    """Return the router of capacity."""
+    router = APIRouter(prefix="/v1/capacity", tags=["fleet"])
+
+    @router.get(
+        "/recommendations", responses=returns(Page[Recommendation], "A page of recommendations, by region and model.")
+    )
+    async def recommendations(
+        caller: Viewer,
+        region: InRegion = None,
+        model: OfModel = None,
+        cursor: Cursor = None,
+        limit: Limit = DEFAULT_LIMIT,
+    ) -> Response:
+        """List the number of endpoints that each region should have for each model, and which ones to drain.
+
+        From forecast demand, the reserve for the loss of a region, and the cold start of the model; renewed every 5 s.
+        Empty until the leader has made a plan. Penstock itself starts and stops no endpoint.
+        """
+        found = (row for row in planning.recommendations if region in (None, row.region) and model in (None, row.model))
+        return json_response(paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit))
+
+    return router

@@ -1,0 +1,80 @@
+"""`penstock capacity`: show the endpoints that each region should have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from control_plane.cli.api_client import ApiClient
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from penstock.scaling.recommender import Recommendation
+from penstock.scaling.replicas import Cause
+
+LIMIT = 500
+"""Page size of the requests."""
+
+MAX_NAMES = 3
+"""Endpoints to drain that the table names; `--output json` has all."""
+
+
+class RecommendationPage(msgspec.Struct, frozen=True):
+    """A page of recommendations."""
+
+    items: tuple[Recommendation, ...]
+    next_cursor: str | None
+
+
+@with_fleet_options
+def capacity(
+    fleet: FleetOptions,
+    region: Annotated[str | None, typer.Option(help="Limit to this region.")] = None,
+    model: Annotated[str | None, typer.Option(help="Limit to this model.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how many endpoints each region should have for each model, why, and which ones to drain."""
+    with exit_on_error("capacity"), fleet.connect() as api:
+        found = _every(api, {"region": region, "model": model})
+    print_as(output, found, lambda: _view(found))
+
+
+def _every(api: ApiClient, wanted: dict[str, str | None]) -> list[Recommendation]:
+    found: list[Recommendation] = []
+    cursor: str | None = None
+    while True:
+        answer = api.request("GET", "/v1/capacity/recommendations", params={**wanted, "limit": LIMIT, "cursor": cursor})
+        page: RecommendationPage = answer.decoded(RecommendationPage)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+def _view(found: Sequence[Recommendation]) -> RenderableType:
+    words, numbers = ("region", "model"), ("endpoints", "desired", "demand", "forecast")
+    table = table_of(*words, *numbers, "because", "drain", title="Capacity", right=numbers)
+    for row in found:
+        change = row.desired_endpoints - row.endpoints
+        colour = "green" if change == 0 else "bold red" if change > 0 else "yellow"
+        table.add_row(
+            row.region,
+            row.model,
+            str(row.endpoints),
+            Text(str(row.desired_endpoints), colour),
+            f"{row.requests_per_s:.1f}/s",
+            f"{row.forecast_per_s:.1f}/s",
+            f"loss of {row.lost}" if row.cause is Cause.REGION_LOSS else row.cause.value,
+            _names(row.drain),
+        )
+    return table
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "-"

@@ -1,0 +1,1 @@
+"""The page for operators at `/ui`: static files, and sessions for browsers."""

@@ -1,0 +1,27 @@
+// Numbers with units, and times in the reader's zone with UTC beside them.
+
+const number = (digits) => new Intl.NumberFormat(undefined, { maximumFractionDigits: digits });
+const [whole, one] = [number(0), number(1)];
+
+export const count = (value) => whole.format(value);
+export const rate = (value) => `${(value < 10 ? one : whole).format(value)} requests/s`;
+export const percent = (value) => `${whole.format(100 * value)} %`;
+export const milliseconds = (value) => `${whole.format(value)} ms`;
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "never";
+  if (seconds < 90) return `${(seconds < 10 ? one : whole).format(seconds)} s`;
+  if (seconds < 5400) return `${whole.format(seconds / 60)} min`;
+  return seconds < 172_800 ? `${one.format(seconds / 3600)} h` : `${whole.format(seconds / 86_400)} days`;
+}
+
+const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const utc = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", timeStyle: "medium" });
+
+/** Unix time in seconds. */
+export function moment(unix) {
+  const date = new Date(unix * 1000);
+  return `${local.format(date)} (${utc.format(date)} UTC)`;
+}
+
+export const shortDigest = (digest) => (digest ? digest.slice(0, 12) : "none");

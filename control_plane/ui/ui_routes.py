@@ -1,0 +1,115 @@
+"""`/ui`: the page for operators. Its files are public; all data comes from the API, which requires a role."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.resources import files
+from typing import NamedTuple
+
+from fastapi import APIRouter, Request, Response
+
+from control_plane.api.responses import Problem
+from control_plane.auth.required_roles import Viewer
+from control_plane.ui.browser_sessions import LIFETIME_S, BrowserSessions, cookie_name
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+INDEX = "index.html"
+
+
+class _File(NamedTuple):
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def public_routes() -> APIRouter:
+    """Return the router of the page's files."""
+    router = APIRouter(prefix="/ui", include_in_schema=False)
+    found = _load()
+
+    @router.get("")
+    @router.get("/")
+    async def index(request: Request) -> Response:
+        """Return the page. Its own addresses are fragments."""
+        if not request.url.path.endswith("/"):
+            return Response(status_code=308, headers={"location": "/ui/"})
+        return _response(found[INDEX], request)
+
+    @router.get("/{name}")
+    async def file(name: str, request: Request) -> Response:
+        """Return a file of the page."""
+        if name not in found:
+            raise Problem(404, f"the page has no file {name!r}")
+        return _response(found[name], request)
+
+    return router
+
+
+def session_routes(sessions: BrowserSessions) -> APIRouter:
+    """Return the router that begins and ends sessions of browsers."""
+    router = APIRouter(prefix="/v1/session", tags=["session"])
+
+    @router.post("", status_code=204, responses={204: {"description": "The session has begun."}})
+    async def sign_in(caller: Viewer, request: Request) -> Response:
+        """Begin a session with the credential of the Authorization header."""
+        credential = request.headers.get("authorization", "").partition(" ")[2].strip()
+        if not credential:
+            raise Problem(422, "a session needs an Authorization header: send an API key or a token")
+        try:
+            value = sessions.seal(credential)
+        except ValueError as error:
+            raise Problem(422, str(error)) from None
+        return _with_cookie(request, value, LIFETIME_S)
+
+    @router.delete("", status_code=204, responses={204: {"description": "The session has ended."}})
+    async def sign_out(caller: Viewer, request: Request) -> Response:
+        """End the session: the browser deletes the cookie."""
+        return _with_cookie(request, "", 0)
+
+    return router
+
+
+def _with_cookie(request: Request, value: str, max_age_s: int) -> Response:
+    secure = request.url.scheme == "https"
+    response = Response(status_code=204, headers={"cache-control": "no-store"})
+    response.set_cookie(
+        cookie_name(secure), value, max_age=max_age_s, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+    return response
+
+
+def _load() -> dict[str, _File]:
+    found = {}
+    for entry in files("control_plane.ui").joinpath("static").iterdir():
+        media_type = MEDIA_TYPES.get(entry.name.rpartition(".")[2])
+        if media_type is not None:
+            content = entry.read_bytes()
+            found[entry.name] = _File(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+    return found
+
+
+def _response(file: _File, request: Request) -> Response:
+    headers = {**HEADERS, "etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)

@@ -1,0 +1,124 @@
+"""The agents themselves: decisions, configuration, shared load, and what they hold."""
+
+from __future__ import annotations
+
+from dashboards.boards.board import Board
+from dashboards.boards.panels import GREEN, RED, Prose, Query, Row, lines, states
+from dashboards.boards.region_states import UP_DOWN, quantiles
+
+AGENTS = Board(
+    "agents",
+    "agent internals",
+    "Whether the agents decide fast and from fresh data.",
+    (
+        Row(
+            "Decisions",
+            (
+                quantiles(
+                    Prose(
+                        "How long does a decision take?",
+                        "Seconds from a parsed request to its target or its place in the queue, of one request in 32.",
+                        "Above a millisecond: the machine is overloaded, or a region has thousands of endpoints.",
+                    ),
+                    'rate(penstock_agent_decision_seconds_bucket{site=~"$region"}[1m])',
+                    span=12,
+                ),
+                lines(
+                    Prose(
+                        "How many requests does each agent hold?",
+                        "Requests in progress by region and agent, those of other regions included.",
+                        "Not 0 after traffic stops: a leak. Keep the output of /status and report a defect.",
+                    ),
+                    [
+                        Query(
+                            'sum by (site, agent) (penstock_agent_requests_in_flight{site=~"$region",model=~"$model"})',
+                            "{{site}} {{agent}}",
+                        )
+                    ],
+                    "short",
+                    span=12,
+                ),
+            ),
+        ),
+        Row(
+            "Data",
+            (
+                lines(
+                    Prose(
+                        "How old is the configuration?",
+                        "Seconds since etcd confirmed the policy and plan of each agent.",
+                        "All: etcd is away; serving continues. One region: its way to etcd. Runbook of"
+                        " PenstockConfigOld.",
+                    ),
+                    [
+                        Query(
+                            'max by (site, agent) (penstock_agent_config_age_seconds{site=~"$region"})',
+                            "{{site}} {{agent}}",
+                        )
+                    ],
+                    "s",
+                    span=8,
+                    thresholds=[(None, GREEN), (120, RED)],
+                ),
+                states(
+                    Prose(
+                        "Is the shared load reachable?",
+                        "Whether each agent reaches the Redis of its region.",
+                        "Down: agents use their own counts, with longer tails. Runbook of PenstockSharedLoadDown.",
+                    ),
+                    Query(
+                        'min by (site, agent) (penstock_agent_shared_load_up{site=~"$region"})', "{{site}} {{agent}}"
+                    ),
+                    UP_DOWN,
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "How old is the shared load?",
+                        "Seconds since each agent read the shared load.",
+                        "Growing while Redis is up: Redis or the agent's event loop is overloaded.",
+                    ),
+                    [
+                        Query(
+                            'max by (site, agent) (penstock_agent_shared_load_age_seconds{site=~"$region"})',
+                            "{{site}} {{agent}}",
+                        )
+                    ],
+                    "s",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "Are access log lines dropped?",
+                        "Lines per second that could not be written.",
+                        "Above 0: the disk is full or too slow. Requests are not affected.",
+                    ),
+                    [
+                        Query(
+                            "sum by (site, agent)"
+                            ' (rate(penstock_agent_access_log_lines_dropped_total{site=~"$region"}[5m]))',
+                            "{{site}} {{agent}}",
+                        )
+                    ],
+                    "ops",
+                    span=12,
+                ),
+                lines(
+                    Prose(
+                        "Which plan is in force?",
+                        "Generation of the plan at each agent.",
+                        "One line below the others: that agent receives no plans, or rejects them (`penstock status`).",
+                    ),
+                    [
+                        Query(
+                            'max by (site, agent) (penstock_agent_plan_generation{site=~"$region"})',
+                            "{{site}} {{agent}}",
+                        )
+                    ],
+                    "none",
+                    span=12,
+                ),
+            ),
+        ),
+    ),
+)

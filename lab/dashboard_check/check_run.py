@@ -1,0 +1,191 @@
+"""One check from its options to its report: start a fleet and Prometheus, let things happen, ask every query, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import yaml
+from rich.console import Console
+
+from lab.dashboard_check.fleet_events import change_policy, set_override, trouble_engines
+from lab.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
+from lab.dashboard_check.prometheus_api import PrometheusApi
+from lab.dashboard_check.query_report import Answer, build_report
+from lab.demo.inputs import DemoInputs, gather
+from lab.demo.screen import PlainScreen
+from lab.demo.story import Story
+from lab.geoip import write_geoip
+from lab.planet.bundle import write_bundle
+from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls
+from lab.planet.planet import Planet
+from lab.planet.planet_ports import assign_ports
+from lab.planet.secret_files import read_secret_line
+from lab.planet.topology import IMAGE_MODEL
+from lab.servers.prometheus import PrometheusServer, find_prometheus
+
+PACE = 2.0
+"""Factor of the durations of the demo's scenario: a lost region stays lost for longer than its alert waits."""
+
+TROUBLE_AFTER_S = 5.0
+SCRAPE_INTERVAL_S = 2
+SEED = 2026
+
+PROMETHEUS_PORT = "prometheus"
+
+
+class NoQueries(Exception):
+    """A folder has neither dashboards nor rules."""
+
+
+async def check(dashboards: Path, out: Path, console: Console) -> dict[str, Any]:
+    """Run the fleet, ask every query, and return the report, which is in `out` too.
+
+    Raises:
+        NoQueries, UnknownVariable: `dashboards` cannot be used; nothing was started.
+        ServerError: a program is missing, or a process does not serve.
+    """
+    find_prometheus()
+    read_queries(dashboards, 60)
+    inputs = gather(None, None, None, PACE, Random(SEED))
+    logs = out / "logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    with _directory() as directory:
+        planet = _planet(inputs, directory, logs)
+        prometheus = _prometheus(planet, dashboards, directory, logs)
+        try:
+            await asyncio.to_thread(planet.start)
+            await asyncio.to_thread(prometheus.start)
+            await asyncio.to_thread(prometheus.wait_ready)
+            report = await _ask_after_story(inputs, planet, directory, dashboards, prometheus.url, console)
+        finally:
+            await asyncio.shield(asyncio.to_thread(prometheus.stop, 3.0))
+            await asyncio.shield(asyncio.to_thread(planet.stop))
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def read_queries(folder: Path, range_s: int) -> list[Query]:
+    """The queries of every dashboard (*.json) and file of rules (*.yaml, *.yml) below `folder`.
+
+    Raises:
+        NoQueries: there is none.
+        UnknownVariable: a query has a variable that its dashboard does not declare.
+    """
+    found: list[Query] = []
+    for path in sorted(folder.rglob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "panels" in content:
+            found += dashboard_queries(str(path), content, range_s)
+    for path in rule_files(folder):
+        found += rule_queries(str(path), yaml.safe_load(path.read_text(encoding="utf-8")))
+    if not found:
+        raise NoQueries(f"{folder}: no dashboard and no rules below this folder; run `python -m dashboards`")
+    return found
+
+
+def rule_files(folder: Path) -> list[Path]:
+    """The files of rules below `folder`."""
+    candidates = sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")])
+    return [path for path in candidates if "groups" in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})]
+
+
+async def _ask_after_story(
+    inputs: DemoInputs, planet: Planet, directory: Path, dashboards: Path, prometheus_url: str, console: Console
+) -> dict[str, Any]:
+    began_s = time.time()
+    cost_s = inputs.policy.models[IMAGE_MODEL].cost.output_unit_s
+    ramp_s = inputs.policy.failover.failback_ramp_s
+    async with httpx.AsyncClient(base_url=prometheus_url, timeout=60) as client, asyncio.TaskGroup() as group:
+        api = PrometheusApi(client)
+        story = Story(planet, inputs.scenario, inputs.asks, PlainScreen(console), ramp_s, cost_s)
+        group.create_task(_trouble(planet, directory))
+        # The story ends with dead control planes: what cannot be scraped is looked up before the first of them dies.
+        missing = group.create_task(_missing_targets(api))
+        await story.run()
+        ended_s = time.time()
+        answers = []
+        for query in read_queries(dashboards, int(ended_s - began_s)):
+            answers.append(Answer(query, *await api.series(query.expression, began_s, ended_s)))
+        return build_report(answers, await api.broken_rules(), await missing)
+
+
+async def _trouble(planet: Planet, directory: Path) -> None:
+    await asyncio.sleep(TROUBLE_AFTER_S)
+    change_policy(directory / "policy")
+    await set_override(planet, read_secret_line(directory / ADMIN_TOKEN_FILE))
+    await trouble_engines(planet)
+
+
+async def _missing_targets(api: PrometheusApi) -> list[str]:
+    await asyncio.sleep(TROUBLE_AFTER_S + 2 * SCRAPE_INTERVAL_S)
+    return await api.missing_targets()
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="penstock-dashboards-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
+    names = [*inputs.topology.port_names(), PROMETHEUS_PORT]
+    write_bundle(directory / "policy", inputs.bundle)
+    geoip_file = directory / "sites.mmdb"
+    write_geoip(geoip_file)
+    return Planet(
+        inputs.topology,
+        assign_ports(names, None, Random()),
+        inputs.matrix,
+        directory=directory,
+        logs=logs,
+        policy_dir=directory / "policy",
+        geoip_file=geoip_file,
+    )
+
+
+def _prometheus(planet: Planet, dashboards: Path, directory: Path, logs: Path) -> PrometheusServer:
+    """A Prometheus with the labels that dashboards/README.md asks for."""
+    agents = []
+    for name, where in planet.admin_urls().items():
+        site, _, agent = name.partition("/")
+        agents.append({"targets": [where.removeprefix("http://")], "labels": {"site": site, "agent": agent}})
+    control_planes = [
+        {
+            "targets": [where.removeprefix("http://")],
+            "labels": {"site": planet.topology.regions[0].name, "control_plane": name},
+        }
+        for name, where in control_plane_urls(planet.topology, planet.ports).items()
+    ]
+    server = PrometheusServer(
+        directory / "prometheus",
+        port=planet.ports[PROMETHEUS_PORT],
+        scrape_configs=[
+            {
+                "job_name": "penstock-agent",
+                "static_configs": agents,
+                "authorization": {"credentials": planet.agents_key},
+            },
+            {
+                "job_name": "penstock-control-plane",
+                "static_configs": control_planes,
+                "authorization": {"credentials": planet.admin_token},
+            },
+        ],
+        rule_files=rule_files(dashboards),
+        interval_s=SCRAPE_INTERVAL_S,
+    )
+    server.log_path = logs / "prometheus.log"
+    return server

@@ -1,0 +1,44 @@
+"""Questions to a Prometheus by its HTTP API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+STEP_S = 2.0
+"""Resolution (s) of the displayed time range."""
+
+
+class PrometheusApi:
+    """One Prometheus."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        """Args: `client` has its URL as the base."""
+        self._client = client
+
+    async def series(self, expression: str, from_s: float, to_s: float) -> tuple[int, str]:
+        """The number of series that a query returns over a range of Unix times (s), and the error if it is refused."""
+        form: dict[str, str | float] = {"query": expression, "start": from_s, "end": to_s, "step": STEP_S}
+        response = await self._client.post("/api/v1/query_range", data=form)
+        content = response.json()
+        if content["status"] != "success":
+            return 0, str(content["error"])
+        return sum(any(value != "NaN" for _, value in one["values"]) for one in content["data"]["result"]), ""
+
+    async def broken_rules(self) -> list[str]:
+        """The rules that it could not evaluate, with its error."""
+        groups = (await self._get("/api/v1/rules"))["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        return [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule.get("lastError")]
+
+    async def missing_targets(self) -> list[str]:
+        """The targets that it could not scrape the last time, with its error."""
+        targets = (await self._get("/api/v1/targets"))["activeTargets"]
+        return [f"{target['scrapeUrl']}: {target['lastError']}" for target in targets if target["health"] != "up"]
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        response = await self._client.get(path)
+        response.raise_for_status()
+        data: dict[str, Any] = response.json()["data"]
+        return data

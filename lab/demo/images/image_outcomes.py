@@ -1,0 +1,77 @@
+"""What became of the image jobs of a run, in numbers. Pure; the verdict judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isclose
+
+import msgspec
+
+from lab.demo.records import EventKind, ImageJob, Outcome, Run
+from lab.quantile import quantile
+
+LONGEST_JOB_S = 10.0
+"""A job that was due this long (s) before its only region died may have been lost there."""
+
+
+class ImageOutcomes(msgspec.Struct, frozen=True):
+    """The image jobs of a run."""
+
+    jobs: int
+    answered: int
+    governed: int
+    """Jobs that only some regions may run."""
+    unanswered: tuple[ImageJob, ...]
+    """Jobs that were not answered although a region that may run them lived."""
+    outside: int
+    """Jobs that reached an engine in a region that may not run them."""
+    miscounted: tuple[ImageJob, ...]
+    """Answered jobs for which no agent accounted the megapixel steps that they asked for."""
+    megapixel_steps: float
+    """Of the answered jobs, as asked for."""
+    accounted_megapixel_steps: float
+    e2e_p50_s: float | None
+    e2e_p99_s: float | None
+
+
+def image_outcomes(run: Run) -> ImageOutcomes:
+    """Measure a run."""
+    answered = [job for job in run.images if job.request.outcome is Outcome.OK]
+    ids = {job.request.id for job in run.images}
+    regions = max((len(job.request.required) for job in run.images), default=0)
+    e2e_s = [job.request.e2e_s for job in answered if job.request.e2e_s is not None]
+    return ImageOutcomes(
+        jobs=len(run.images),
+        answered=len(answered),
+        governed=sum(len(job.request.required) < regions for job in run.images),
+        unanswered=tuple(job for job in run.images if job.request.outcome is not Outcome.OK and _could_run(run, job)),
+        outside=len({sighting.id for sighting in run.sightings if sighting.violates and sighting.id in ids}),
+        miscounted=tuple(job for job in answered if not _is_accounted(run, job)),
+        megapixel_steps=sum(job.megapixel_steps for job in answered),
+        accounted_megapixel_steps=sum(job.accounted_megapixel_steps or 0.0 for job in answered),
+        e2e_p50_s=quantile(e2e_s, 0.5),
+        e2e_p99_s=quantile(e2e_s, 0.99),
+    )
+
+
+def requests_of(jobs: Sequence[ImageJob]) -> str:
+    """The first of some jobs in words."""
+    request = jobs[0].request
+    return f"{request.id} of {request.tenant} from {request.site}, {request.detail or request.status}"
+
+
+def _could_run(run: Run, job: ImageJob) -> bool:
+    """Whether a region that may run the job lived, as far as the lab killed some."""
+    killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
+    if job.request.required != (run.scenario.lost_region,) or killed is None:
+        return True
+    until_s = run.scenario.duration_s if ready is None else ready.at_s + run.failback_ramp_s
+    return not killed.at_s - LONGEST_JOB_S <= job.request.due_s < until_s
+
+
+def _is_accounted(run: Run, job: ImageJob) -> bool:
+    """Whether an agent logged the job's megapixel steps; a killed agent may have lost its last lines."""
+    if job.accounted_megapixel_steps is not None:
+        return isclose(job.accounted_megapixel_steps, job.megapixel_steps, rel_tol=1e-6)
+    killed, request = run.event(EventKind.REGION_KILLED), job.request
+    return killed is not None and request.origin == run.scenario.lost_region and request.due_s < killed.at_s

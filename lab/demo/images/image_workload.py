@@ -1,0 +1,55 @@
+"""The image jobs of the demo: a steady rate from all sites, under the same rules of residency as the chats."""
+
+from __future__ import annotations
+
+from random import Random
+
+from lab.demo.demo_workload import TENANT_KEYS, Ask, home_of, required_regions, tenants_of
+from lab.demo.scenario import Scenario
+from lab.planet.topology import IMAGE_MODEL, Topology
+from lab.replay.replay_workload import ImageSize, PlannedRequest
+from lab.traces.trace import TraceRequest
+from lab.wan.matrix import RttMatrix
+
+IMAGE_RATE_PER_S = 1.5
+"""Mean rate (requests/s) of the whole planet: about a third of what its image engines can serve, so that the regions
+of the EU can serve their clients' jobs while one of them is lost."""
+
+SIDES = (512, 768, 1024)
+STEPS = (8, 12, 20, 30)
+"""Sides (pixels) and steps that are drawn independently: sizes from 2 to 31 megapixel steps."""
+
+PROMPT_TOKENS = 8
+
+
+def lay_images(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
+    """The scenario's image jobs: random arrivals, sites by their share, tenants by their share in the site's country.
+
+    Args:
+        topology: the sites, and the regions that generate images.
+        scenario: its duration; its surge is not of images.
+        matrix: round trips between regions.
+        rng: the only source of randomness.
+    """
+    shares = [site.share for site in topology.sites]
+    asks: list[Ask] = []
+    jobs = round(IMAGE_RATE_PER_S * scenario.duration_s)
+    for at_s in sorted(rng.uniform(0.0, scenario.duration_s) for _ in range(jobs)):
+        site = rng.choices(topology.sites, shares)[0]
+        tenants = tenants_of(site.country)
+        tenant = rng.choices(list(tenants), list(tenants.values()))[0]
+        required = required_regions(tenant, site.country, topology.region_names)
+        planned = PlannedRequest(
+            id=f"image-{len(asks):05d}",
+            at_s=at_s,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=IMAGE_MODEL,
+            lengths=TraceRequest(0.0, PROMPT_TOKENS, 1),
+            required_regions=required,
+            image=ImageSize(rng.choice(SIDES), rng.choice(SIDES), rng.choice(STEPS)),
+        )
+        asks.append(Ask(planned, home_of(site, required, IMAGE_MODEL, topology, matrix)))
+    return asks

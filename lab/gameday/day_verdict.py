@@ -1,0 +1,195 @@
+"""What a game day showed, and whether it was as expected. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from lab.demo.records import Outcome, Served, Sighting
+from lab.gameday.fault_catalogue import Fault, TargetKind
+from lab.gameday.fleet_watch import Look
+
+RECOVERED_WITHIN_S = 10.0
+"""Limit (s) from the end of a fault until the fleet is as before."""
+
+EMPTY_WITHIN_S = 5.0
+"""Limit (s) from the last response until no agent holds a request."""
+
+LESS_SHARE = 0.5
+"""Most that is left of a slow endpoint's share of its region's requests, in the last half of the fault."""
+
+
+class Day(msgspec.Struct, frozen=True):
+    """The facts of one game day; times in seconds since its first request was due."""
+
+    from_s: float
+    to_s: float
+    """When the fault began and ended."""
+    ended_s: float
+    """When the last request had ended."""
+    served: tuple[Served, ...]
+    sightings: tuple[Sighting, ...]
+    started: frozenset[str]
+    """Requests whose work some engine began."""
+    looks: tuple[Look, ...]
+    died: tuple[str, ...]
+    """Processes that ended without being stopped."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One expectation."""
+
+    name: str
+    passed: bool
+    says: str
+
+
+def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
+    """Every expectation of a game day."""
+    found = [_lost(fault, day), _violations(day), _detected(fault, day), _recovered(fault, day), _empty(day)]
+    if fault.clients_within_s is not None:
+        found.append(_clients(fault, day, fault.clients_within_s))
+    if day.died:
+        found.append(Finding("no process died", False, "; ".join(day.died)))
+    return tuple(found)
+
+
+def _lost(fault: Fault, day: Day) -> Finding:
+    there = {sighting.id for sighting in day.sightings if sighting.region == fault.region}
+    unserved = [request for request in day.served if request.outcome is not Outcome.OK]
+    broken = [
+        request
+        for request in unserved
+        if fault.may_break
+        and request.outcome is Outcome.FAILED
+        and request.due_s <= day.from_s
+        and (request.origin == fault.region or request.id in there)
+    ]
+    never = [request for request in unserved if request.id not in day.started]
+    lost = [request for request in unserved if request not in broken or request in never]
+    says = (
+        f"{len(day.served) - len(unserved)} of {len(day.served)} requests were answered; {len(broken)} broke off in "
+        f"{fault.region or 'the fleet'}, {len(lost)} were lost, {len(never)} of them before they had started"
+    )
+    slowest_s = max((request.e2e_s for request in day.served if request.e2e_s is not None), default=None)
+    says += f"; the slowest answer took {_seconds(slowest_s)}"
+    if lost:
+        says += f"; the first: {lost[0].id}, {lost[0].detail or lost[0].status}"
+    return Finding("no request lost", bool(day.served) and not lost, says)
+
+
+def _violations(day: Day) -> Finding:
+    outside = [sighting for sighting in day.sightings if sighting.violates]
+    says = f"{len(outside)} of {len(day.sightings)} requests at engines were outside their permitted regions"
+    return Finding("residency", bool(day.sightings) and not outside, says)
+
+
+def _detected(fault: Fault, day: Day) -> Finding:
+    if fault.kind is TargetKind.SLOW_ENDPOINT:
+        return _avoided(fault, day)
+    if fault.detected_within_s is None:
+        return Finding("detected", True, "nothing has to detect it")
+    leader = next((look.leaders for look in reversed(day.looks) if look.at_s < day.from_s and look.leaders), ())
+    took_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_detected(fault, look, leader))
+    passed = took_s is not None and took_s <= fault.detected_within_s
+    says = f"{_seconds(took_s)} after it began by all that observe it (at most {fault.detected_within_s:g} s)"
+    if fault.kind is TargetKind.REGION:
+        first_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_suspected(fault, look))
+        says += f", {_seconds(first_s)} by the first"
+    return Finding("detected", passed, says)
+
+
+def _is_suspected(fault: Fault, look: Look) -> bool:
+    return any(fault.region in failed for failed in look.failed_peers.values())
+
+
+def _is_detected(fault: Fault, look: Look, leader: tuple[str, ...]) -> bool:
+    if fault.kind is TargetKind.LEADER:
+        return bool(look.leaders) and not set(look.leaders) & set(leader)
+    if fault.kind is TargetKind.REGION:
+        others = [failed for name, failed in look.failed_peers.items() if _region(name) != fault.region]
+        return bool(others) and all(fault.region in failed for failed in others)
+    own = [name for name in look.unready if _region(name) == fault.region]
+    return bool(own) and all(len(look.unready[name]) == look.endpoints[name] for name in own)
+
+
+def _recovered(fault: Fault, day: Day) -> Finding:
+    took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _still_hurt(fault, look))
+    passed = took_s is not None and took_s <= RECOVERED_WITHIN_S
+    says = f"{_seconds(took_s)} after it ended (at most {RECOVERED_WITHIN_S:g} s)"
+    if took_s is None and day.looks:
+        says += f"; at last {_still_hurt(fault, day.looks[-1])}"
+    return Finding("recovered", passed, says)
+
+
+def _still_hurt(fault: Fault, look: Look) -> str:
+    """What is not as it was before the fault; empty for nothing."""
+    if look.silent:
+        return f"{', '.join(look.silent)} did not respond"
+    if len(look.leaders) != 1:
+        return f"{len(look.leaders)} control planes led"
+    if fault.kind in (TargetKind.REGION, TargetKind.ENDPOINTS):
+        for name, failed in look.failed_peers.items():
+            if fault.region in failed:
+                return f"{name} reported {fault.region} as failed"
+        for name, unready in look.unready.items():
+            if _region(name) == fault.region and unready:
+                return f"{', '.join(unready)} were not ready at {name}"
+    return ""
+
+
+def _empty(day: Day) -> Finding:
+    took_s = _first(day.looks, day.ended_s, float("inf"), lambda look: look.held == 0 and not look.silent)
+    passed = took_s is not None and took_s <= EMPTY_WITHIN_S
+    says = f"{_seconds(took_s)} after the last response no agent held a request (at most {EMPTY_WITHIN_S:g} s)"
+    return Finding("counters at zero", passed, says)
+
+
+def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
+    late_s = [
+        attempt.at_s - day.from_s
+        for request in day.served
+        for attempt in request.attempts
+        if attempt.region == fault.region and day.from_s <= attempt.at_s < day.to_s
+    ]
+    last_s = max(late_s, default=0.0)
+    says = f"{_seconds(last_s)} after it began the last client went to {fault.region} (at most {within_s:g} s)"
+    return Finding("clients rerouted", last_s <= within_s, says)
+
+
+def _avoided(fault: Fault, day: Day) -> Finding:
+    before = _share(fault, day, 0.0, day.from_s)
+    late = _share(fault, day, (day.from_s + day.to_s) / 2, day.to_s)
+    passed = before is not None and late is not None and late <= LESS_SHARE * before
+    says = (
+        f"{fault.endpoint} received {_percent(before)} of the requests of its pool before, {_percent(late)} in the "
+        f"last half of the fault (at most {LESS_SHARE:.0%} of its share before)"
+    )
+    return Finding("avoided", passed, says)
+
+
+def _share(fault: Fault, day: Day, from_s: float, to_s: float) -> float | None:
+    """The part (0-1) of the requests of the endpoint's model in its region that the endpoint received."""
+    models = {request.id: request.model for request in day.served}
+    arrived = [seen for seen in day.sightings if seen.region == fault.region and from_s <= seen.at_s < to_s]
+    model = next((models.get(seen.id) for seen in day.sightings if seen.endpoint == fault.endpoint), None)
+    of_model = [seen for seen in arrived if models.get(seen.id) == model]
+    return sum(seen.endpoint == fault.endpoint for seen in of_model) / len(of_model) if of_model else None
+
+
+def _first(looks: Iterable[Look], from_s: float, to_s: float, holds: Callable[[Look], bool]) -> float | None:
+    """Time (s) from `from_s` until the first look at which something holds."""
+    return next((look.at_s - from_s for look in looks if from_s <= look.at_s <= to_s and holds(look)), None)
+
+
+def _region(agent: str) -> str:
+    return agent.partition("/")[0]
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f} s"
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.0%}"

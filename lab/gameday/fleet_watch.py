@@ -1,0 +1,127 @@
+"""Looks at the fleet from outside during a game day: what agents report of endpoints and regions, and which leads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+
+LOOK_EVERY_S = 0.1
+TIMEOUT_S = 1.0
+"""Longest time (s) to wait for a status."""
+
+FRESH_S = 1.5
+"""A status that is older than this (s) is not used: its process is silent."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The fleet at one time."""
+
+    at_s: float
+    failed_peers: dict[str, tuple[str, ...]]
+    """By region/agent: the regions that it reports as failed. Silent agents are left out, here and below."""
+    unready: dict[str, tuple[str, ...]]
+    """By region/agent: its endpoints that are not ready."""
+    endpoints: dict[str, int]
+    """By region/agent: how many endpoints it has."""
+    held: int
+    """Requests that agents and endpoints hold, and that wait, as far as agents answered."""
+    silent: tuple[str, ...]
+    """Agents that did not answer in time."""
+    leaders: tuple[str, ...]
+    """Control planes that report that they lead."""
+
+
+class FleetWatch:
+    """Takes looks until it is cancelled."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, str],
+        agents_key: str,
+        control_planes: Mapping[str, str],
+        token: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """A watch that has seen nothing yet.
+
+        Args:
+            agents: admin URLs by region/agent.
+            agents_key: for their status.
+            control_planes: URLs by name.
+            token: for the status of control planes.
+            clock: time (s) that is noted.
+        """
+        self._agents = agents
+        self._control_planes = control_planes
+        self._agents_headers = {"authorization": f"Bearer {agents_key}"}
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._clock = clock
+        self.looks: list[Look] = []
+
+    async def run(self) -> None:
+        """Take looks until cancelled. Every process is polled on its own: a frozen one delays no look at the others."""
+        agents: dict[str, _Polled] = {}
+        control_planes: dict[str, _Polled] = {}
+        async with httpx.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as group:
+            for name, where in self._agents.items():
+                group.create_task(_poll(client, where + "/status", self._agents_headers, name, agents))
+            for name, where in self._control_planes.items():
+                group.create_task(_poll(client, where + "/v1/status", self._headers, name, control_planes))
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                self.looks.append(self._look(_fresh(agents), _fresh(control_planes)))
+
+    def _look(self, agents: Mapping[str, Mapping[str, Any]], control_planes: Mapping[str, Mapping[str, Any]]) -> Look:
+        return Look(
+            at_s=self._clock(),
+            failed_peers={
+                name: tuple(peer for peer, seen in status["peers"].items() if seen["state"] == "failed")
+                for name, status in agents.items()
+            },
+            unready={
+                name: tuple(endpoint["name"] for endpoint in status["endpoints"] if not endpoint["ready"])
+                for name, status in agents.items()
+            },
+            endpoints={name: len(status["endpoints"]) for name, status in agents.items()},
+            held=sum(_held(status) for status in agents.values()),
+            silent=tuple(name for name in self._agents if name not in agents),
+            leaders=tuple(name for name, status in control_planes.items() if status.get("leading")),
+        )
+
+
+class _Polled(NamedTuple):
+    """The last status of a process."""
+
+    at: float
+    status: dict[str, Any]
+
+
+async def _poll(
+    client: httpx.AsyncClient, where: str, headers: Mapping[str, str], name: str, into: dict[str, _Polled]
+) -> None:
+    while True:
+        began = time.monotonic()
+        try:
+            response = await client.get(where, headers=headers)
+        except httpx.HTTPError:
+            pass
+        else:
+            if response.status_code == 200:
+                into[name] = _Polled(began, response.json())
+        await asyncio.sleep(max(0.0, began + LOOK_EVERY_S - time.monotonic()))
+
+
+def _fresh(polled: Mapping[str, _Polled]) -> dict[str, dict[str, Any]]:
+    oldest = time.monotonic() - FRESH_S
+    return {name: last.status for name, last in polled.items() if last.at >= oldest}
+
+
+def _held(status: Mapping[str, Any]) -> int:
+    waiting, endpoints = status["waiting"].values(), status["endpoints"]
+    in_flight = sum(status["in_flight"].values()) + sum(endpoint["in_flight"] for endpoint in endpoints)
+    return int(in_flight + sum(waiting))

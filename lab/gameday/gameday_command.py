@@ -1,0 +1,40 @@
+"""`penstock-lab gameday`: options, their errors, and the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from lab.gameday.fault_catalogue import FAULTS
+from lab.gameday.gameday_report import write_report
+from lab.gameday.gameday_run import run_gamedays
+from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
+from lab.servers.errors import ServerError
+
+
+def gameday(
+    names: Annotated[list[str] | None, typer.Argument(help="Faults, in this order; all of them without any.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory of the report and the logs.")] = Path("out/gameday"),
+    seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 2026,
+) -> None:
+    """Run faults on a fleet under load, one after the other. Exit code 0: each had the expected outcome."""
+    allow_many_open_files()
+    chosen = names or list(FAULTS)
+    unknown = [name for name in chosen if name not in FAULTS]
+    if unknown:
+        refuse("gameday", f"there is no fault {unknown[0]!r}; the faults are {', '.join(FAULTS)}")
+    console = Console()
+    try:
+        results = uvloop.run(run_gamedays([FAULTS[name] for name in chosen], out, seed, console))
+        write_report(results, out)
+    except (ServerError, OSError) as error:
+        refuse("gameday", str(error))
+    failed = [result.fault for result in results if not result.passed]
+    verdict = f"not as expected: {', '.join(failed)}" if failed else "every fault had the expected outcome"
+    console.print(f"{verdict}; {out}/report.html", highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if failed else 0)

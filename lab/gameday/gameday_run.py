@@ -1,0 +1,168 @@
+"""Game days: start a fleet, let one fault after the other happen under load, and gather the facts of each."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+from rich.console import Console
+
+from lab.demo.clients import as_served, entries_of
+from lab.demo.demo_workload import Ask, lay_geography, requests_wanted, steadiest_stretch
+from lab.demo.inputs import GENERATED_S, RATE_PER_S, DemoInputs, gather
+from lab.demo.records import Served
+from lab.demo.scenario import full_scenario
+from lab.demo.watching import WitnessWatch
+from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, Finding, judge
+from lab.gameday.fault_catalogue import Fault
+from lab.gameday.fleet_watch import FleetWatch
+from lab.geoip import write_geoip
+from lab.planet.bundle import write_bundle
+from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls
+from lab.planet.planet import Planet
+from lab.planet.planet_ports import assign_ports
+from lab.planet.secret_files import read_secret_line
+from lab.replay.replayer import Replayer
+from lab.traces.generate import generate
+from lab.witness import Witness
+
+BEFORE_S, FAULT_S, AFTER_S = 6.0, 12.0, 8.0
+"""Durations (s) of the load before a fault, during it, and after it."""
+
+HEAD_START_S = 0.5
+DRAIN_S = 30.0
+"""Longest time (s) that the last requests may take after they are due."""
+
+
+class DayResult(msgspec.Struct, frozen=True):
+    """One game day and what it showed."""
+
+    fault: str
+    what: str
+    findings: tuple[Finding, ...]
+    requests: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was as expected."""
+        return all(finding.passed for finding in self.findings)
+
+
+async def run_gamedays(faults: Sequence[Fault], out: Path, seed: int, console: Console) -> list[DayResult]:
+    """Run game days on one fleet, one after the other. Every process that was started has ended when it returns.
+
+    Raises:
+        ServerError: a program is missing, or a process does not serve.
+    """
+    rng = Random(seed)
+    inputs = gather(None, None, None, 1.0, rng)
+    asks = _load(inputs, rng)
+    shutil.rmtree(out / "logs", ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-gameday-"))
+    planet = None
+    try:
+        planet = _planet(inputs, directory, out / "logs")
+        console.print("starting the fleet", highlight=False)
+        await asyncio.to_thread(planet.start)
+        results = []
+        for fault in faults:
+            console.print(f"{fault.name}: {fault.what}", highlight=False)
+            day = await _run_day(fault, planet, asks, directory)
+            result = DayResult(fault.name, fault.what, judge(fault, day), len(day.served))
+            for finding in result.findings:
+                mark = "[green]✓[/]" if finding.passed else "[bold red]✗[/]"
+                console.print(" ", mark, f"{finding.name}: {finding.says}", highlight=False, soft_wrap=True)
+            results.append(result)
+        return results
+    finally:
+        if planet is not None:
+            await asyncio.shield(asyncio.to_thread(planet.stop))
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory: Path) -> Day:
+    named = {ask.planned.id: ask for ask in _named(fault, asks)}
+    served: list[Served] = []
+    replayer = Replayer(
+        [ask.planned for ask in named.values()],
+        entries_of(planet.topology, planet.ports),
+        on_outcome=lambda outcome: served.append(as_served(outcome, named[outcome.id])),
+    )
+    zero = time.monotonic() + HEAD_START_S
+    witness = WitnessWatch(Witness(planet.witness_dir), time.time() + HEAD_START_S)
+    watch = FleetWatch(
+        planet.admin_urls(),
+        planet.agents_key,
+        control_plane_urls(planet.topology, planet.ports),
+        read_secret_line(directory / ADMIN_TOKEN_FILE),
+        lambda: time.monotonic() - zero,
+    )
+    watching = asyncio.create_task(watch.run())
+    try:
+        async with asyncio.TaskGroup() as group:
+            hurt = group.create_task(_hurt(fault, planet, zero))
+            await replayer.run(DRAIN_S, zero)
+            ended_s = time.monotonic() - zero
+        from_s, to_s = hurt.result()
+        await asyncio.sleep(max(0.0, to_s + RECOVERED_WITHIN_S - (time.monotonic() - zero), EMPTY_WITHIN_S))
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    await witness.read()
+    return Day(
+        from_s=from_s,
+        to_s=to_s,
+        ended_s=ended_s,
+        served=tuple(served),
+        sightings=tuple(sighting for sighting in witness.sightings if sighting.id in named),
+        started=await witness.started(),
+        looks=tuple(watch.looks),
+        died=tuple(await asyncio.to_thread(planet.died_unasked)),
+    )
+
+
+async def _hurt(fault: Fault, planet: Planet, zero: float) -> tuple[float, float]:
+    """Begin and end the fault; returns when it began and ended."""
+    await asyncio.sleep(max(0.0, zero + BEFORE_S - time.monotonic()))
+    from_s = time.monotonic() - zero
+    lift = await asyncio.to_thread(fault.inject, planet)
+    try:
+        await asyncio.sleep(FAULT_S)
+    finally:
+        await asyncio.to_thread(lift)
+    return from_s, time.monotonic() - zero
+
+
+def _load(inputs: DemoInputs, rng: Random) -> list[Ask]:
+    """The demo's demand without its surge, for the length of a day."""
+    scenario = full_scenario(inputs.scenario.surge_region, 1.0, inputs.scenario.lost_region)
+    wanted = requests_wanted(inputs.topology, scenario, RATE_PER_S)
+    trace = steadiest_stretch(generate(GENERATED_S, rng), wanted)
+    asks = lay_geography(trace, inputs.topology, scenario, inputs.matrix, rng)
+    return [ask for ask in asks if ask.planned.at_s < BEFORE_S + FAULT_S + AFTER_S]
+
+
+def _named(fault: Fault, asks: Sequence[Ask]) -> list[Ask]:
+    """The same requests under the name of the day."""
+    return [Ask(msgspec.structs.replace(ask.planned, id=f"{fault.name}-{ask.planned.id}"), ask.home) for ask in asks]
+
+
+def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
+    write_bundle(directory / "policy", inputs.bundle)
+    geoip_file = directory / "sites.mmdb"
+    write_geoip(geoip_file)
+    return Planet(
+        inputs.topology,
+        assign_ports(inputs.topology.port_names(), None, Random()),
+        inputs.matrix,
+        directory=directory,
+        logs=logs,
+        policy_dir=directory / "policy",
+        geoip_file=geoip_file,
+    )

@@ -1,0 +1,76 @@
+"""Makes a workload of conversations with much prefix reuse: shared documents, prompts that grow turn by turn.
+
+Public traces with prefixes (Mooncake's) reuse about a tenth of their tokens where prompts are cut to what small engines
+hold. Assistants over documents, agents and coding tools reuse most of them; this workload stands for those.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from lab.traces.trace import BLOCK_TOKENS, TraceRequest
+
+RAMP_S = 60.0
+"""Conversations begin this long (s) before the workload does, so that it starts among later turns too."""
+
+TOKEN_S = 0.015
+"""Time (s) of a token that the client waits for before its next turn."""
+
+
+class Conversations(msgspec.Struct, frozen=True):
+    """The shape of the conversations."""
+
+    documents: int = 12
+    """System prompts and documents, each of which begins many conversations."""
+    document_blocks: tuple[int, ...] = (2, 4, 6, 8)
+    """Lengths of documents, in prefix blocks; each is as likely."""
+    mean_turns: float = 5.0
+    first_tokens: tuple[int, int] = (500, 2500)
+    """Least and greatest length of the first question."""
+    question_tokens: tuple[int, int] = (100, 1200)
+    """The same of each further one."""
+    output_log_mean: float = 3.9
+    output_log_sd: float = 0.8
+    think_s: float = 8.0
+    """Mean time (s) from a response to the next question."""
+    max_prompt_tokens: int = 12_000
+    """A conversation ends where its prompt would be longer."""
+
+
+def generate_conversations(
+    duration_s: float, rate_per_s: float, rng: Random, shape: Conversations | None = None
+) -> list[TraceRequest]:
+    """Requests of conversations that begin as a Poisson process, in order of arrival.
+
+    Args:
+        duration_s: how long requests arrive.
+        rate_per_s: about how many arrive each second; conversations that end early make it less.
+        rng: the only source of chance.
+        shape: of the conversations; None for the defaults.
+    """
+    shape = shape or Conversations()
+    lengths = [rng.choice(shape.document_blocks) for _ in range(shape.documents)]
+    documents: list[tuple[int, ...]] = []
+    next_block = 0
+    for length in lengths:
+        documents.append(tuple(range(next_block, next_block + length)))
+        next_block += length
+    requests: list[TraceRequest] = []
+    begins_at = -RAMP_S
+    while (begins_at := begins_at + rng.expovariate(rate_per_s / shape.mean_turns)) < duration_s:
+        blocks = list(rng.choice(documents))
+        tokens, at_s = len(blocks) * BLOCK_TOKENS + rng.randint(*shape.first_tokens), begins_at
+        for _ in range(1 + int(rng.expovariate(1.0 / (shape.mean_turns - 1.0)))):
+            while len(blocks) < tokens // BLOCK_TOKENS:
+                blocks.append(next_block)
+                next_block += 1
+            output_tokens = max(8, int(rng.lognormvariate(shape.output_log_mean, shape.output_log_sd)))
+            if 0.0 <= at_s < duration_s:
+                requests.append(TraceRequest(at_s, tokens, output_tokens, tuple(blocks)))
+            at_s += output_tokens * TOKEN_S + 1.0 + rng.expovariate(1.0 / shape.think_s)
+            tokens += output_tokens + rng.randint(*shape.question_tokens)
+            if tokens > shape.max_prompt_tokens:
+                break
+    return sorted(requests, key=lambda request: request.at_s)

@@ -1,0 +1,135 @@
+"""Verifies the chains of access logs: file by file, then across the files of each epoch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+
+from penstock.records.record_chain import ChainedLine, ChainHead, genesis
+
+
+class LogFault(msgspec.Struct, frozen=True, order=True):
+    """Something that keeps the logs from being a complete record."""
+
+    file: str
+    line: int
+    """From 1; 0 for the whole file."""
+    problem: str
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """The lines of one start of an agent."""
+
+    first_seq: int
+    head: ChainHead
+    """The last line. Kept elsewhere, it shows later that the end is missing."""
+    dropped: int
+    """Lines that the agent could not write."""
+
+
+class _Segment(msgspec.Struct):
+    """Consecutive lines of one epoch in one file."""
+
+    file: str
+    number: int
+    """Line number of the first line."""
+    first: ChainedLine
+    first_at: float
+    last: ChainHead
+    last_at: float
+
+
+class ChainCheck:
+    """Takes the lines of all files in any order of files, then `finish` joins them."""
+
+    def __init__(self, since: float, until: float, kept: Iterable[ChainHead] = ()) -> None:
+        """Report gaps that may hide lines between `since` and `until` (Unix time, s).
+
+        Args:
+            kept: heads of earlier reports, which the logs must contain.
+        """
+        self._kept = set(kept)
+        self._since = since
+        self._until = until
+        self._segments: dict[str, list[_Segment]] = {}
+        self._open: dict[tuple[str, str], _Segment] = {}
+        self._dropped: dict[str, int] = {}
+        self.faults: list[LogFault] = []
+
+    def add(self, file: str, number: int, line: ChainedLine, at: float) -> None:
+        """Add line `number` of a file, written at `at` (Unix time, s). Lines come in the order of the file."""
+        self._kept.discard(line.head)
+        epoch = line.head.epoch
+        segment = self._open.get((file, epoch))
+        if segment is None:
+            self._begin(file, number, line, at)
+            return
+        if self._joins(file, number, line, segment.last, at):
+            segment.last, segment.last_at = line.head, at
+        else:
+            self._begin(file, number, line, at)
+
+    def finish(self) -> list[Epoch]:
+        """Join the files of each epoch; returns the epochs. Afterwards `faults` is complete."""
+        epochs = []
+        for name, segments in sorted(self._segments.items()):
+            # Segments that begin after a fault within a file were reported there.
+            segments.sort(key=lambda segment: segment.first.head.seq)
+            self._check_beginning(segments[0], name)
+            for before, segment in pairwise(segments):
+                if before.file != segment.file:
+                    self._check_join(before, segment)
+            last = max((segment.last for segment in segments), key=lambda head: head.seq)
+            epochs.append(Epoch(segments[0].first.head.seq, last, self._dropped.get(name, 0)))
+        for head in sorted(self._kept, key=str):
+            self._fault("", 0, f"line {head.seq} of {head.epoch} was kept, and is missing or has another digest")
+        return epochs
+
+    def _begin(self, file: str, number: int, line: ChainedLine, at: float) -> None:
+        segment = _Segment(file, number, line, at, line.head, at)
+        self._open[file, line.head.epoch] = segment
+        self._segments.setdefault(line.head.epoch, []).append(segment)
+
+    def _joins(self, file: str, number: int, line: ChainedLine, before: ChainHead, at: float) -> bool:
+        """Whether a line follows another one; reports the fault if not, or the lines that the agent dropped."""
+        seq = line.head.seq
+        missing = seq - before.seq - 1
+        if seq > before.seq and line.follows(before.chain):
+            if missing:
+                self._dropped[before.epoch] = self._dropped.get(before.epoch, 0) + missing
+                self._fault(file, number, f"the agent dropped the {missing} lines before it")
+            return True
+        if seq <= before.seq:
+            problem = f"line {seq} of its epoch after line {before.seq}: moved or repeated"
+        elif missing:
+            problem = f"lines {before.seq + 1} to {seq - 1} of its epoch are missing"
+        else:
+            problem = "does not follow the line before it: one of them was changed"
+        self._fault(file, number, problem)
+        return False
+
+    def _check_beginning(self, segment: _Segment, epoch: str) -> None:
+        line = segment.first
+        if line.head.seq == 1 and line.follows(genesis(epoch)):
+            return
+        if line.head.seq > 1 and line.follows(genesis(epoch)):
+            self._dropped[epoch] = self._dropped.get(epoch, 0) + line.head.seq - 1
+            self._fault(segment.file, segment.number, f"the agent dropped the {line.head.seq - 1} lines before it")
+        elif line.head.seq == 1:
+            self._fault(segment.file, segment.number, "the first line of its epoch was changed")
+        elif segment.first_at >= self._since:
+            missing = f"lines 1 to {line.head.seq - 1} of its epoch are missing"
+            self._fault(segment.file, segment.number, f"{missing}; add the earlier file")
+
+    def _check_join(self, before: _Segment, segment: _Segment) -> None:
+        """Two files; a gap before or after the period is of no interest, one with changed digests always is."""
+        seq, last = segment.first.head.seq, before.last
+        outside = segment.first_at < self._since or before.last_at > self._until
+        if seq > last.seq + 1 and outside and not segment.first.follows(last.chain):
+            return
+        self._joins(segment.file, segment.number, segment.first, last, segment.first_at)
+
+    def _fault(self, file: str, line: int, problem: str) -> None:
+        self.faults.append(LogFault(file, line, problem))

@@ -1,0 +1,200 @@
+"""Where requests were processed, by the access logs of all agents, and whether residency permits it. Pure.
+
+The origin and the serving region each write a line of a forwarded request, with the same request id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import inf
+
+import msgspec
+
+from penstock.policy.residency import SHORTENED, residency_class
+from penstock.records.chain_check import ChainCheck, Epoch, LogFault
+from penstock.records.record_chain import ChainHead, chained_line
+
+FORWARDED = "forwarded"
+"""Kind of the lines that a serving region writes of requests from other regions."""
+
+NO_REGION = ("", "none")
+"""Server of requests that no region served."""
+
+
+class ProcessedRequests(msgspec.Struct, frozen=True, order=True):
+    """Requests that one region served, as their origins recorded them."""
+
+    tenant: str
+    residency_class: str
+    region: str
+    governed: bool
+    """Whether residency forbids them some region."""
+    requests: int
+
+
+class RequestFinding(msgspec.Struct, frozen=True, order=True):
+    """A request that breaks residency, or whose record is incomplete."""
+
+    file: str
+    line: int
+    request_id: str
+    tenant: str
+    problem: str
+
+
+class ResidencyReport(msgspec.Struct, frozen=True):
+    """What the access logs prove of a period."""
+
+    proven: bool
+    """The records are complete, and no request left its residency class."""
+    requests: int
+    governed: int
+    processed: tuple[ProcessedRequests, ...]
+    violations: tuple[RequestFinding, ...]
+    """Requests that were in a region which their recorded residency class does not permit."""
+    incomplete: tuple[RequestFinding, ...]
+    """Requests whose class, or whose line in the serving region, is missing."""
+    faults: tuple[LogFault, ...]
+    """Lines that are missing, changed, moved or unreadable, and sampled logs."""
+    epochs: tuple[Epoch, ...]
+
+
+class _Rejected(msgspec.Struct, frozen=True):
+    what: str
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """The part of a line of the access log that the proof needs."""
+
+    at: float
+    request_id: str
+    tenant: str
+    kind: str
+    server: str
+    outcome: str
+    origin: str = ""
+    residency_class: str = ""
+    permitted: frozenset[str] | None = None
+    rejected: tuple[_Rejected, ...] = ()
+    tried: Mapping[str, str] = {}
+    ttft_ms: float | None = None
+    share: float = 1.0
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+class _Awaited(msgspec.Struct, frozen=True):
+    """A forwarded request, whose serving region has a line too."""
+
+    finding: RequestFinding
+    key: tuple[str, str, str]
+
+
+class ReportBuilder:
+    """Takes the lines of all files; `report` judges them."""
+
+    def __init__(
+        self,
+        since: float = -inf,
+        until: float = inf,
+        tenant: str | None = None,
+        kept: Iterable[ChainHead] = (),
+    ) -> None:
+        """Report requests that ended between `since` and `until` (Unix time, s).
+
+        Args:
+            tenant: the only tenant to report; None for all.
+            kept: heads of earlier reports, which the logs must contain; they show whether an end was cut off.
+        """
+        self._since = since
+        self._until = until
+        self._tenant = tenant
+        self._chain = ChainCheck(since, until, kept)
+        self._processed: Counter[tuple[str, str, str, bool]] = Counter()
+        self._served: Counter[tuple[str, str, str]] = Counter()
+        """Lines of serving regions by request id, origin and server. Clients may use a request id repeatedly."""
+        self._awaited: list[_Awaited] = []
+        self._violations: list[RequestFinding] = []
+        self._incomplete: list[RequestFinding] = []
+        self._faults: list[LogFault] = []
+
+    def add_file(self, file: str, lines: Iterable[bytes]) -> None:
+        """Add the lines of a file, which may be a rotated one. Files may be added in any order."""
+        sampled = False
+        for number, text in enumerate(lines, 1):
+            chained = chained_line(text.rstrip(b"\n"))
+            if chained is None:
+                self._faults.append(LogFault(file, number, "no line of an access log with a chain"))
+                continue
+            try:
+                line = _decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self._faults.append(LogFault(file, number, f"no line of an access log: {error}"))
+                continue
+            self._chain.add(file, number, chained, line.at)
+            if line.share < 1.0 and not sampled:
+                sampled = True
+                problem = f"sampled: access_log_share is {line.share:g}; a sampled log is no proof"
+                self._faults.append(LogFault(file, number, problem))
+            self._add(file, number, line)
+
+    def report(self) -> ResidencyReport:
+        """The report over all lines. Called once."""
+        epochs = self._chain.finish()
+        served = self._served.copy()
+        incomplete = list(self._incomplete)
+        for awaited in self._awaited:
+            if served[awaited.key] > 0:
+                served[awaited.key] -= 1
+            else:
+                incomplete.append(awaited.finding)
+        if not epochs:
+            self._faults.append(LogFault("", 0, "there is no line of an access log with a chain"))
+        faults = sorted([*self._faults, *self._chain.faults])
+        groups = sorted(ProcessedRequests(*key, requests=count) for key, count in self._processed.items())
+        return ResidencyReport(
+            proven=not (faults or incomplete or self._violations),
+            requests=sum(group.requests for group in groups),
+            governed=sum(group.requests for group in groups if group.governed),
+            processed=tuple(groups),
+            violations=tuple(sorted(self._violations)),
+            incomplete=tuple(sorted(incomplete)),
+            faults=tuple(faults),
+            epochs=tuple(epochs),
+        )
+
+    def _add(self, file: str, number: int, line: _Line) -> None:
+        if line.kind == FORWARDED:
+            # Without regard to the period: the clocks of two regions differ.
+            self._served[line.request_id, line.origin, line.server] += 1
+        if not self._since <= line.at <= self._until or self._tenant not in (None, line.tenant):
+            return
+        if line.server in NO_REGION and not line.tried:
+            return
+
+        def finding(problem: str) -> RequestFinding:
+            return RequestFinding(file, number, line.request_id, line.tenant, problem)
+
+        permitted = _permitted(line)
+        if permitted is None:
+            self._incomplete.append(finding("its residency class is not recorded, or not with its regions"))
+            return
+        visited = {line.origin, line.server, *line.tried} - {*NO_REGION}
+        for region in sorted(visited - permitted):
+            self._violations.append(finding(f"was in {region}, which residency class {line.residency_class} forbids"))
+        if line.kind == FORWARDED or line.server in NO_REGION:
+            return
+        self._processed[line.tenant, line.residency_class, line.server, bool(line.rejected)] += 1
+        if line.server != line.origin and line.ttft_ms is not None:
+            problem = f"was forwarded to {line.server}, and no log has a line of it there"
+            self._awaited.append(_Awaited(finding(problem), (line.request_id, line.origin, line.server)))
+
+
+def _permitted(line: _Line) -> frozenset[str] | None:
+    """The regions of the recorded class; None where they are not recorded, or not those that the class is named for."""
+    name = line.residency_class
+    if line.permitted is not None:
+        return line.permitted if residency_class(line.permitted).name == name else None
+    return None if not name or name.startswith(SHORTENED) else frozenset(name.split("+"))

@@ -1,0 +1,1 @@
+"""How many endpoints each region needs, which ones to drain, and what they cost."""

@@ -1,0 +1,52 @@
+"""What a fleet costs an hour: the GPUs of its endpoints, and the egress between regions by the plan in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.fleet.snapshot import Demand, FadedPool
+from penstock.planning.egress_cost import egress_cost
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import SECONDS_PER_HOUR, Policy
+
+
+def gpu_hourly_cost(policy: Policy, pools: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], float]:
+    """The price of the GPUs of each (region, model), in the currency of the bundle per hour.
+
+    Endpoints cost whether they are busy or not, ready or not. Of an endpoint that several models share, each has an
+    equal part.
+    """
+    found = {}
+    for (region, model), pool in pools.items():
+        if region not in policy.regions or model not in policy.models:
+            continue
+        endpoints = pool.report.endpoints - sum(
+            group.endpoints * (1.0 - 1.0 / len(group.models)) for group in pool.groups
+        )
+        gpus = max(0.0, endpoints) * policy.models[model].scaling.gpus_per_endpoint
+        found[region, model] = gpus * policy.regions[region].cost_per_gpu_hour
+    return found
+
+
+def egress_hourly_cost(
+    policy: Policy, demands: Iterable[Demand], plans: Mapping[str, RegionPlan]
+) -> dict[tuple[str, str], float]:
+    """The price of traffic between each (origin, server), in the currency of the bundle per hour.
+
+    Args:
+        demands: the measured demand.
+        plans: the slices in force, by origin.
+    """
+    per_s = {(row.origin, row.model, row.residency): row.requests_per_s for row in demands}
+    found: dict[tuple[str, str], float] = {}
+    for origin, plan in plans.items():
+        for entry in plan.classes:
+            rate = per_s.get((origin, entry.model, entry.residency), 0.0)
+            if not rate or origin not in policy.regions or entry.model not in policy.models:
+                continue
+            for arc in entry.arcs:
+                if arc.server != origin and arc.server in policy.regions:
+                    prices = (policy.regions[name].egress_cost_per_gb for name in (origin, arc.server))
+                    cost = arc.share * rate * egress_cost(policy.models[entry.model], *prices) * SECONDS_PER_HOUR
+                    found[origin, arc.server] = found.get((origin, arc.server), 0.0) + cost
+    return found

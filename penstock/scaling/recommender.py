@@ -1,0 +1,172 @@
+"""Recommends the number of endpoints for each region and model, from the snapshot and a forecast.
+
+Penstock starts no endpoint: an autoscaler (KEDA, an HPA, or a person) applies the recommendations. More endpoints are
+recommended at once; fewer, after STABLE_S without a need for more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_view import endpoints
+from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Policy
+from penstock.scaling.drain_choice import endpoints_to_drain
+from penstock.scaling.replicas import Cause, Expected, Need, PoolSize, needs
+
+REACTION_S: Final = 60.0
+"""Time (s) from a recommendation until the autoscaler orders an endpoint."""
+
+STABLE_S: Final = 600.0
+"""A lower number is recommended after it has been enough for this long (s); also the time after the start of a leader
+in which nothing lower than what exists is recommended."""
+
+MAX_STEP_S: Final = 300.0
+"""Maximum time (s) between two moments at which demand is forecast."""
+
+Forecast = Callable[[float], Mapping[Key, float]]
+"""Expected requests per second by key, so many seconds ahead."""
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """The number of endpoints that one region should have for one model."""
+
+    region: str
+    model: str
+    endpoints: int
+    """Endpoints that it has, whether they are ready or not, without those that drain."""
+    ready: int
+    desired_endpoints: int
+    cause: Cause
+    """What determines the desired number."""
+    lost: str | None
+    """The region whose loss determines the number; null for other causes."""
+    requests_per_s: float
+    """Measured demand of the region's own clients for the model."""
+    forecast_per_s: float
+    """Expected demand for which this is the nearest permitted region: the highest up to `horizon_s` ahead."""
+    horizon_s: float
+    """How far ahead demand is forecast (s): the cold start of the model, and a minute."""
+    drain: tuple[str, ...] = ()
+    """Names of the endpoints to drain, in this order, where fewer are desired."""
+
+
+class Recommender:
+    """Recommends capacity while its control plane leads; a new leader starts with a new one."""
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None
+        self._recent: dict[tuple[str, str], deque[tuple[float, Need]]] = {}
+        """Needs of the last STABLE_S, by (region, model): only those that no later one exceeds, in order of time."""
+
+    def recommend(
+        self, policy: Policy, snapshot: Snapshot, forecast: Forecast, now: float
+    ) -> tuple[Recommendation, ...]:
+        """The recommendations for every (region, model) that has endpoints, by region and model.
+
+        Args:
+            policy: the policy in force.
+            snapshot: the newest reports.
+            forecast: of demand, as of `now`.
+            now: Unix time, in seconds; not before that of the last call.
+        """
+        if self._began_at is None:
+            self._began_at = now
+        measured = demand(snapshot, now)
+        seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
+        wanted = needs(policy, _sizes(policy, seen), _expected(policy, measured, forecast))
+        self._recent = {key: recent for key, recent in self._recent.items() if key in wanted}
+        rows = _by_region(snapshot, now)
+        exist = {key: _existing(seen[key].report.endpoints, key[1], rows.get(key[0], [])) for key in wanted}
+        stable = {key: self._stable(key, need, exist[key], now) for key, need in wanted.items()}
+        drained = {
+            region: endpoints_to_drain(
+                reports,
+                {model: exist[at, model] - need.endpoints for (at, model), need in stable.items() if at == region},
+            )
+            for region, reports in rows.items()
+        }
+        return tuple(
+            Recommendation(
+                region=region,
+                model=model,
+                endpoints=exist[region, model],
+                ready=seen[region, model].report.ready,
+                desired_endpoints=need.endpoints,
+                cause=need.cause,
+                lost=need.lost,
+                requests_per_s=sum(
+                    row.requests_per_s for row in measured if row.origin == region and row.model == model
+                ),
+                forecast_per_s=wanted[region, model].requests_per_s,
+                horizon_s=_horizon_s(policy, model),
+                drain=tuple(endpoint.name for endpoint in drained.get(region, ()) if model in endpoint.models),
+            )
+            for (region, model), need in sorted(stable.items())
+        )
+
+    def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
+        """The highest need of the last STABLE_S; not below what exists while less than that has been observed."""
+        recent = self._recent.setdefault(key, deque())
+        while recent and recent[-1][1].endpoints <= need.endpoints:
+            recent.pop()
+        recent.append((now, need))
+        while now - recent[0][0] > STABLE_S:
+            recent.popleft()
+        highest = recent[0][1]
+        if self._began_at is not None and now - self._began_at < STABLE_S and highest.endpoints < exist:
+            return msgspec.structs.replace(highest, endpoints=exist)
+        return highest
+
+
+def _horizon_s(policy: Policy, model: str) -> float:
+    return policy.models[model].scaling.cold_start_s + REACTION_S
+
+
+def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]]:
+    """The endpoints of each region."""
+    found: dict[str, list[EndpointReport]] = {}
+    for row in endpoints(snapshot, now):
+        found.setdefault(row.region, []).append(row.report)
+    return found
+
+
+def _existing(configured: int, model: str, reports: list[EndpointReport]) -> int:
+    """The endpoints of a pool without those that drain."""
+    leaving = sum(model in row.models and row.condition is EndpointCondition.DRAINING for row in reports)
+    return max(0, configured - leaving)
+
+
+def _sizes(policy: Policy, seen: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], PoolSize]:
+    """What one endpoint can do, as measured, else by policy."""
+    sizes = {}
+    for (region, model), pool in seen.items():
+        if model in policy.models:
+            shape, report = policy.models[model], pool.report
+            slots = report.slots / report.ready if report.ready and report.slots else shape.scaling.slots_per_endpoint
+            sizes[region, model] = PoolSize(slots, report.service_s or shape.expected_service_s)
+    return sizes
+
+
+def _expected(policy: Policy, measured: list[Demand], forecast: Forecast) -> dict[Key, Expected]:
+    """The highest demand from now until an endpoint that is ordered now serves."""
+    forecasts: dict[float, list[Mapping[Key, float]]] = {}
+    expected = {}
+    for row in measured:
+        if row.model not in policy.models:
+            continue
+        horizon_s = _horizon_s(policy, row.model)
+        if horizon_s not in forecasts:
+            steps = ceil(horizon_s / MAX_STEP_S)
+            forecasts[horizon_s] = [forecast(horizon_s * step / steps) for step in range(1, steps + 1)]
+        key = Key(row.origin, row.model, row.residency)
+        per_s = max(row.requests_per_s, *(rates.get(key, 0.0) for rates in forecasts[horizon_s]))
+        expected[key] = Expected(per_s, row.regions)
+    return expected

@@ -1,0 +1,162 @@
+"""The endpoints that each region needs for each model: for expected demand, and in reserve for the loss of a region.
+
+Demand is counted in its nearest permitted region that has the model, wherever the plan sends it now: a region that is
+short of endpoints spills, and needs them all the same. The reserve for each loss is placed first where capacity is free
+already, and the rest where the fewest slots are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from math import ceil
+
+import msgspec
+
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Policy
+
+ROUNDING = 1e-6
+"""Part of an endpoint that is not worth another one."""
+
+
+class Cause(StrEnum):
+    """What determines the number of endpoints."""
+
+    DEMAND = "demand"
+    """Expected demand, at the target utilisation."""
+    REGION_LOSS = "region_loss"
+    """Demand that would arrive after the loss of one region."""
+    MINIMUM = "minimum"
+    """`min_endpoints` of the model."""
+    MAXIMUM = "maximum"
+    """`max_endpoints` of the model: more would be needed."""
+
+
+class PoolSize(msgspec.Struct, frozen=True):
+    """What one endpoint of a region can do for a model."""
+
+    slots_per_endpoint: float
+    """Concurrent requests."""
+    service_s: float
+    """Mean time (s) for which a request holds a slot."""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """Expected demand of one origin in one traffic class."""
+
+    requests_per_s: float
+    regions: frozenset[str]
+    """The regions that may serve it."""
+
+
+class Need(msgspec.Struct, frozen=True):
+    """The endpoints that one region needs for one model."""
+
+    endpoints: int
+    requests_per_s: float
+    """Expected demand whose nearest permitted region this is."""
+    cause: Cause
+    lost: str | None = None
+    """The region whose loss determines the number; None of other causes."""
+
+
+class _Load:
+    """One region's slots for one model while the needs are computed."""
+
+    __slots__ = ("lost", "per_s", "pool", "slots")
+
+    def __init__(self, pool: PoolSize) -> None:
+        self.pool = pool
+        self.per_s = 0.0
+        self.slots = 0.0
+        """Slots that are needed so far."""
+        self.lost: str | None = None
+        """The loss that last raised them."""
+
+
+def needs(
+    policy: Policy, pools: Mapping[tuple[str, str], PoolSize], expected: Mapping[Key, Expected]
+) -> dict[tuple[str, str], Need]:
+    """The endpoints that each (region, model) needs.
+
+    Args:
+        policy: distances, the target utilisation, whether to survive a loss, and the limits of each model.
+        pools: every (region, model) that can have endpoints.
+        expected: the demand to serve, by origin and traffic class. What no region of `pools` may serve is left out.
+    """
+    by_model: dict[str, dict[str, _Load]] = {}
+    for (region, model), pool in sorted(pools.items()):
+        if region in policy.regions and model in policy.models:
+            by_model.setdefault(model, {})[region] = _Load(pool)
+    demands: dict[str, list[tuple[str, Expected]]] = {}
+    for key, demand in sorted(expected.items()):
+        if demand.requests_per_s > 0.0 and key.origin in policy.regions:
+            demands.setdefault(key.model, []).append((key.origin, demand))
+    found = {}
+    for model, loads in by_model.items():
+        _place(policy, loads, demands.get(model, []))
+        for region, load in loads.items():
+            found[region, model] = _limited(policy, model, load)
+    return found
+
+
+def _place(policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, Expected]]) -> None:
+    """Count the slots that one model's demand needs, and those for each loss."""
+    placed: list[tuple[str, float, frozenset[str]]] = []
+    for origin, demand in demands:
+        servers = demand.regions & loads.keys()
+        if servers:
+            home = policy.nearest_first(origin, servers)[0]
+            loads[home].per_s += demand.requests_per_s
+            placed.append((home, demand.requests_per_s, servers - {home}))
+    for load in loads.values():
+        load.slots = load.per_s * load.pool.service_s / policy.spillover.target_utilisation
+    if not policy.objective.survive_one_loss:
+        return
+    # Demand with the fewest alternatives first, and the largest loss: the others can use what these make necessary.
+    placed.sort(key=lambda moved: len(moved[2]))
+    for lost in sorted(loads, key=lambda region: (-loads[region].slots, region)):
+        _reserve(loads, lost, [(per_s, others) for home, per_s, others in placed if home == lost and others])
+
+
+def _reserve(loads: Mapping[str, _Load], lost: str, moved: list[tuple[float, frozenset[str]]]) -> None:
+    """Count the slots for the demand that moves when a region is lost."""
+    used = {region: load.per_s * load.pool.service_s for region, load in loads.items()}
+    for per_s, others in moved:
+        for region in sorted(others):
+            load = loads[region]
+            fits = min(per_s, max(0.0, load.slots - used[region]) / load.pool.service_s)
+            used[region] += fits * load.pool.service_s
+            per_s -= fits
+        for region, added in _levelled(loads, others, per_s).items():
+            load = loads[region]
+            used[region] += added * load.pool.service_s
+            if used[region] > load.slots:
+                load.slots, load.lost = used[region], lost
+
+
+def _levelled(loads: Mapping[str, _Load], regions: frozenset[str], per_s: float) -> dict[str, float]:
+    """Divide demand that fits nowhere so that the regions with the fewest slots get more, up to equal numbers."""
+    ordered = sorted(regions, key=lambda region: (loads[region].slots, region))
+    added = dict.fromkeys(ordered, 0.0)
+    for count, region in enumerate(ordered, 1):
+        per_slot = {each: 1.0 / loads[each].pool.service_s for each in ordered[:count]}
+        slots = per_s / sum(per_slot.values())
+        if count < len(ordered):
+            slots = min(slots, loads[ordered[count]].slots - loads[region].slots)
+        for each, slot_per_s in per_slot.items():
+            added[each] += slots * slot_per_s
+        per_s -= slots * sum(per_slot.values())
+    return added
+
+
+def _limited(policy: Policy, model: str, load: _Load) -> Need:
+    """The endpoints for a load, within the limits of the model."""
+    scaling = policy.models[model].scaling
+    wanted = ceil(load.slots / load.pool.slots_per_endpoint - ROUNDING)
+    if wanted > scaling.max_endpoints:
+        return Need(scaling.max_endpoints, load.per_s, Cause.MAXIMUM)
+    if wanted < scaling.min_endpoints:
+        return Need(scaling.min_endpoints, load.per_s, Cause.MINIMUM)
+    return Need(wanted, load.per_s, Cause.REGION_LOSS if load.lost is not None else Cause.DEMAND, load.lost)

@@ -1,0 +1,63 @@
+"""Checks all that an agent reads at its start: `penstock-agent --check-config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from adapters.access.api_keys import BadApiKeys, read_api_keys
+from adapters.configuration.config_check import can_write_in, problems_of
+from adapters.configuration.settings_loader import BadSettings
+from adapters.geoip import BadGeoDatabase
+from adapters.geoip_lookup import GeoIpLookup
+from adapters.identity_files import IdentityFiles, load_region_key
+from adapters.secret_file import BadSecret, read_secret
+from adapters.tls_contexts import BadTlsFiles, ClientTls
+from penstock.wire.identity import ProcessRole
+from regional_agent.config.settings import AgentSettings
+from regional_agent.daemon import AgentTls
+from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints, read_endpoint_file
+from regional_agent.endpoints.endpoint_registration import load_tokens
+from regional_agent.runtime import tls_to_etcd
+from regional_agent.workers.worker_settings import worker_settings
+
+
+def config_problems(settings: AgentSettings) -> list[str]:
+    """Return every problem of the files and directories that the settings name, one a line."""
+    if settings.workers == 1:
+        return _problems(settings)
+    found = [_problems(worker_settings(settings, number)) for number in range(1, settings.workers + 1)]
+    return list(dict.fromkeys(problem for problems in found for problem in problems))
+
+
+def _problems(settings: AgentSettings) -> list[str]:
+    checks: list[Callable[[], object]] = [
+        lambda: IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region),
+        lambda: AgentTls(settings),
+        lambda: _check_etcd_files(settings),
+        lambda: parse_endpoints(read_endpoint_file(settings.endpoints_file), settings.endpoints_file),
+        lambda: GeoIpLookup(settings.geoip_file),
+        lambda: _check_writable(settings.state_dir, "name a directory that the agent may write to, or create"),
+    ]
+    if settings.redis_url is not None:
+        checks.append(lambda: load_region_key(settings.region_key_path))
+    files: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (settings.redis_password_file, lambda path: read_secret(path, "password for Redis", min_bytes=1)),
+        (settings.registration_token_file, load_tokens),
+        (settings.admin_api_keys_file, read_api_keys),
+        (settings.access_log_file, lambda path: _check_writable(path.parent, "name a file in another directory")),
+    ]
+    checks += [partial(check, path) for path, check in files if path is not None]
+    return problems_of(checks, BadSettings, BadSecret, BadTlsFiles, BadEndpointFile, BadGeoDatabase, BadApiKeys)
+
+
+def _check_etcd_files(settings: AgentSettings) -> None:
+    files = tls_to_etcd(settings)
+    if files is not None:
+        ClientTls(files.ca_path, files.cert_path, files.key_path)
+
+
+def _check_writable(directory: Path, remedy: str) -> None:
+    if not can_write_in(directory):
+        raise BadSettings(f"{directory}: cannot be written; {remedy}")

@@ -1,0 +1,160 @@
+"""All directories that the endpoints file names, and their last answers on disk.
+
+An agent that starts while a directory is away uses the servers of its last answer, so that no directory is needed for
+an agent to restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Set
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
+from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.endpoints.discovery.discovered_server import DiscoveredServer
+from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, DnsResolver, Resolve
+from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, KubernetesSource
+from regional_agent.endpoints.discovery.kubernetes_watch import KubernetesWatch
+from regional_agent.endpoints.discovery.srv_records import SrvEntry, SrvResolver
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+
+if TYPE_CHECKING:
+    from dns.asyncresolver import Resolver
+
+Entry = EndpointSpec | DnsEntry | SrvEntry | KubernetesEntry
+"""An entry of the endpoints file."""
+
+FILE: Final = "discovered"
+"""Name of the file in the agent's state directory."""
+
+CHECK_S: Final = 0.2
+"""Interval (s) in which events of Kubernetes are applied together."""
+
+
+class StoredAnswers(msgspec.Struct, frozen=True):
+    """The content of the file: the servers of each SRV record and Kubernetes source."""
+
+    answers: dict[str, tuple[DiscoveredServer, ...]]
+
+
+class EndpointDiscovery:
+    """Resolves and watches what the entries name."""
+
+    def __init__(
+        self,
+        rng: Random,
+        on_change: Callable[[], None],
+        *,
+        state_dir: Path | None,
+        ready: Callable[[], Set[tuple[str, int]]],
+        resolve: Resolve | None = None,
+        make_resolver: Callable[[], Resolver] | None = None,
+    ) -> None:
+        """Read the last answers; ask no directory yet.
+
+        Args:
+            rng: jitter.
+            on_change: called after the endpoints of an entry have changed.
+            state_dir: holds the last answers; None stores none.
+            ready: see `SrvResolver`.
+            resolve: see `DnsResolver`.
+            make_resolver: see `SrvResolver`.
+        """
+        self.dns = DnsResolver(rng, on_change, resolve)
+        self.srv = SrvResolver(rng, self._on_srv_change, ready, make_resolver)
+        self._rng = rng
+        self._on_change = on_change
+        self._watches: dict[KubernetesSource, KubernetesWatch] = {}
+        self._file = None if state_dir is None else LastKnownGood(state_dir / FILE, StoredAnswers)
+        stored = self._file.load() if self._file is not None else None
+        self._stored = stored.answers if stored is not None else {}
+        self._saving: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to resolve and to watch."""
+        self._tasks = [
+            keep_running("endpoints dns", self.dns.keep_resolving),
+            keep_running("endpoints srv", self.srv.keep_resolving),
+            keep_running("endpoints kubernetes", self._keep_watching),
+        ]
+
+    async def stop(self) -> None:
+        """Stop; the answers stay."""
+        await cancel([*self._tasks, *((self._saving,) if self._saving is not None else ())])
+        self._tasks = []
+        self.dns.close()
+
+    def expanded(self, entries: Iterable[Entry]) -> tuple[EndpointSpec, ...]:
+        """The endpoints of the entries by the last answers; directories without an entry are no longer asked."""
+        entries = list(entries)
+        self.dns.use(entry.host for entry in entries if isinstance(entry, DnsEntry))
+        self.srv.use((entry.record for entry in entries if isinstance(entry, SrvEntry)), self._stored)
+        self._watches = {
+            entry.source: self._watches.get(entry.source) or self._new_watch(entry.source)
+            for entry in entries
+            if isinstance(entry, KubernetesEntry)
+        }
+        specs: list[EndpointSpec] = []
+        for entry in entries:
+            specs += self._endpoints(entry)
+        return tuple(specs)
+
+    def has_answered(self) -> bool:
+        """Whether every directory was asked at least once, successfully or not."""
+        watches = self._watches.values()
+        return self.dns.has_resolved() and self.srv.has_answered() and all(watch.has_answered for watch in watches)
+
+    def status(self) -> dict[str, Any]:
+        """For the status page."""
+        return {
+            "dns": self.dns.status(),
+            "srv": self.srv.status(),
+            "kubernetes": {source.key: watch.status() for source, watch in self._watches.items()},
+        }
+
+    def _endpoints(self, entry: Entry) -> tuple[EndpointSpec, ...]:
+        if isinstance(entry, DnsEntry):
+            return entry.expanded(self.dns.answers[entry.host].addresses)
+        if isinstance(entry, SrvEntry):
+            return entry.expanded(self.srv.servers(entry.record))
+        if isinstance(entry, KubernetesEntry):
+            return entry.expanded(self._watches[entry.source].servers)
+        return (entry,)
+
+    def _new_watch(self, source: KubernetesSource) -> KubernetesWatch:
+        return KubernetesWatch(source, self._stored.get(source.key, ()), self._rng)
+
+    async def _keep_watching(self) -> None:
+        running: dict[KubernetesWatch, asyncio.Task[None]] = {}
+        try:
+            while True:
+                watches = list(self._watches.values())
+                await cancel([running.pop(watch) for watch in list(running) if watch not in watches])
+                for watch in watches:
+                    if watch not in running:
+                        running[watch] = keep_running("kubernetes watch", watch.run)
+                changed = [watch for watch in watches if watch.refresh()]
+                if changed:
+                    self._on_change()
+                    self._save()
+                await sleep_until_tick(CHECK_S)
+        finally:
+            await cancel(running.values())
+
+    def _on_srv_change(self) -> None:
+        self._on_change()
+        self._save()
+
+    def _save(self) -> None:
+        """Store the answers that are in use."""
+        answers = {record: answer.servers for record, answer in self.srv.answers.items()}
+        answers |= {source.key: watch.servers for source, watch in self._watches.items()}
+        self._stored = answers
+        if self._file is not None:
+            self._saving = asyncio.create_task(self._file.save(StoredAnswers(answers)))

@@ -1,0 +1,1 @@
+"""Where the objects are that requests created, and the requests for them."""

@@ -1,0 +1,85 @@
+"""A request that waits until the location of the object it names has been read from the region's Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from penstock.routing.reasons import Refusal
+from regional_agent.http.messages import Request
+from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.routing.route_fields import objects_of
+
+Serve = Callable[[Request, RequestSequence], Handler | None]
+
+log = structlog.get_logger()
+
+
+def look_up_objects(
+    objects: KnownObjects, request: Request, connection: RequestSequence, tenant: str, serve: Serve, now: float
+) -> ObjectLookup | None:
+    """The handler of a request that names an object which only another agent may know; None for any other request.
+
+    Args:
+        tenant: the owner of the request.
+        serve: handles the request afterwards, whether or not the object was found.
+        now: by the agent's clock (s).
+    """
+    unknown = objects.unknown(tenant, objects_of(request), now)
+    return ObjectLookup(objects, request, connection, tenant, unknown, serve, now) if unknown else None
+
+
+class ObjectLookup:
+    """The handler of a request while its object is looked up."""
+
+    def __init__(
+        self,
+        objects: KnownObjects,
+        request: Request,
+        connection: RequestSequence,
+        tenant: str,
+        object_ids: Sequence[str],
+        serve: Serve,
+        now: float,
+    ) -> None:
+        """Begin to look up `object_ids`."""
+        self._objects = objects
+        self._request = request
+        self._connection = connection
+        self._serve = serve
+        self._task = asyncio.create_task(self._run(tenant, object_ids, now), name="object lookup")
+
+    async def _run(self, tenant: str, object_ids: Sequence[str], now: float) -> None:
+        request, connection = self._request, self._connection
+        try:
+            for object_id in object_ids:
+                await self._objects.seek(tenant, object_id, now)
+            connection.hand_over(request, self._serve(request, connection))
+        except Exception:
+            log.exception("handling a request for an object failed")
+            connection.abort()
+
+    def on_client_gone(self) -> None:
+        """Nothing is held for the client."""
+        self._task.cancel()
+
+    def on_client_writable(self, writable: bool) -> None:
+        """Nothing has been written."""
+
+    def on_request_body(self, chunk: bytes) -> None:
+        """Only complete requests wait."""
+
+    def on_request_end(self) -> None:
+        """Only complete requests wait."""
+
+    def on_request_refused(self, refusal: Refusal) -> None:
+        """The memory of the request's body is needed for another tenant."""
+        self._task.cancel()
+        self._connection.abort()
+
+    def drop_body(self) -> bool:
+        """The body is still needed."""
+        return False

@@ -1,0 +1,1 @@
+"""Spans of requests, and their export to an OpenTelemetry collector."""

@@ -1,0 +1,100 @@
+"""What one request leaves for its spans while it is in progress: identifiers, and a mark at each change of phase.
+
+No span is built before the request has ended, since most requests are not exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+MAX_MARKS: Final = 128
+"""Further marks are ignored. Attempts and continuations are limited, so that a request has a few dozen at most."""
+
+
+class Phase(StrEnum):
+    """What begins at a mark."""
+
+    SELECTION = "selection"
+    QUEUE = "queue"
+    ATTEMPT = "attempt"
+    SENT = "sent"
+    """The target of the attempt has the request, or its head while the body is incomplete."""
+    STREAM = "stream"
+    """The first byte of the response has arrived."""
+    FAILED = "failed"
+    """The attempt is over, and the request is not."""
+
+
+class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
+    """The target of one attempt."""
+
+    span_id: str
+    region: str
+    endpoint: str
+    """Empty if the attempt is forwarded."""
+    kind: str
+    """Why that region serves; as in `penstock_agent_requests_total`."""
+    host: str
+    port: int
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """The beginning of a phase."""
+
+    phase: Phase
+    at: float
+    """By the agent's monotonic clock (s)."""
+    attempt: AttemptFacts | None = None
+    reason: str = ""
+
+
+class RequestTrace:
+    """The trace of one request at this agent."""
+
+    __slots__ = ("_new_span_id", "admitted_at", "attempt_id", "marks", "parent_id", "sampled", "span_id", "trace_id")
+
+    def __init__(
+        self, trace_id: str, parent_id: str, sampled: bool, admitted_at: float, new_span_id: Callable[[], str]
+    ) -> None:
+        """Start the trace of a request that was admitted at `admitted_at` (s).
+
+        Args:
+            trace_id: 32 hexadecimal digits.
+            parent_id: the caller's span, 16 hexadecimal digits; empty for none.
+            sampled: whether the spans are exported, however the request ends.
+        """
+        self.trace_id = trace_id
+        self.parent_id = parent_id
+        self.sampled = sampled
+        self.admitted_at = admitted_at
+        self._new_span_id = new_span_id
+        self.span_id = new_span_id()
+        self.attempt_id = new_span_id()
+        """The span of the current attempt, or of the next one: a forwarded request is signed before it is sent."""
+        self.marks: list[Mark] = []
+
+    @property
+    def traceparent(self) -> str:
+        """What the target of the current attempt receives."""
+        return f"00-{self.trace_id}-{self.attempt_id}-{'01' if self.sampled else '00'}"
+
+    def begins(self, phase: Phase, now: float) -> None:
+        """A phase begins at `now` (s)."""
+        self._add(Mark(phase, now))
+
+    def attempt(self, region: str, endpoint: str, kind: str, host: str, port: int, now: float) -> None:
+        """An attempt begins at `now` (s)."""
+        self._add(Mark(Phase.ATTEMPT, now, AttemptFacts(self.attempt_id, region, endpoint, kind, host, port)))
+
+    def attempt_failed(self, reason: str, now: float) -> None:
+        """The attempt is over at `now` (s), and another one may follow, which is a span of its own."""
+        self._add(Mark(Phase.FAILED, now, None, reason))
+        self.attempt_id = self._new_span_id()
+
+    def _add(self, mark: Mark) -> None:
+        if len(self.marks) < MAX_MARKS:
+            self.marks.append(mark)

@@ -1,0 +1,226 @@
+"""Builds the spans of a request that has ended, as OTLP's JSON encoding has them.
+
+Names follow OpenTelemetry's semantic conventions for HTTP and generative AI
+(https://opentelemetry.io/docs/specs/semconv/); `penstock.*` is this project's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock.routing.usage import Usage
+from regional_agent.telemetry.tracing.request_trace import AttemptFacts, Mark, Phase, RequestTrace
+
+INTERNAL: Final = 1
+SERVER: Final = 2
+CLIENT: Final = 3
+"""Values of OTLP's SpanKind."""
+
+ERROR: Final = {"code": 2}
+"""OTLP's Status of a failed span."""
+
+_OPERATIONS: Final = {
+    "/chat/completions": "chat",
+    "/messages": "chat",
+    "/responses": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+"""`gen_ai.operation.name` by the end of a path."""
+
+MAX_TEXT: Final = 1024
+"""Characters of a text; a path may have several thousand."""
+
+AttributeValue = str | int | float | bool | tuple[str, ...]
+
+
+class Span(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """A span (https://github.com/open-telemetry/opentelemetry-proto, trace.proto). Times in ns, as decimal strings."""
+
+    trace_id: str
+    span_id: str
+    name: str
+    kind: int
+    start_time_unix_nano: str
+    end_time_unix_nano: str
+    attributes: list[dict[str, Any]]
+    parent_span_id: str = ""
+    status: dict[str, int] = {}
+
+
+class EndedRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request that has ended, apart from its trace. Times are on the agent's monotonic clock (s)."""
+
+    method: str
+    path: str
+    route: str
+    """Path template; empty if the request has no route."""
+    status: int
+    """0 where nothing was sent to the client."""
+    failed: bool
+    """Whether the fleet failed the request; not for errors of the client."""
+    reason: str
+    """Why it was refused or ended early; empty for others."""
+    received_at: float
+    ended_at: float
+    first_byte_at: float | None
+    streaming: bool
+    model: str
+    asked_for: str
+    usage: Usage | None
+    own: Mapping[str, AttributeValue]
+    """Attributes of the first span with Penstock's own names."""
+
+
+def attributes_of(values: Mapping[str, AttributeValue | None]) -> list[dict[str, Any]]:
+    """OTLP's KeyValue list; without what is None or empty."""
+    return [{"key": key, "value": _value(value)} for key, value in values.items() if value not in (None, "", ())]
+
+
+def _value(value: AttributeValue | None) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case tuple():
+            return {"arrayValue": {"values": [{"stringValue": each} for each in value]}}
+    return {"stringValue": str(value)[:MAX_TEXT]}
+
+
+def spans_of(
+    trace: RequestTrace, ended: EndedRequest, unix_offset_s: float, new_span_id: Callable[[], str]
+) -> list[Span]:
+    """The spans of a request: the request itself, its phases, and each attempt with the phases of its response.
+
+    Args:
+        unix_offset_s: Unix time (s) when the agent's monotonic clock was 0.
+    """
+    builder = _Builder(trace, ended, unix_offset_s, new_span_id)
+    spans = [builder.request(), builder.phase("admission", ended.received_at, trace.admitted_at, trace.span_id)]
+    marks = trace.marks
+    for number, mark in enumerate(marks):
+        until = marks[number + 1].at if number + 1 < len(marks) else ended.ended_at
+        if mark.phase in (Phase.SELECTION, Phase.QUEUE):
+            spans.append(builder.phase(mark.phase.value, mark.at, until, trace.span_id))
+        elif mark.attempt is not None:
+            spans += builder.attempt(mark, mark.attempt, marks[number + 1 :])
+    return spans
+
+
+class _Builder:
+    def __init__(
+        self, trace: RequestTrace, ended: EndedRequest, unix_offset_s: float, new_span_id: Callable[[], str]
+    ) -> None:
+        self._trace = trace
+        self._ended = ended
+        self._unix_offset_s = unix_offset_s
+        self._new_span_id = new_span_id
+        self._operation = next((name for end, name in _OPERATIONS.items() if ended.path.endswith(end)), "")
+
+    def _nanoseconds(self, at: float) -> str:
+        return str(int((at + self._unix_offset_s) * 1e9))
+
+    def _span(
+        self,
+        span_id: str,
+        name: str,
+        kind: int,
+        times: tuple[float, float],
+        parent_id: str,
+        attributes: Mapping[str, AttributeValue | None],
+        *,
+        failed: bool = False,
+    ) -> Span:
+        return Span(
+            self._trace.trace_id,
+            span_id,
+            name,
+            kind,
+            self._nanoseconds(times[0]),
+            self._nanoseconds(times[1]),
+            attributes_of(attributes),
+            parent_id,
+            ERROR if failed else {},
+        )
+
+    def phase(self, name: str, since: float, until: float, parent_id: str) -> Span:
+        return self._span(self._new_span_id(), name, INTERNAL, (since, until), parent_id, {})
+
+    def request(self) -> Span:
+        ended, trace = self._ended, self._trace
+        error_type = ended.reason or (str(ended.status) if ended.status >= 500 else "")
+        attributes: dict[str, AttributeValue | None] = {
+            "http.request.method": ended.method,
+            "url.path": ended.path,
+            "http.route": ended.route,
+            "http.response.status_code": ended.status or None,
+            "error.type": error_type,
+            **self._model(),
+            **ended.own,
+            "penstock.reason": ended.reason,
+        }
+        times = (ended.received_at, ended.ended_at)
+        name = f"{ended.method} {ended.route}".rstrip()
+        return self._span(trace.span_id, name, SERVER, times, trace.parent_id, attributes, failed=ended.failed)
+
+    def _model(self) -> dict[str, AttributeValue | None]:
+        ended = self._ended
+        return {
+            "gen_ai.operation.name": self._operation,
+            "gen_ai.request.model": ended.asked_for,
+            "gen_ai.request.stream": ended.streaming,
+        }
+
+    def attempt(self, mark: Mark, facts: AttemptFacts, later: list[Mark]) -> list[Span]:
+        """The span of an attempt, and of the phases of its response."""
+        ended = self._ended
+        sent_at: float | None = None
+        first_byte_at: float | None = None
+        over = None
+        for each in later:
+            if each.phase is Phase.SENT:
+                sent_at = each.at
+            elif each.phase is Phase.STREAM:
+                first_byte_at = each.at
+            elif each.phase is Phase.FAILED:
+                over = each
+                break
+        until, reason = (ended.ended_at, ended.reason) if over is None else (over.at, over.reason)
+        attributes: dict[str, AttributeValue | None] = {
+            **self._model(),
+            "gen_ai.response.model": ended.model,
+            "server.address": facts.host,
+            "server.port": facts.port,
+            "error.type": reason,
+            "penstock.server": facts.region,
+            "penstock.endpoint": facts.endpoint,
+            "penstock.kind": facts.kind,
+            "penstock.reason": reason,
+        }
+        if over is None:
+            attributes["http.response.status_code"] = ended.status or None
+            if ended.usage is not None:
+                attributes["gen_ai.usage.input_tokens"] = ended.usage.prompt_tokens
+                attributes["gen_ai.usage.output_tokens"] = ended.usage.answer_tokens
+                attributes["gen_ai.usage.cache_read.input_tokens"] = ended.usage.cached_tokens
+        if ended.streaming and first_byte_at is not None and sent_at is not None:
+            attributes["gen_ai.response.time_to_first_chunk"] = first_byte_at - sent_at
+        name = f"{self._operation or 'request'} {ended.model}"
+        failed = over is not None or ended.failed
+        spans = [
+            self._span(facts.span_id, name, CLIENT, (mark.at, until), self._trace.span_id, attributes, failed=failed)
+        ]
+        # Of a response that is not streamed, prefill and generation cannot be told apart; of a forwarded one, the
+        # serving region has these spans.
+        if ended.streaming and facts.endpoint and sent_at is not None:
+            first = until if first_byte_at is None else first_byte_at
+            spans.append(self.phase("prefill", sent_at, first, facts.span_id))
+            if first_byte_at is not None:
+                spans.append(self.phase("stream", first_byte_at, until, facts.span_id))
+        return spans

@@ -1,0 +1,167 @@
+"""Sends spans to an OpenTelemetry collector: OTLP over HTTP, JSON encoding
+(https://github.com/open-telemetry/opentelemetry-proto, docs/specification.md).
+
+Spans are encoded when they are added, so that the memory of those that wait is known exactly. Whatever fails here is
+counted, and slows no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+import structlog
+
+from adapters.backoff import full_jitter_s
+from regional_agent.background_tasks import sleep_until_tick
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.tracing.span_builder import Span, attributes_of
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
+
+MAX_QUEUED_BYTES: Final = 8 << 20
+"""Encoded spans that may wait; further ones are dropped."""
+
+MAX_BATCH_BYTES: Final = 1 << 20
+"""Spans of one request to the collector."""
+
+INTERVAL_S: Final = 1.0
+"""Time (s) between two exports."""
+
+MAX_PAUSE_S: Final = 32.0
+"""Maximum time (s) without an export after the collector failed."""
+
+TIMEOUT_S: Final = 10.0
+"""Time limit (s) of one request to the collector; OpenTelemetry's default."""
+
+LAST_TIMEOUT_S: Final = 2.0
+"""Time limit (s) for the spans that are left when the agent stops."""
+
+RETRYABLE: Final = frozenset({429, 502, 503, 504})
+"""Statuses after which the specification permits to send the same spans again."""
+
+_PATH: Final = "/v1/traces"
+_HEADERS: Final = ((b"content-type", b"application/json"), (b"accept", b"application/json"))
+
+log = structlog.get_logger()
+
+
+class _PartialSuccess(msgspec.Struct, rename="camel"):
+    rejected_spans: int = 0
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    partial_success: _PartialSuccess | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer, strict=False)
+
+
+class SpanExporter:
+    """Holds encoded spans, and sends them in batches. Used from the event loop only."""
+
+    def __init__(
+        self, address: Address, pool: UpstreamPool, metrics: AgentMetrics, resource: Mapping[str, str], rng: Random
+    ) -> None:
+        """Export to the collector at `address`; `resource`: attributes of this process; `rng` spreads retries."""
+        self._address = address
+        self._pool = pool
+        self._metrics = metrics
+        self._rng = rng
+        self._encoder = msgspec.json.Encoder()
+        encoded = self._encoder.encode(attributes_of(resource))
+        self._before = (
+            b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{"scope":{"name":"penstock"},' % (encoded)
+        )
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        """The spans of one request each, and their number."""
+        self._waiting_bytes = 0
+        self._failures = 0
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """Queue the spans of one request, or drop them if the queue is full."""
+        encoded = self._encoder.encode(spans)[1:-1]
+        if self._waiting_bytes + len(encoded) > MAX_QUEUED_BYTES:
+            self._metrics.spans_dropped(len(spans))
+            return
+        self._waiting.append((encoded, len(spans)))
+        self._waiting_bytes += len(encoded)
+
+    async def run(self) -> None:
+        """Export from time to time, until cancelled."""
+        while True:
+            await sleep_until_tick(INTERVAL_S)
+            while self._waiting and await self._export(TIMEOUT_S):
+                pass
+            if self._failures:
+                pause_s = full_jitter_s(self._failures, base_s=INTERVAL_S, cap_s=MAX_PAUSE_S, rng=self._rng)
+                await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        """Export what is left, for LAST_TIMEOUT_S at most."""
+        try:
+            async with asyncio.timeout(LAST_TIMEOUT_S):
+                while self._waiting and await self._export(LAST_TIMEOUT_S):
+                    pass
+        except TimeoutError:
+            pass
+        self._metrics.spans_dropped(sum(number for _, number in self._waiting))
+        self._waiting.clear()
+        self._pool.close()
+
+    async def _export(self, timeout_s: float) -> bool:
+        """Send one batch. Returns False if it has to be sent again later."""
+        batch: list[bytes] = []
+        spans = size = 0
+        for encoded, number in self._waiting:
+            if batch and size + len(encoded) > MAX_BATCH_BYTES:
+                break
+            batch.append(encoded)
+            spans += number
+            size += len(encoded)
+        body = b'%b"spans":[%b]}]}]}' % (self._before, b",".join(batch))
+        try:
+            answer = await fetch(
+                self._pool, self._address, _PATH, method="POST", headers=_HEADERS, body=body, timeout_s=timeout_s
+            )
+        except UpstreamError as error:
+            self._failed(str(error))
+            return False
+        if answer.status in RETRYABLE:
+            self._failed(f"status {answer.status}")
+            return False
+        for _ in batch:
+            self._waiting.popleft()
+        self._waiting_bytes -= size
+        accepted = 200 <= answer.status < 300
+        rejected = rejected_spans(answer.body, spans) if accepted else spans
+        self._metrics.spans_exported(spans - rejected)
+        self._metrics.spans_dropped(rejected)
+        if not accepted:
+            log.warning("collector rejects spans", collector=str(self._address), status=answer.status)
+        elif self._failures:
+            log.info("collector reachable again", collector=str(self._address))
+        self._failures = 0
+        return True
+
+    def _failed(self, why: str) -> None:
+        if not self._failures:
+            log.warning("spans cannot be exported; trying again", collector=str(self._address), error=why)
+        self._failures += 1
+
+
+def rejected_spans(body: bytes, sent: int) -> int:
+    """Number of spans, out of `sent`, that the collector states to have rejected in its response."""
+    if not body:
+        return 0
+    try:
+        answer = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+    return 0 if answer.partial_success is None else min(max(0, answer.partial_success.rejected_spans), sent)

@@ -1,0 +1,195 @@
+"""Starts the worker processes of one host, restarts those that end, and forwards the request to stop.
+
+The supervisor binds the traffic port once, and every worker accepts from that one socket. Connections that wait there
+when a worker dies are accepted by the others. The workers share what agents of one region always share, through Redis:
+work in flight, queues, locations of objects. To other regions and to the control plane each is one more agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+
+from adapters.backoff import full_jitter_s
+from adapters.configuration.settings_loader import BadSettings
+from adapters.service_manager import ServiceManager
+from regional_agent.config.settings import AgentSettings
+from regional_agent.http.listen_port import open_port
+
+BACKOFF_BASE_S = 0.5
+BACKOFF_CAP_S = 10.0
+
+STEADY_S = 60.0
+"""Time (s) after which a worker counts as started well: the next restart begins with the shortest wait again."""
+
+STOP_TIMEOUT_S = 60.0
+"""Time (s) that a worker has to drain before it is killed; the worker itself limits requests to less."""
+
+EXIT_BAD_SETTINGS = 2
+
+_OF_SERVICE_MANAGER = frozenset(("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"))
+
+_PR_SET_PDEATHSIG = 1
+"""From Linux's prctl(2)."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random) -> None:
+    """Run the workers until SIGTERM or SIGINT, then drain them and return.
+
+    Args:
+        settings: of the host.
+        command: starts a worker, given `--worker NUMBER --traffic-socket DESCRIPTOR`.
+        rng: jitter of restarts.
+
+    Raises:
+        BadSettings: the traffic address cannot be bound, or a worker rejects its settings.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    service_manager = ServiceManager.from_environment()
+    listening = _bind(settings)
+    workers = [Worker(number, command, listening.fileno(), rng) for number in range(1, settings.workers + 1)]
+    running = [asyncio.create_task(worker.run(), name=f"worker {worker.number}") for worker in workers]
+    background = [asyncio.create_task(_announce(settings, listening, workers, service_manager))]
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+    _log.info("stopping workers", workers=len(workers))
+    await service_manager.stopping()
+    for task in (stopping, *background):
+        task.cancel()
+    # The workers hold the socket: it closes when the last of them stops accepting.
+    listening.close()
+    await asyncio.gather(*(worker.stop() for worker in workers))
+    for task in running:
+        task.result()
+    _log.info("stopped")
+
+
+class Worker:
+    """One worker process, and its successors after it ends.
+
+    Args:
+        number: from 1.
+        command: see `supervise`.
+        descriptor: file descriptor of the traffic socket, which the process inherits.
+        rng: jitter of restarts.
+    """
+
+    def __init__(self, number: int, command: Sequence[str], descriptor: int, rng: Random) -> None:
+        self.number = number
+        self.announced = asyncio.Event()
+        """Set when the worker serves for the first time."""
+        self.urls: dict[str, Any] = {}
+        """What it printed then: its name and the URLs of its listeners."""
+        self._command = (*command, "--worker", str(number), "--traffic-socket", str(descriptor))
+        self._descriptor = descriptor
+        self._rng = rng
+        self._stop = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        """Run the worker, and again whenever it ends, until `stop`.
+
+        Raises:
+            BadSettings: it rejected its settings before it ever served.
+        """
+        loop, failures = asyncio.get_running_loop(), 0
+        while not self._stop.is_set():
+            began = loop.time()
+            code = await self._run_once()
+            if self._stop.is_set():
+                return
+            if code == EXIT_BAD_SETTINGS and not self.announced.is_set():
+                raise BadSettings(f"worker {self.number} does not start; its message is above")
+            failures = 0 if loop.time() - began >= STEADY_S else failures
+            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+            failures += 1
+            _log.error("worker ended, restarting", worker=self.number, exit_code=code, wait_s=round(wait_s, 3))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), wait_s)
+
+    async def stop(self) -> None:
+        """Send SIGTERM, and wait until the worker has drained and ended."""
+        self._stop.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            _log.error("worker killed: it did not drain in time", worker=self.number, timeout_s=STOP_TIMEOUT_S)
+            process.kill()
+            await process.wait()
+
+    async def _run_once(self) -> int:
+        """Run one process; returns its exit code, or the negative number of the signal that ended it."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(self._descriptor,),
+            env=_environment(os.environ),
+        )
+        _log.info("worker started", worker=self.number, pid=process.pid)
+        if self._stop.is_set():
+            await self.stop()
+        assert process.stdout is not None
+        async for line in process.stdout:
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self.urls = msgspec.json.decode(line, type=dict[str, Any])
+                self.announced.set()
+        return await process.wait()
+
+
+def end_with_supervisor() -> None:
+    """Let the kernel send SIGTERM to this process when its supervisor ends, however it ends. Linux only."""
+    supervisor = os.getppid()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != supervisor:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def _announce(
+    settings: AgentSettings, listening: socket.socket, workers: Sequence[Worker], service_manager: ServiceManager
+) -> None:
+    """Report readiness once every worker serves, then feed the watchdog."""
+    host, port = listening.getsockname()[:2]
+    for worker in workers:
+        await worker.announced.wait()
+    urls = [worker.urls for worker in workers]
+    summary = {"supervisor": settings.name, "region": settings.region, "workers": urls}
+    print(msgspec.json.encode(summary).decode(), flush=True)
+    _log.info("serving", host=host, port=port, workers=len(workers))
+    await service_manager.ready()
+    await service_manager.keep_watchdog()
+
+
+def _bind(settings: AgentSettings) -> socket.socket:
+    """Bind the traffic port; the first worker that is ready listens on it."""
+    listen = settings.traffic_listen
+    try:
+        return open_port(listen.host, listen.port)
+    except OSError as error:
+        raise BadSettings(
+            f"traffic_listen: cannot bind {listen}: {error.strerror}; choose another address or port"
+        ) from None
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of workers: without the service manager, which expects notifications of this process alone."""
+    return {name: value for name, value in own.items() if name not in _OF_SERVICE_MANAGER}

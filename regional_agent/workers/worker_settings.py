@@ -1,0 +1,48 @@
+"""The settings of one worker: those of the host, with a name, an identity, a state and ports of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from regional_agent.config.settings import AgentSettings
+from regional_agent.upstream.address import Address
+
+
+def worker_settings(settings: AgentSettings, number: int) -> AgentSettings:
+    """Return the settings of a worker.
+
+    Args:
+        settings: of the host.
+        number: of the worker, from 1.
+    """
+    name = f"{settings.name}-{number}"
+    peer_url, admin_url, log_file = settings.advertise_peer_url, settings.advertise_admin_url, settings.access_log_file
+    return settings.model_copy(
+        update={
+            "workers": 1,
+            "name": name,
+            "identity_dir": settings.identity_dir / name,
+            "state_dir": settings.state_dir / name,
+            "peer_listen": _address(settings.peer_listen, number),
+            "admin_listen": _address(settings.admin_listen, number),
+            "advertise_peer_url": _url(peer_url, number) if peer_url is not None else None,
+            "advertise_admin_url": _url(admin_url, number) if admin_url is not None else None,
+            "access_log_file": _file(log_file, name) if log_file is not None else None,
+        }
+    )
+
+
+def _address(listen: Address, number: int) -> Address:
+    """Port 0 stays: each worker selects a free port."""
+    return listen._replace(port=listen.port + number - 1) if listen.port else listen
+
+
+def _url(url: str, number: int) -> str:
+    parts = urlsplit(url)
+    host, _, port = parts.netloc.rpartition(":")
+    return parts._replace(netloc=f"{host}:{int(port) + number - 1}").geturl()
+
+
+def _file(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.stem}-{name}{path.suffix}")

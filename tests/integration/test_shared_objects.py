@@ -1,0 +1,142 @@
+"""Requests for an object that reach another agent of the region than the one that saw it created."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import redis
+from msgspec.structs import replace
+
+from lab.servers.redis import RedisServer
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.presets.preset_registry import preset_routes
+from regional_agent.objects.object_script import object_keys
+from regional_agent.objects.shared_objects import SharedObjects
+from regional_agent.shared_load.redis_script import RedisAddress
+from tests.integration.test_objects import RESPONSES, comfyui, create, keeps, open_websocket, request
+from tests.support.agents import Agent, agent
+from tests.support.chats import ask, code
+from tests.support.planet import MODEL, plan
+from tests.support.shared_loads import region_keys
+from tests.support.sockets import Script, engine
+from tests.support.wait import until
+
+
+@asynccontextmanager
+async def twins(
+    directory: Path, redis_url: str, region: str = "eu-de", make: Callable[[str], Script] = keeps
+) -> AsyncIterator[tuple[Agent, Agent]]:
+    """Two agents of a region in front of the same two engines, whose objects have names of this test alone."""
+    name = directory.parent.name
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(engine(make(f"{which}.{name}"))) for which in ("first", "other")]
+        addresses = [each.address for each in engines]
+        agents = [
+            await stack.enter_async_context(
+                agent(directory / name, addresses, region=region, name=name, redis_url=redis_url)
+            )
+            for name in ("agent-1", "agent-2")
+        ]
+        yield agents[0], agents[1]
+
+
+async def test_the_other_agent_of_the_region_finds_the_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:
+    async with twins(tmp_path / "a", redis_server.url) as (one, other):
+        created = [await create(one) for _ in range(4)]
+        for object_id in created:
+            answer = await request(other, "GET", f"{RESPONSES}/{object_id}")
+            assert (answer.status, json.loads(answer.body)["at"]) == (200, object_id.rpartition("-")[0])
+        last = await create(other, previous_response_id=await create(one))
+        assert await create(one, previous_response_id=last)
+        answer = await request(other, "GET", f"{RESPONSES}/resp_unknown")
+        assert (answer.status, code(answer.body)) == (404, "not_found")
+        assert other.objects.status() == {"count": 6, "shared": {"up": True, "rejected": 0}}
+
+
+async def test_the_other_agent_of_a_serving_region_finds_the_endpoint(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        twins(tmp_path / "b", redis_server.url, "eu-es") as (one, other),
+        engine(keeps("near")) as near,
+        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": one.peer}) as origin,
+    ):
+        object_id = await create(origin)
+        origin.peers.addresses["eu-es"] = other.peer
+        answer = await request(origin, "GET", f"{RESPONSES}/{object_id}")
+        assert (answer.status, json.loads(answer.body)["at"]) == (200, object_id.rpartition("-")[0])
+
+
+async def test_a_websocket_through_the_other_agent_is_at_the_comfyui_of_its_prompts(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    async with twins(tmp_path / "w", redis_server.url, make=comfyui) as agents:
+        for one in agents:
+            one.config.policy = replace(one.config.policy, routes=preset_routes("comfyui", MODEL))
+        one, other = agents
+        for number in range(4):
+            client_id = f"{tmp_path.name}-{number}"
+            prompt = json.dumps({"prompt": {}, "client_id": client_id}).encode()
+            first = json.loads((await ask(one, body=prompt, path="/prompt")).body)["at"]
+            client, at = await open_websocket(other, client_id)
+            assert first.startswith(at)
+            second = json.loads((await ask(other, body=prompt, path="/prompt")).body)["at"]
+            assert second == first
+            client.close()
+
+
+async def test_what_no_agent_stored_is_not_used(tmp_path: Path, own_redis: RedisServer) -> None:
+    async with twins(tmp_path / "c", own_redis.url) as (one, other):
+        created = [await create(one) for _ in range(2)]
+        objects, _ = object_keys("eu-de", "open")
+        client = redis.Redis.from_url(own_redis.url)
+        await until(lambda: client.hlen(objects) == 2)
+        fields = sorted(client.hkeys(objects))
+        values = [client.hget(objects, field) for field in fields]
+        for field, value in zip(fields, values[1:] + values[:1], strict=True):
+            client.hset(objects, field, value)
+        for object_id in created:
+            assert (await request(other, "GET", f"{RESPONSES}/{object_id}")).status == 404
+        assert other.shared_objects is not None
+        assert other.shared_objects.rejected >= len(created)
+        client.set(objects, "another type")
+        assert (await request(other, "GET", f"{RESPONSES}/{created[0]}")).status == 404
+        assert await create(one)
+
+
+async def test_without_redis_an_agent_finds_its_own_objects(tmp_path: Path) -> None:
+    async with twins(tmp_path / "d", "redis://127.0.0.1:1/0") as (one, other):
+        object_id = await create(one)
+        assert (await request(one, "GET", f"{RESPONSES}/{object_id}")).status == 200
+        for _ in range(2):
+            assert (await request(other, "GET", f"{RESPONSES}/{object_id}")).status == 404
+        assert other.shared_objects is not None
+        assert not other.shared_objects.up
+
+
+async def test_a_tenant_with_many_objects_loses_its_own(redis_server: RedisServer, tmp_path: Path) -> None:
+    region = tmp_path.name
+    shared = SharedObjects(
+        RedisAddress(redis_server.url), region_keys(region), region, Random(1), max_tenant_objects=10
+    )
+    shared.start()
+    try:
+        shared.publish("small", "kept", ObjectLocation(MODEL, region, "gpu-0"))
+        for number in range(200):
+            shared.publish("large", f"object-{number}", ObjectLocation(MODEL, region, f"gpu-{number}"))
+        client = redis.Redis.from_url(redis_server.url)
+        objects, used = object_keys(region, "large")
+        await until(lambda: not shared._stores and client.hlen(objects) == client.zcard(used) == 10)
+        assert client.pttl(objects) > 0
+        for number in range(190, 200):
+            assert await shared.find("large", f"object-{number}") == ObjectLocation(MODEL, region, f"gpu-{number}")
+        assert await shared.find("large", "object-0") is None
+        assert await shared.find("small", "kept") == ObjectLocation(MODEL, region, "gpu-0")
+        assert await shared.find("large", "kept") is None
+    finally:
+        await shared.stop()

@@ -1,0 +1,94 @@
+"""API keys open what their entries say, are read again when the file changes, and never show themselves."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from adapters.access.api_keys import MAX_FILE_BYTES, POLL_S, ApiKeys, BadApiKeys, read_api_keys
+from adapters.access.callers import Caller, Role
+from tests.support.stores import SetClock
+
+
+def digest(key: str) -> str:
+    return sha256(key.encode()).hexdigest()
+
+
+def entry(name: str, key: str, role: str = "viewer", regions: str = "") -> str:
+    return f"- name: {name}\n  sha256: {digest(key)}\n  role: {role}\n" + (f"  regions: {regions}\n" if regions else "")
+
+
+def write(path: Path, text: str) -> None:
+    """As a deployment does it: a new file in place of the old one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def test_a_key_is_its_entrys_caller(path: Path) -> None:
+    write(path, entry("ci", "first") + entry("duty", "second", "operator", "[eu-de, eu-es]"))
+    keys = ApiKeys(path)
+    assert keys.caller("first") == Caller("ci", Role.VIEWER)
+    assert keys.caller("second") == Caller("duty", Role.OPERATOR, frozenset({"eu-de", "eu-es"}))
+    for wrong in ("", "third", "first ", digest("first"), "\udcff"):
+        assert keys.caller(wrong) is None
+
+
+def test_json_will_do(path: Path) -> None:
+    write(path, f'[{{"name": "ci", "sha256": "{digest("k")}", "role": "admin"}}]')
+    assert ApiKeys(path).caller("k") == Caller("ci", Role.ADMIN)
+
+
+def test_a_change_is_seen_and_a_bad_one_changes_nothing(path: Path) -> None:
+    clock = SetClock()
+    write(path, entry("ci", "first"))
+    keys = ApiKeys(path, clock)
+    write(path, entry("duty", "second"))
+    assert keys.caller("second") is None
+    clock.now += POLL_S
+    assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
+    for bad in ("- name: x", "\x00"):
+        write(path, bad)
+        clock.now += POLL_S
+        assert keys.caller("second") == Caller("duty", Role.VIEWER)
+    path.unlink()
+    clock.now += POLL_S
+    assert keys.caller("second") == Caller("duty", Role.VIEWER)
+    write(path, "[]")
+    clock.now += POLL_S
+    assert keys.caller("second") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("- name: x", "Object missing required field `sha256` - at `$[0]`"),
+        (entry("x", "k", "king"), "Invalid enum value 'king' - at `$[0].role`"),
+        (entry("x", "k") + "  key: secret\n", "Object contains unknown field `key` - at `$[0]`"),
+        ("- {name: x, sha256: abc, role: viewer}", "Expected `str` matching regex '^[0-9a-f]{64}$' - at `$[0].sha256`"),
+        ("name: x", "Expected `array`, got `object`"),
+        (entry("x", "k") + entry("x", "l"), "two entries with the name x"),
+        (entry("x", "k") + entry("y", "k"), "two entries with the sha256"),
+        ("sk-secret: [", "neither YAML nor JSON"),
+        ("x" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(path: Path, text: str, problem: str) -> None:
+    write(path, text)
+    with pytest.raises(BadApiKeys) as caught:
+        read_api_keys(path)
+    assert str(caught.value).startswith(f"{path}: {problem}")
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_missing_file(path: Path) -> None:
+    with pytest.raises(BadApiKeys, match="No such file or directory"):
+        ApiKeys(path)

@@ -1,0 +1,171 @@
+"""The verdict on a game day: a good day passes, and each expectation can be missed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from lab.demo.records import Answer, Attempt, Outcome, Served, Sighting
+from lab.gameday.day_verdict import Day, judge
+from lab.gameday.fault_catalogue import FAULTS
+from lab.gameday.fleet_watch import Look
+from lab.gameday.gameday_report import render
+from lab.gameday.gameday_run import DayResult
+
+REGIONS = ("eu-de", "eu-es", "us-east")
+AGENTS = tuple(f"{region}/a" for region in REGIONS)
+FROM_S, TO_S, ENDED_S = 5.0, 15.0, 24.0
+DETECTED_S = 0.5
+
+
+def served(number: int) -> Served:
+    """A request each quarter of a second, which the small engines of its region answer in turn."""
+    due_s, region = number * 0.25, REGIONS[number % 3]
+    attempts = (Attempt(due_s, region, Answer.SERVED),)
+    times = {"ttft_s": 0.1, "e2e_s": 0.5, "tokens": 8}
+    names = {"site": "s", "tenant": "t", "model": "m", "required": REGIONS, "home": region, "server": region}
+    return Served(
+        id=f"r{number}",
+        due_s=due_s,
+        attempts=attempts,
+        outcome=Outcome.OK,
+        status=200,
+        detail="",
+        endpoint="",
+        **names,
+        **times,
+    )
+
+
+def sighting(request: Served) -> Sighting:
+    slow = request.due_s < FROM_S or request.due_s >= TO_S
+    endpoint = f"{request.server}-small-{'a100' if slow else 'l40s'}"
+    return Sighting(request.id, request.due_s, request.server, endpoint, request.required)
+
+
+def look(name: str, at_s: float) -> Look:
+    """The fleet at one time of a good day."""
+    fault = FAULTS[name]
+    hurt = FROM_S + DETECTED_S <= at_s < TO_S + 1.0
+    down = hurt and fault.region != "" and name != "engine-slow"
+    gone = down and name in ("region-killed", "agent-frozen")
+    agents = [agent for agent in AGENTS if not (gone and agent.startswith(fault.region))]
+    others = [agent for agent in agents if not agent.startswith(fault.region or "none")]
+    leader = "south" if name == "leader-frozen" and at_s >= FROM_S + DETECTED_S else "north"
+    return Look(
+        at_s=at_s,
+        failed_peers={agent: (fault.region,) if gone and agent in others else () for agent in agents},
+        unready={agent: ("e1", "e2") if down and agent not in others else () for agent in agents},
+        endpoints=dict.fromkeys(agents, 2),
+        held=3 if at_s < ENDED_S + 0.5 else 0,
+        silent=tuple(agent for agent in AGENTS if agent not in agents),
+        leaders=(leader,),
+    )
+
+
+def day(name: str) -> Day:
+    requests = [served(number) for number in range(80)]
+    return Day(
+        from_s=FROM_S,
+        to_s=TO_S,
+        ended_s=ENDED_S,
+        served=tuple(
+            request for request in requests if not (FROM_S <= request.due_s < TO_S and request.server == _gone(name))
+        ),
+        sightings=tuple(sighting(request) for request in requests),
+        started=frozenset(request.id for request in requests),
+        looks=tuple(look(name, step / 10) for step in range(350)),
+        died=(),
+    )
+
+
+def _gone(name: str) -> str:
+    return FAULTS[name].region if FAULTS[name].clients_within_s is not None else ""
+
+
+def missed(name: str, facts: Day) -> set[str]:
+    return {finding.name for finding in judge(FAULTS[name], facts) if not finding.passed}
+
+
+def changed(facts: Day, number: int, **fields: object) -> Day:
+    requests: list[Served] = list(facts.served)
+    requests[number] = msgspec.structs.replace(requests[number], **fields)
+    return msgspec.structs.replace(facts, served=tuple(requests))
+
+
+def looked(facts: Day, looks: Sequence[Look]) -> Day:
+    return msgspec.structs.replace(facts, looks=tuple(looks))
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_good_day_is_as_expected(name: str) -> None:
+    assert missed(name, day(name)) == set()
+    assert "Every fault had the expected outcome" in render([DayResult(name, "w", judge(FAULTS[name], day(name)), 80)])
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
+def test_a_request_that_was_not_answered_is_lost(outcome: Outcome) -> None:
+    assert missed("agent-frozen", changed(day("agent-frozen"), 40, outcome=outcome)) == {"no request lost"}
+
+
+def test_only_what_a_killed_region_was_running_may_break_off() -> None:
+    facts = day("region-killed")
+    entered = next(n for n, one in enumerate(facts.served) if one.server == "eu-de" and 4.0 < one.due_s < FROM_S)
+    broken = changed(facts, entered, outcome=Outcome.FAILED)
+    assert missed("region-killed", broken) == set()
+    unstarted = msgspec.structs.replace(broken, started=broken.started - {facts.served[entered].id})
+    assert missed("region-killed", unstarted) == {"no request lost"}
+    elsewhere = next(n for n, one in enumerate(facts.served) if one.server == "eu-es")
+    assert missed("region-killed", changed(facts, elsewhere, outcome=Outcome.FAILED)) == {"no request lost"}
+
+
+def test_a_request_outside_its_residency_is_missed() -> None:
+    facts = day("etcd-frozen")
+    stray = Sighting("r1", 3.0, "us-east", "gpu", ("eu-de",))
+    assert missed("etcd-frozen", msgspec.structs.replace(facts, sightings=(*facts.sightings, stray))) == {"residency"}
+
+
+@pytest.mark.parametrize("name", ["region-killed", "agent-frozen", "engines-frozen", "leader-frozen"])
+def test_a_fault_that_nothing_detects_is_missed(name: str) -> None:
+    facts = day(name)
+    unaware = [look("etcd-frozen", one.at_s) if FROM_S <= one.at_s <= TO_S else one for one in facts.looks]
+    assert missed(name, looked(facts, unaware)) == {"detected"}
+
+
+def test_a_slow_engine_that_keeps_its_share_is_missed() -> None:
+    facts = day("engine-slow")
+    all_fast = [msgspec.structs.replace(one, endpoint=f"{one.region}-small-a100") for one in facts.sightings]
+    assert missed("engine-slow", msgspec.structs.replace(facts, sightings=tuple(all_fast))) == {"avoided"}
+
+
+@pytest.mark.parametrize("leaders", [(), ("north", "south")])
+def test_a_fleet_without_exactly_one_leader_has_not_recovered(leaders: tuple[str, ...]) -> None:
+    facts = day("etcd-frozen")
+    looks = [msgspec.structs.replace(one, leaders=leaders) if one.at_s >= TO_S else one for one in facts.looks]
+    assert missed("etcd-frozen", looked(facts, looks)) == {"recovered"}
+
+
+def test_an_agent_that_stays_silent_is_no_recovery_and_no_counter_at_zero() -> None:
+    facts = day("agent-frozen")
+    looks = [msgspec.structs.replace(one, silent=("eu-es/a",)) for one in facts.looks]
+    assert missed("agent-frozen", looked(facts, looks)) == {"recovered", "counters at zero"}
+
+
+def test_a_request_that_is_held_for_ever_is_missed() -> None:
+    facts = day("redis-frozen")
+    looks = [msgspec.structs.replace(one, held=1) for one in facts.looks]
+    assert missed("redis-frozen", looked(facts, looks)) == {"counters at zero"}
+
+
+def test_clients_that_keep_going_to_a_dead_region_are_missed() -> None:
+    facts = day("region-killed")
+    late = Attempt(FROM_S + 1.5, "eu-de", Answer.BROKEN)
+    attempts = (late, *facts.served[30].attempts)
+    assert missed("region-killed", changed(facts, 30, attempts=attempts)) == {"clients rerouted"}
+
+
+def test_a_process_that_died_is_missed() -> None:
+    facts = msgspec.structs.replace(day("etcd-frozen"), died=("agent eu-de/a (code -6)",))
+    assert missed("etcd-frozen", facts) == {"no process died"}

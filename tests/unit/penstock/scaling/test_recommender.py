@@ -1,0 +1,86 @@
+"""Recommendations over time: up at once, down after a while, and nothing lower at the start of a leader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Model, Policy, Region, Scaling
+from penstock.policy.residency import residency_class
+from penstock.scaling.recommender import REACTION_S, STABLE_S, Recommendation, Recommender
+from penstock.scaling.replicas import Cause
+
+HERE = residency_class(frozenset({"a"}))
+POLICY = Policy(
+    regions={"a": Region("a", "DE", 50.0, 8.0)},
+    models={"m": Model("m", scaling=Scaling(cold_start_s=240.0))},
+    tenants={},
+    residency=(),
+)
+
+
+def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int = 0) -> Snapshot:
+    rows = tuple(
+        EndpointReport(
+            f"gpu-{n}",
+            "h:1",
+            ("m",),
+            "",
+            "",
+            EndpointCondition.DRAINING if n < draining else EndpointCondition.READY,
+            8,
+            n,
+        )
+        for n in range(ready)
+    )
+    report = AgentReport(
+        "a",
+        "one",
+        1,
+        1,
+        now,
+        pools=(PoolReport("m", ready, ready, 8 * ready, 0, 1.0),),
+        demand=(DemandReport("m", HERE.name, ("a",), requests_per_s),),
+        endpoints=rows,
+    )
+    return Snapshot({("a", "one"): HeldReport(report, now, now)})
+
+
+def recommend(by: Recommender, at: Snapshot, now: float, forecast: float = 0.0) -> Recommendation:
+    asked: list[float] = []
+
+    def ahead(horizon_s: float) -> Mapping[Key, float]:
+        asked.append(horizon_s)
+        return {Key("a", "m", HERE.name): forecast}
+
+    (row,) = by.recommend(POLICY, at, ahead, now)
+    assert max(asked) == row.horizon_s == 240.0 + REACTION_S
+    return row
+
+
+def test_a_forecast_beyond_the_cold_start_raises_the_number_at_once() -> None:
+    row = recommend(Recommender(), snapshot(0.0, 10.0), 0.0, forecast=64.0)
+    assert (row.endpoints, row.desired_endpoints, row.cause) == (4, 10, Cause.DEMAND)
+    assert (row.requests_per_s, row.forecast_per_s, row.drain) == (10.0, 64.0, ())
+
+
+def test_a_lower_number_follows_after_a_while_and_names_what_to_drain() -> None:
+    by = Recommender()
+    assert recommend(by, snapshot(0.0, 25.0), 0.0).desired_endpoints == 4
+    for now in range(5, int(STABLE_S), 5):
+        row = recommend(by, snapshot(now, 6.0), now)
+        assert (row.desired_endpoints, row.drain) == (4, ())
+    row = recommend(by, snapshot(STABLE_S + 1, 6.0), STABLE_S + 1)
+    assert (row.desired_endpoints, row.drain) == (1, ("gpu-0", "gpu-1", "gpu-2"))
+    row = recommend(by, snapshot(STABLE_S + 2, 6.0, draining=3), STABLE_S + 2)
+    assert (row.endpoints, row.desired_endpoints, row.drain) == (1, 1, ())
+
+
+def test_a_new_leader_recommends_nothing_lower_than_what_exists() -> None:
+    by = Recommender()
+    assert recommend(by, snapshot(100.0, 0.0), 100.0).desired_endpoints == 4
+    assert recommend(by, snapshot(99.0 + STABLE_S, 0.0), 99.0 + STABLE_S).desired_endpoints == 4
+    assert recommend(by, snapshot(100.0 + STABLE_S, 0.0), 100.0 + STABLE_S).desired_endpoints == 0

@@ -1,0 +1,61 @@
+"""The endpoints that regions need: by demand, by reserve, and within the limits of a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Model, Objective, Policy, Region, Scaling, Spillover
+from penstock.scaling.replicas import Cause, Expected, PoolSize, needs
+
+ALL = frozenset({"a", "b", "c"})
+UNLIMITED = Scaling()
+SIZE = PoolSize(slots_per_endpoint=10.0, service_s=1.0)
+
+
+def policy(*, reserve: bool = True, scaling: Scaling = UNLIMITED) -> Policy:
+    """Three regions in a row."""
+    return Policy(
+        regions={name: Region(name, "DE", 50.0, 10.0 * number) for number, name in enumerate(sorted(ALL))},
+        models={"m": Model("m", scaling=scaling)},
+        tenants={},
+        residency=(),
+        spillover=Spillover(target_utilisation=0.8),
+        objective=Objective(survive_one_loss=reserve),
+    )
+
+
+def endpoints(by: Policy, demand: dict[tuple[str, frozenset[str]], float]) -> dict[str, tuple[int, Cause]]:
+    expected = {Key(origin, "m", "+".join(sorted(to))): Expected(rate, to) for (origin, to), rate in demand.items()}
+    found = needs(by, {(name, "m"): SIZE for name in by.regions}, expected)
+    return {region: (need.endpoints, need.cause) for (region, _), need in found.items()}
+
+
+def test_demand_is_counted_in_its_nearest_permitted_region() -> None:
+    demand = {("a", ALL): 80.0, ("a", frozenset({"c"})): 8.0, ("b", frozenset({"elsewhere"})): 50.0}
+    assert endpoints(policy(reserve=False), demand) == {
+        "a": (10, Cause.DEMAND),
+        "b": (0, Cause.DEMAND),
+        "c": (1, Cause.DEMAND),
+    }
+
+
+def test_the_reserve_for_a_loss_is_spread_over_the_regions_that_remain() -> None:
+    # 100/s need 125 slots each at 80 %; after a loss 150 slots each in the other two.
+    assert endpoints(policy(), {(name, ALL): 100.0 for name in ALL}) == dict.fromkeys("abc", (15, Cause.REGION_LOSS))
+
+
+def test_confined_demand_has_its_reserve_where_it_may_be() -> None:
+    found = endpoints(policy(), {("a", frozenset({"a", "b"})): 40.0, ("c", ALL): 40.0})
+    assert found == {"a": (5, Cause.DEMAND), "b": (4, Cause.REGION_LOSS), "c": (5, Cause.DEMAND)}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "wanted"),
+    [
+        (Scaling(min_endpoints=3), (3, Cause.MINIMUM)),
+        (Scaling(max_endpoints=1), (1, Cause.MAXIMUM)),
+    ],
+)
+def test_a_model_limits_its_endpoints(scaling: Scaling, wanted: tuple[int, Cause]) -> None:
+    assert endpoints(policy(reserve=False, scaling=scaling), {("a", ALL): 16.0})["a"] == wanted

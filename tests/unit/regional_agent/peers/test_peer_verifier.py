@@ -1,0 +1,36 @@
+"""Which servers are accepted at the addresses of control planes; for those of agents see test_peer_tls."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId
+from regional_agent.peers.peer_verifier import ControlPlaneVerifier
+from regional_agent.upstream.address import Address
+from tests.support.identities import FLEET, agent_id, agent_sessions, control_plane_id, identity
+
+CONTROL_PLANE = Address("cp.example", 443, tls=True)
+
+
+@pytest.fixture
+def verifier() -> ControlPlaneVerifier:
+    return ControlPlaneVerifier(agent_sessions())
+
+
+def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
+    verifier(CONTROL_PLANE, identity(control_plane_id()).peer.certificate)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        identity(agent_id("us-east")),
+        identity(SpiffeId(FLEET, ProcessRole.SERVER, "etcd-1")),
+        identity(SpiffeId(FLEET, ProcessRole.MONITOR, "prometheus")),
+        identity(control_plane_id(), fleet=1),
+    ],
+    ids=repr,
+)
+def test_other_processes_are_not(verifier: ControlPlaneVerifier, stranger: Identity) -> None:
+    with pytest.raises(BadIdentity):
+        verifier(CONTROL_PLANE, stranger.peer.certificate)

@@ -1,0 +1,120 @@
+"""The supervisor with small programs in place of workers; tests/integration/test_workers.py has real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adapters.configuration.settings_loader import BadSettings
+from regional_agent.config.settings import AgentSettings
+from regional_agent.upstream.address import Address
+from regional_agent.workers.supervisor import supervise
+from regional_agent.workers.worker_settings import worker_settings
+from tests.support.wait import until
+
+BEGIN = """
+import os, pathlib, signal, sys, time
+number = sys.argv[sys.argv.index("--worker") + 1]
+assert "NOTIFY_SOCKET" not in os.environ
+os.fstat(int(sys.argv[sys.argv.index("--traffic-socket") + 1]))
+here = pathlib.Path(sys.argv[1])
+def note(text):
+    with (here / number).open("a") as file:
+        file.write(text + "\\n")
+signal.signal(signal.SIGTERM, lambda *_: (note("drained"), sys.exit(0)))
+note("started")
+"""
+SERVE = 'print(\'{"agent": "a"}\', flush=True)\ntime.sleep(60)\n'
+
+
+def settings(**changes: object) -> AgentSettings:
+    return AgentSettings(
+        **{
+            "region": "eu-de",
+            "name": "a",
+            "workers": 2,
+            "traffic_listen": "127.0.0.1:0",
+            "peer_listen": "127.0.0.1:0",
+            "admin_listen": "127.0.0.1:0",
+            "etcd_endpoints": "127.0.0.1:1",
+            "endpoints_file": "endpoints.yaml",
+            "identity_dir": "identity",
+            "state_dir": "state",
+            "redis_url": "redis://127.0.0.1:1",
+            **changes,
+        }
+    )
+
+
+def program(directory: Path, code: str) -> list[str]:
+    file = directory / "worker.py"
+    file.write_text(BEGIN + code)
+    return [sys.executable, "-S", str(file), str(directory)]
+
+
+def notes(directory: Path, number: int) -> list[str]:
+    file = directory / str(number)
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def test_a_worker_that_ends_is_started_again_and_all_drain_on_sigterm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "")
+    fails_once = 'if number == "2" and len((here / "2").read_text().splitlines()) == 1: sys.exit(3)\n'
+    running = asyncio.create_task(supervise(settings(), program(tmp_path, fails_once + SERVE), Random(1)))
+    await until(lambda: '"supervisor"' in capsys.readouterr().out)
+    assert (notes(tmp_path, 1), notes(tmp_path, 2)) == (["started"], ["started", "started"])
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert (notes(tmp_path, 1)[-1], notes(tmp_path, 2)[-1]) == ("drained", "drained")
+
+
+async def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
+    wait_for_the_other = 'while number == "2" and not (here / "1").exists(): time.sleep(0.01)\n'
+    command = program(tmp_path, wait_for_the_other + 'if number == "2": sys.exit(2)\n' + SERVE)
+    with pytest.raises(BadSettings, match="worker 2 does not start; its message is above"):
+        await supervise(settings(), command, Random(1))
+    assert notes(tmp_path, 1) == ["started", "drained"]
+
+
+def test_each_worker_has_a_name_files_and_ports_of_its_own() -> None:
+    host = settings(
+        peer_listen="0.0.0.0:8100",
+        admin_listen="127.0.0.1:8200",
+        advertise_peer_url="https://[::1]:8100",
+        advertise_admin_url="https://a.example.com:8200",
+        access_log_file="/var/log/access.log",
+    )
+    second = worker_settings(host, 2)
+    assert (second.name, second.workers) == ("a-2", 1)
+    assert (second.identity_dir, second.state_dir) == (Path("identity/a-2"), Path("state/a-2"))
+    assert (second.peer_listen, second.admin_listen) == (Address("0.0.0.0", 8101), Address("127.0.0.1", 8201))
+    assert second.advertise_peer_url == "https://[::1]:8101"
+    assert second.advertise_admin_url == "https://a.example.com:8201"
+    assert second.access_log_file == Path("/var/log/access-a-2.log")
+    assert worker_settings(settings(), 2).peer_listen.port == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"redis_url": None}, "{redis_url}: not set, but required by {workers}"),
+        (
+            {"peer_listen": "127.0.0.1:8100", "admin_listen": "127.0.0.1:8101"},
+            "{admin_listen}: port 8101 of a worker is one of {peer_listen} too; leave 2 ports",
+        ),
+        ({"name": "a" * 62}, "is no name"),
+        ({"workers": 65}, "less than or equal to 64"),
+    ],
+)
+def test_settings_without_room_for_the_workers_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        settings(**changes)

@@ -1,0 +1,32 @@
+"""The examples of autoscalers: well-formed, and asking for a metric and labels that the leader exports."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from prometheus_client import CollectorRegistry
+
+from control_plane.planning.capacity_metrics import LABELS, CapacityMetrics
+from tests.support.paths import ROOT
+
+EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
+METRIC = "penstock_desired_endpoints"
+
+
+def test_both_ask_for_one_region_and_model_and_keep_what_runs_without_an_answer() -> None:
+    registry = CollectorRegistry()
+    CapacityMetrics(registry)
+    assert METRIC in {family.name for family in registry.collect()}
+    keda = yaml.safe_load((EXAMPLES / "autoscaling-keda.yaml").read_text())
+    (trigger,) = keda["spec"]["triggers"]
+    assert re.findall(r'(\w+)="', trigger["metadata"]["query"]) == list(LABELS)
+    assert METRIC in trigger["metadata"]["query"]
+    assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("AverageValue", "1")
+    assert keda["spec"]["fallback"]["behavior"] == "currentReplicas"
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    hpa = yaml.safe_load((EXAMPLES / "autoscaling-hpa.yaml").read_text())
+    (metric,) = (each["external"] for each in hpa["spec"]["metrics"])
+    assert metric["metric"]["name"] == METRIC
+    assert list(metric["metric"]["selector"]["matchLabels"]) == list(LABELS)
+    assert metric["target"] == {"type": "AverageValue", "averageValue": "1"}

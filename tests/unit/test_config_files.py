@@ -1,0 +1,138 @@
+"""The configuration files of both daemons: the committed examples, and what `--check-config` finds."""
+
+# A row of a table is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from adapters.configuration.settings_loader import load_with_origins
+from control_plane.cli.main import app as penstock
+from control_plane.settings import ControlPlaneSettings
+from regional_agent.cli import app as agent
+from regional_agent.config.settings import AgentSettings
+from tests.support.identities import CONTROL_PLANE, agent_id, control_plane_id, write_identity
+from tests.support.paths import ROOT
+
+EXAMPLES = ROOT / "deploy" / "config"
+
+
+def uncommented(path: Path, model: type[BaseModel]) -> str:
+    """The example with every setting that is commented out."""
+    return re.sub(rf"^# (?=({'|'.join(model.model_fields)}): )", "", path.read_text(), flags=re.MULTILINE)
+
+
+def test_the_examples_are_valid_and_complete(tmp_path: Path) -> None:
+    folder = {"X_POLICY_DIR": str(tmp_path)}
+    load_with_origins(ControlPlaneSettings, "X_", config=EXAMPLES / "control-plane.yaml", environment=folder)
+    load_with_origins(AgentSettings, "X_", config=EXAMPLES / "agent.yaml", environment={})
+    (tmp_path / "all.yaml").write_text(uncommented(EXAMPLES / "agent.yaml", AgentSettings))
+    load_with_origins(AgentSettings, "X_", config=tmp_path / "all.yaml", environment={})
+    for name, model in (("control-plane", ControlPlaneSettings), ("agent", AgentSettings)):
+        assert set(yaml.safe_load(uncommented(EXAMPLES / f"{name}.yaml", model))) == set(model.model_fields)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with all that both daemons need, and configuration files that name it."""
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    write_identity(tmp_path / "agent", agent_id("eu", "agent-1"))
+    write_identity(tmp_path / "cp", control_plane_id())
+    (tmp_path / "token").write_text("0" * 32)
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "endpoints.yaml").write_text("[]")
+    (tmp_path / "policy").mkdir()
+    bundle = ROOT / "policies" / "examples" / "smallest" / "bundle.yaml"
+    (tmp_path / "policy" / "bundle.yaml").write_text(bundle.read_text())
+    (tmp_path / "agent.yaml").write_text(
+        "region: eu\nname: agent-1\ntraffic_listen: 127.0.0.1:0\npeer_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n"
+        "etcd_endpoints: [127.0.0.1:1]\nendpoints_file: endpoints.yaml\nidentity_dir: agent\nstate_dir: a/b/state\n"
+    )
+    (tmp_path / "cp.yaml").write_text(
+        f"name: {CONTROL_PLANE}\nlisten: 127.0.0.1:0\netcd_endpoints: 127.0.0.1:1\npolicy_dir: policy\n"
+        "identity_dir: cp\nadmin_token_file: token\n"
+    )
+    return tmp_path
+
+
+def check_agent(*options: str) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(agent, ["--config", "agent.yaml", "--check-config", *options])
+    return result.exit_code, result.stderr.splitlines()
+
+
+def check_control_plane() -> tuple[int, list[str]]:
+    result = CliRunner().invoke(penstock, ["serve", "--config", "cp.yaml", "--check-config"])
+    return result.exit_code, result.stderr.splitlines()
+
+
+def test_an_agents_configuration_is_checked_without_a_connection(here: Path) -> None:
+    assert check_agent() == (0, ["the configuration is valid"])
+    assert not (here / "a").exists()
+    (here / "endpoints.yaml").write_text("- name: gpu-1\n")
+    (here / "other").write_text("not a certificate")
+    (here / "empty").touch(mode=0o600)
+    with (here / "agent.yaml").open("a") as file:
+        file.write(
+            "etcd_ca_file: other\nredis_url: redis://127.0.0.1:1\nredis_password_file: empty\nregistration_token_file: none\n"
+        )
+        file.write("access_log_file: token/access.log\n")
+    (here / "agent" / "region.key").write_text("short")
+    (here / "agent" / "region.key").chmod(0o600)
+    code, lines = check_agent()
+    assert code == 2
+    starts = [
+        "other: no PEM certificates of authorities",
+        "endpoints.yaml:1: url: missing; add it",
+        "endpoints.yaml:1: models: missing; add it",
+        "endpoints.yaml:1: slots: missing; add it",
+        "agent/region.key: not 1 to 3 lines of 64 hexadecimal",
+        "empty: the file of the password for Redis is empty",
+        "none: cannot read the registration token",
+        "token: cannot be written; name a file in another",
+    ]
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+
+
+def test_a_control_planes_configuration_is_checked_without_a_connection(here: Path) -> None:
+    assert check_control_plane() == (0, ["the configuration is valid"])
+    (here / "policy" / "more.yaml").write_text("apiVersion: penstock/v1\nkind: Regoin\n")
+    write_identity(here / "cp", control_plane_id("another"))
+    (here / "token").chmod(0o644)
+    code, lines = check_control_plane()
+    assert code == 2
+    starts = [
+        "penstock serve: cp/tls.crt: identifies spiffe://test/control-plane/another, but this process is",
+        "penstock serve: token: the admin token is accessible to every user",
+        "penstock serve: policy/more.yaml:2: kind: is not a kind of policy document; did you mean Region?",
+    ]
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+
+
+def test_the_settings_in_effect_are_printed_with_their_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_AGENT_REDIS_URL", "redis://:hush@127.0.0.1:1")
+    result = CliRunner().invoke(agent, ["--config", "agent.yaml", "--print-config"])
+    assert result.exit_code == 0
+    assert 'region: "eu"  # file agent.yaml:1\n' in result.stdout
+    assert 'redis_url: "**********"  # environment PENSTOCK_AGENT_REDIS_URL\n' in result.stdout
+    assert "limits: {}  # default\n" in result.stdout
+    assert "hush" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("app", "arguments", "begin"),
+    [(agent, ["--version"], "penstock-agent 0."), (penstock, ["--version"], "penstock 0."), (penstock, ["serve", "--version"], "penstock 0.")],
+)  # fmt: skip
+def test_the_version_is_printed(app: Any, arguments: list[str], begin: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, result.stdout[: len(begin)]) == (0, begin)
