@@ -26,6 +26,7 @@ from regional_agent.shared_load.published_load import PublishedLoad
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.examples import examples
+from tests.support.loopback_server import LoopbackServer
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import has_no_load, published_loads
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, post
@@ -43,38 +44,25 @@ EVENT, LAST = b"9\r\ndata: 1\n\n\r\n", b"0\r\n\r\n"
 T = TypeVar("T")
 
 
-class FlappingEngine:
+class FlappingEngine(LoopbackServer):
     """An engine that counts what it runs, does to each request what its id says, and can go away and come back."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.running = 0
         self.go_on = asyncio.Event()
-        self.address = Address("127.0.0.1", 0)
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, self.address.host, self.address.port)
-        self.address = Address(*self._server.sockets[0].getsockname()[:2])
-
-    async def stop(self) -> None:
-        """As a process that is killed: every connection is reset."""
-        if self._server is not None:
-            self._server.close()
-            for writer in list(self._writers):
-                writer.transport.abort()
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
 
     def finish(self) -> None:
         """Let everything that is held end well."""
         self.go_on.set()
         self.go_on = asyncio.Event()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            await ScriptedEngine(self._answer).serve(reader, writer)
-        finally:
-            self._writers.discard(writer)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ScriptedEngine(self._answer).serve(reader, writer)
 
     async def _answer(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
         if heard.head.startswith(b"GET"):

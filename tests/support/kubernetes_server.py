@@ -12,16 +12,17 @@ import json
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.identities import START, YEAR_S, authority, control_plane_id
+from tests.support.loopback_server import LoopbackServer
 
 Object = dict[str, Any]
 
 
-class KubernetesServer:
-    """Serves on loopback from `start` to `stop`; a restart takes the same port."""
+class KubernetesServer(LoopbackServer):
+    """Serves objects that a test puts, to clients with the token."""
 
     def __init__(self, directory: Path) -> None:
         self.token = "token-1"
@@ -32,9 +33,9 @@ class KubernetesServer:
         self.ca_file.write_bytes(authority().pem)
         (directory / "api.crt").write_bytes(certificate)
         (directory / "api.key").write_bytes(key)
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(directory / "api.crt", directory / "api.key")
-        self.port = 0
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(directory / "api.crt", directory / "api.key")
+        super().__init__(tls)
         self.status = 200
         """Status of every response."""
         self.lists: list[str] = []
@@ -52,33 +53,6 @@ class KubernetesServer:
         self._changed = asyncio.Condition()
         self._bookmarks = 0
         self._ends = 0
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        """Reset every connection, as a server that is killed does."""
-        if self._server is not None:
-            self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     # content
 
@@ -128,16 +102,13 @@ class KubernetesServer:
 
     # HTTP
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 first, *lines = head.split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
                 await self._answer(first.split(" ")[1], headers, writer)
-        self._writers.discard(writer)
-        writer.close()
 
     async def _answer(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
         token = headers.get("authorization", "").removeprefix("Bearer ")
