@@ -1,0 +1,115 @@
+"""Guides, run: the commands of a page as printed, in one shell as a reader types them, with free ports.
+
+A block of a page is run if its language is `sh`. Commands that need root, a cloud or a cluster have no language.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from lab.servers.free_ports import LOOPBACK, free_ports
+from tests.support.paths import ROOT
+from tests.support.wait import PATIENCE_S
+
+PORT = re.compile(r"(?<=\b127\.0\.0\.1:)\d{4}\b|(?<=\bport: )\d{4}\b")
+
+
+def blocks(page: str) -> list[str]:
+    """The commands of each block of a page of docs/."""
+    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+class FreePorts(dict[str, int]):
+    """A free port for each port that guides name."""
+
+    def __missing__(self, port: str) -> int:
+        (free,) = free_ports(1)
+        while free in self.values():
+            (free,) = free_ports(1)
+        self[port] = free
+        return free
+
+    def placed(self, text: str) -> str:
+        """The text with the free ports in place of its own."""
+        return PORT.sub(lambda port: str(self[port[0]]), text)
+
+
+class Terminal:
+    """One shell, for the pages that continue each other: directory, variables and background jobs stay.
+
+    Args:
+        directory: where the shell starts; the reader's checkout.
+        variables: of the environment, besides those of this process that do not configure Penstock.
+    """
+
+    def __init__(self, directory: Path, variables: Mapping[str, str] | None = None) -> None:
+        self.ports = FreePorts()
+        self._output = directory / "terminal"
+        self._output.mkdir()
+        self._entered = 0
+        self._shell = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "-e"],
+            cwd=directory,
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT),
+                "PENSTOCK_CONTEXTS_FILE": str(directory / "contexts.yaml"),
+                "COLUMNS": "160",
+                **(variables or {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGTERM)
+        self._shell.wait(PATIENCE_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)
+
+    def run(self, commands: str) -> str:
+        """What the commands print. Each of them must succeed within PATIENCE_S; jobs in the background go on."""
+        self._entered += 1
+        script, out, err = (self._output / f"{self._entered}.{part}" for part in ("sh", "out", "err"))
+        script.write_text(self.ports.placed(commands))
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(f". {script} < /dev/null > {out} 2> {err}; echo\n".encode())
+        self._shell.stdin.flush()
+        ended, _, _ = select.select([self._shell.stdout], [], [], PATIENCE_S)
+        succeeded = ended and self._shell.stdout.readline()
+        assert succeeded, f"{script.read_text()}\n{out.read_text()}\n{err.read_text()}"
+        return out.read_text()
+
+    def until_ready(self, *ports: str) -> None:
+        """Wait until `/readyz` answers 200 at each port that a guide names."""
+        ends = time.monotonic() + 2 * PATIENCE_S
+        for port in ports:
+            url = f"http://{LOOPBACK}:{self.ports[port]}/readyz"
+            while True:
+                with suppress(httpx.HTTPError):
+                    if httpx.get(url).status_code == 200:
+                        break
+                assert time.monotonic() < ends, f"{url} is not ready"
+                time.sleep(0.05)
