@@ -211,7 +211,9 @@ class AgentRuntime:
             self.queue,
             self.demand,
             self.peers,
+            credits,
             self.tally,
+            certificate_expires_at=lambda: sessions.identity.peer.not_after,
             clock=clock,
         )
         self._reporter = Reporter(

@@ -31,6 +31,8 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """Age (s) of this state."""
     agent: str
     """The agent that reported it; `GET /v1/endpoints` of its admin listener has more detail."""
+    reason: str = ""
+    """Why it is not ready; empty if it is."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -74,4 +76,5 @@ def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
         in_flight=report.in_flight,
         age_s=endpoint.age_s,
         agent=endpoint.agent,
+        reason=report.reason,
     )

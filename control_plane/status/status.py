@@ -10,12 +10,17 @@ from control_plane.policy.source.revision import Origin
 from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall
+from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
 
 MAX_SHORTFALLS = 100
 """Shortfalls in a status; there may be one for each model, region, and lost region."""
+
+
+MAX_UNREADY = 10
+"""Endpoints of one region that its status names."""
 
 
 class SeenBy(msgspec.Struct, frozen=True):
@@ -91,6 +96,36 @@ class DemandStatus(msgspec.Struct, frozen=True):
     requests_per_s: float
 
 
+class SpilloverStatus(msgspec.Struct, frozen=True):
+    """Queue and spill credits of one region for one model, over its agents."""
+
+    model: str
+    waiting: int
+    """Requests in admission queues."""
+    headroom: int
+    """Free slots that the region grants credits for."""
+    granted: int
+    """Unexpired credits that other regions hold here."""
+    held: int
+    """Unexpired credits that this region holds elsewhere."""
+
+
+class CountryStatus(msgspec.Struct, frozen=True):
+    """Demand of clients in one country."""
+
+    country: str
+    """ISO 3166-1 alpha-2; empty where the location is unknown."""
+    requests_per_s: float
+
+
+class UnreadyEndpoint(msgspec.Struct, frozen=True):
+    """An endpoint that receives no requests, or fewer."""
+
+    name: str
+    state: EndpointCondition
+    reason: str
+
+
 class PeerStatus(msgspec.Struct, frozen=True):
     """Another region as one agent sees it by its probes."""
 
@@ -116,6 +151,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
     refused_digest: str = ""
     """Digest of the policy that the refused plan names."""
     peers: tuple[PeerStatus, ...] = ()
+    release: str = ""
+    """Version of the agent; empty if unknown."""
+    certificate_expires_at: float = 0.0
+    """Unix time (s); 0 if unknown."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True):
@@ -135,6 +174,13 @@ class RegionStatus(msgspec.Struct, frozen=True):
     demand: tuple[DemandStatus, ...]
     objectives: tuple[ObjectiveStatus, ...] = ()
     """Service objectives by the region's agents; several of one model while agents run different policies."""
+    spillover: tuple[SpilloverStatus, ...] = ()
+    countries: tuple[CountryStatus, ...] = ()
+    """Demand by the country of the clients, largest first."""
+    unready: tuple[UnreadyEndpoint, ...] = ()
+    """Endpoints that are not ready, at most MAX_UNREADY; GET /v1/endpoints lists all."""
+    unready_count: int = 0
+    """Number of endpoints that are not ready."""
 
 
 class ArcStatus(msgspec.Struct, frozen=True):
@@ -181,3 +227,5 @@ class Status(msgspec.Struct, frozen=True):
     responding control plane where the leader is unreachable."""
     fleet_problem: str = ""
     """Why the snapshot is not the leader's; empty where it is."""
+    release: str = ""
+    """Version of the responding control plane; empty if unknown."""

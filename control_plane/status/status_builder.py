@@ -10,16 +10,23 @@ from adapters.store.members import AgentMember
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.status.objective_status import objective_statuses
 from control_plane.status.status import (
+    MAX_UNREADY,
     AgentStatus,
     ArcStatus,
+    CountryStatus,
     DemandStatus,
     PeerStatus,
     PlanStatus,
     PolicyStatus,
     PoolStatus,
     RegionStatus,
+    SpilloverStatus,
+    UnreadyEndpoint,
 )
+from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, freshness, pools
+from penstock.fleet.traffic_view import countries, spillover
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, Region
@@ -60,12 +67,19 @@ def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tu
         if model in policy.models:
             by_region.setdefault(region, []).append(seen)
     objectives: dict[str, list[ObjectiveReport]] = {}
-    for (region, _), held in snapshot.agents.items():
+    parts: dict[str, dict[tuple[str, str], HeldReport]] = {}
+    for (region, agent), held in snapshot.agents.items():
+        parts.setdefault(region, {})[region, agent] = held
         if freshness(now - held.received_at) > 0.0:
             objectives.setdefault(region, []).extend(held.report.objectives)
     return tuple(
         _region_status(
-            region, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), objectives.get(name, ()), now
+            region,
+            Snapshot(parts.get(name, {}), snapshot.health),
+            by_region.get(name, ()),
+            tuple(by_origin.get(name, ())),
+            objectives.get(name, ()),
+            now,
         )
         for name, region in sorted(policy.regions.items())
     )
@@ -98,8 +112,14 @@ def _region_status(
     objectives: Iterable[ObjectiveReport],
     now: float,
 ) -> RegionStatus:
+    """Return the status of one region.
+
+    Args:
+        snapshot: with the reports of this region's agents alone, so that each is read once for all regions.
+    """
     newest = snapshot.newest(region.name)
     health = snapshot.health.get(region.name, RegionHealth())
+    unready = _unready(snapshot, region.name, now)
     return RegionStatus(
         name=region.name,
         city=region.city,
@@ -112,6 +132,23 @@ def _region_status(
         pools=tuple(map(_pool_status, reports)),
         demand=offered,
         objectives=objective_statuses(objectives),
+        spillover=tuple(
+            SpilloverStatus(row.model, row.waiting, row.headroom, row.granted, row.held)
+            for row in spillover(snapshot, region.name, now)
+        ),
+        countries=tuple(
+            CountryStatus(row.country, row.requests_per_s) for row in countries(snapshot, region.name, now)
+        ),
+        unready=unready[:MAX_UNREADY],
+        unready_count=len(unready),
+    )
+
+
+def _unready(snapshot: Snapshot, region: str, now: float) -> tuple[UnreadyEndpoint, ...]:
+    return tuple(
+        UnreadyEndpoint(found.report.name, found.report.condition, found.report.reason)
+        for found in sorted(endpoints(snapshot, now, region), key=lambda found: found.report.name)
+        if found.report.condition is not EndpointCondition.READY
     )
 
 
@@ -143,5 +180,7 @@ def _agent_status(
         plan_generation=held.report.plan_generation,
         refused_plan=held.report.refused_plan,
         refused_digest=held.report.refused_digest,
+        release=held.report.release,
+        certificate_expires_at=held.report.certificate_expires_at,
         peers=tuple(PeerStatus(peer.region, peer.state, peer.rtt_ms) for peer in held.report.peers),
     )

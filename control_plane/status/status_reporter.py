@@ -5,6 +5,7 @@ Everything is read from memory, so it is available while the store is not.
 
 from __future__ import annotations
 
+from adapters.release import release
 from control_plane.events.change_detector import StateSnapshot
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.overrides.override_resource import OverrideStatus, override_status
@@ -95,6 +96,7 @@ class StatusReporter:
             overrides=self._override_statuses(policy, now),
             shortfalls=self._planning.shortfalls[:MAX_SHORTFALLS],
             fleet_seen_by=member.name,
+            release=release(),
         )
 
     def state_snapshot(self) -> StateSnapshot:

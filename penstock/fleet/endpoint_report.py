@@ -51,10 +51,12 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Maximum concurrent requests."""
     in_flight: int
     """Requests in flight, of all agents of the region."""
+    reason: str = ""
+    """Why it is not ready; empty if it is."""
 
     def is_possible(self, max_count: int) -> bool:
         """Whether all counts and lengths are within their limits."""
-        texts = (self.name, self.address, self.zone, self.accelerator, *self.models)
+        texts = (self.name, self.address, self.zone, self.accelerator, self.reason, *self.models)
         return (
             bool(self.name)
             and len(self.models) <= MAX_MODELS

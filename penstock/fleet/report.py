@@ -7,6 +7,7 @@ import msgspec
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
 
@@ -99,3 +100,11 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Endpoints beyond the limit of the list."""
     groups: tuple[GroupReport, ...] = ()
     """Capacity groups of several models. The slots of a pool that are in none of them serve its model alone."""
+    countries: tuple[CountryReport, ...] = ()
+    """Demand of this agent's clients by country."""
+    spillover: tuple[SpilloverReport, ...] = ()
+    """Queue and spill credits of each model."""
+    release: str = ""
+    """Version of the agent; empty if unknown."""
+    certificate_expires_at: float = 0.0
+    """Unix time (s) until which the agent's certificate is valid; 0 if unknown."""

@@ -15,6 +15,7 @@ import msgspec
 from penstock.fleet.capacity_groups import are_groups_of
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS
 from penstock.fleet.report import AgentReport, GroupReport, PoolReport
+from penstock.fleet.traffic_report import MAX_COUNTRIES
 from penstock.health.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -375,6 +376,7 @@ def _is_valid(report: AgentReport) -> bool:
         *(pool.service_s for pool in report.pools),
         *(row.requests_per_s for row in report.demand),
         *(peer.rtt_ms for peer in report.peers),
+        *(row.requests_per_s for row in report.countries),
     ]
     return (
         len(report.agent) <= MAX_NAME
@@ -391,6 +393,11 @@ def _is_valid(report: AgentReport) -> bool:
         and 0 <= report.endpoints_omitted <= MAX_COUNT
         and all(endpoint.is_possible(MAX_COUNT) for endpoint in endpoints)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
+        and len(report.countries) <= MAX_COUNTRIES
+        and all(row.is_possible for row in report.countries)
+        and all(row.is_possible(MAX_COUNT) for row in report.spillover)
+        and len(report.release) <= MAX_NAME
+        and isfinite(report.certificate_expires_at)
         and are_groups_of(report.groups, report.pools)
         and all(row.residency == residency_class(frozenset(row.regions)).name for row in report.demand)
     )

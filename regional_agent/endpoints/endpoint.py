@@ -80,6 +80,7 @@ class Endpoint(EndpointAccount):
         "adapters",
         "address",
         "credential_rejected",
+        "ejected_by",
         "ejection",
         "health",
         "kind",
@@ -114,6 +115,8 @@ class Endpoint(EndpointAccount):
         """Health by active probes."""
         self.ejection = Ejection()
         """Health by the outcomes of requests."""
+        self.ejected_by = ""
+        """The outcome that ejected the endpoint last; empty if none did."""
         self.progress = ProgressTracker()
         """The progress of this agent's requests."""
         self.sample = ProgressSample()
@@ -291,7 +294,10 @@ class Endpoint(EndpointAccount):
         now = detection.clock()
         ejection = request_ended(before, outcome, started_at, now, detection.rules, detection.rng, may_eject=may_eject)
         self._set_ejection(ejection)
-        return ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
+        is_ejected = ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
+        if is_ejected:
+            self.ejected_by = outcome.value
+        return is_ejected
 
     def make_suspect(self, stall: Stall) -> bool:
         """Make the endpoint suspect, unless its pools lose too many endpoints; returns whether it is suspect now."""

@@ -79,8 +79,7 @@ class CreditLedger:
             policy: the policy in force.
             plan: the plan in force; a region that it closes grants nothing.
         """
-        is_closed = plan is not None and request.server in plan.closed_for(model)
-        headroom = 0 if is_closed else self._headroom(model, policy)
+        headroom = self.headroom(model, request.server, policy, plan)
         grants, granted = grant(
             self._grants.get(model, Grants()),
             f"{request.origin}/{request.agent}",
@@ -92,8 +91,18 @@ class CreditLedger:
         self._grants[model] = grants
         return granted
 
-    def _headroom(self, model: str, policy: Policy) -> int:
-        """This agent's part of the free slots of a model's pool, less the credits of models that share them."""
+    def granted(self, model: str) -> int:
+        """Unexpired credits for a model that this agent has granted."""
+        return self._grants.get(model, Grants()).outstanding(self._clock())
+
+    def headroom(self, model: str, region: str, policy: Policy, plan: RegionPlan | None) -> int:
+        """This agent's part of the free slots of a model's pool, less the credits of models that share them.
+
+        Args:
+            region: this agent's region; one that `plan` closes has no headroom.
+        """
+        if plan is not None and region in plan.closed_for(model):
+            return 0
         agents, target = self._agents_here(), policy.spillover.target_utilisation
         rank = agents.index(self._agent) if self._agent in agents else 0
         coupled = self._endpoints.groups.coupled(model)

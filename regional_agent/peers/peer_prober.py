@@ -161,6 +161,11 @@ class PeerProber:
             for name, peer in self.regions.items()
         )
 
+    def held_credits(self, model: str) -> int:
+        """Unexpired spill credits for a model that other regions have granted to this agent."""
+        now = self._clock()
+        return sum(peer.held_credits(model, now) for peer in self.regions.values())
+
     def status(self) -> dict[str, Any]:
         """For the status page: each region's state, round trip and reachable agents."""
         return {

@@ -144,6 +144,10 @@ class PeerRegion:
             cached = self._views[model] = self._view(model, now, failover)
         return cached[0]
 
+    def held_credits(self, model: str, now: float) -> int:
+        """Unexpired credits for a model that the region's agents have granted."""
+        return sum(agent.held_credits.available(self.name, model, now) for agent in self.agents.values())
+
     def spend(self, model: str, now: float) -> None:
         """Use a credit of an agent that granted one."""
         for agent in self.agents.values():

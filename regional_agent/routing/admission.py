@@ -229,7 +229,7 @@ class Admission:
             context.object_location = location
         elif route is not None and (route.previous_object or route.client_object):
             self._prefer_object(context, now)
-        self._demand.offered(fields.model, admitted.permitted)
+        self._demand.offered(fields.model, admitted.permitted, facts.location.country)
         return context
 
     def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
@@ -365,9 +365,9 @@ class Admission:
             verdict = self._residency[key] = mask_at_origin(policy, self._region, facts)
         return verdict
 
-    def count_demand(self, model: str, permitted: ResidencyClass) -> None:
+    def count_demand(self, model: str, permitted: ResidencyClass, country: str | None) -> None:
         """Count a client's request as demand for `model`."""
-        self._demand.offered(model, permitted)
+        self._demand.offered(model, permitted, country)
 
     def release_quota(self, tenant: str) -> None:
         """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""

@@ -209,7 +209,7 @@ class Router:
         context.estimate = self.admission.estimate(request, fields, policy, context.facts.tenant)
         context.model = fields.model
         context.forget_tries()
-        self.admission.count_demand(fields.model, context.admitted.permitted)
+        self.admission.count_demand(fields.model, context.admitted.permitted, context.facts.location.country)
         return True
 
     def release_quota(self, context: RequestContext) -> None:

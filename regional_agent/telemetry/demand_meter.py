@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, ArrivalRate
 from penstock.fleet.report import DemandReport
+from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
 from penstock.policy.residency import ResidencyClass
+
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 class DemandMeter:
-    """Arrival rates by (model, residency class)."""
+    """Arrival rates by (model, residency class), and by country."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._began_at = self._settled_at = clock()
         self._rates: dict[tuple[str, str], ArrivalRate] = {}
+        self._countries: dict[str, ArrivalRate] = {}
 
-    def offered(self, model: str, residency: ResidencyClass) -> None:
-        """Count one request for `model` that the regions of `residency` may serve."""
+    def offered(self, model: str, residency: ResidencyClass, country: str | None = None) -> None:
+        """Count one request for `model` that the regions of `residency` may serve.
+
+        Args:
+            country: of the client; None if it is unknown.
+        """
+        origin = self._countries.get(country or "")
+        if origin is None and len(self._countries) < MAX_COUNTRIES and len(country or "") <= MAX_COUNTRY:
+            origin = self._countries[country or ""] = ArrivalRate(())
+        if origin is not None:
+            origin.arrived += 1
         rate = self._rates.get((model, residency.name))
         if rate is None:
             if len(self._rates) >= MAX_CLASSES:
@@ -34,10 +48,8 @@ class DemandMeter:
         if elapsed_s <= 0.0:
             return
         self._settled_at = now
-        for key, rate in list(self._rates.items()):
-            rate.settle(elapsed_s, now - self._began_at)
-            if rate.per_s < FORGET_BELOW_PER_S:
-                del self._rates[key]
+        _settle(self._rates, elapsed_s, now - self._began_at)
+        _settle(self._countries, elapsed_s, now - self._began_at)
 
     def per_s(self, model: str) -> float:
         """Arrival rate of a model in requests per second, over all residency classes."""
@@ -48,3 +60,14 @@ class DemandMeter:
         return tuple(
             DemandReport(model, residency, rate.regions, rate.per_s) for (model, residency), rate in self._rates.items()
         )
+
+    def report_countries(self) -> tuple[CountryReport, ...]:
+        """The arrival rate of every country."""
+        return tuple(CountryReport(country, rate.per_s) for country, rate in self._countries.items())
+
+
+def _settle(rates: dict[_Key, ArrivalRate], elapsed_s: float, watched_s: float) -> None:
+    for key, rate in list(rates.items()):
+        rate.settle(elapsed_s, watched_s)
+        if rate.per_s < FORGET_BELOW_PER_S:
+            del rates[key]

@@ -7,7 +7,7 @@ from math import ceil
 
 import msgspec
 
-from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition, EndpointReport
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
@@ -58,16 +58,17 @@ class EndpointReports:
 
 def endpoint_report(endpoint: Endpoint) -> EndpointReport:
     """The report of one endpoint. Of its URL only host and port are reported, since the rest may hold secrets."""
-    spec, view = endpoint.spec, endpoint.view
+    spec, view, condition = endpoint.spec, endpoint.view, _condition(endpoint)
     return EndpointReport(
         name=spec.name,
         address=str(spec.address),
         models=spec.models,
         zone=spec.zone,
         accelerator=spec.accelerator,
-        condition=_condition(endpoint),
+        condition=condition,
         slots=view.slots,
         in_flight=view.in_flight,
+        reason=_reason(endpoint, condition)[:MAX_TEXT],
     )
 
 
@@ -83,3 +84,31 @@ def _condition(endpoint: Endpoint) -> EndpointCondition:
     if not endpoint.models:
         return EndpointCondition.UNLOADED
     return EndpointCondition.READY if endpoint.view.weight >= 1.0 else EndpointCondition.WARMING
+
+
+def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
+    """Why an endpoint is not ready, for operators; empty if it is ready."""
+    ejection = endpoint.ejection
+    left_s = max(0.0, ejection.until - endpoint.now())
+    match condition:
+        case EndpointCondition.SUSPECT:
+            return endpoint.stall.detail if endpoint.stall is not None else "its requests make no progress"
+        case EndpointCondition.EJECTED if ejection.state is EjectionState.EJECTED:
+            return endpoint.credential_rejected or (
+                f"requests failed (last: {endpoint.ejected_by or 'unknown'}); {ejection.ejections} ejections in a row, "
+                f"a trial request in {left_s:.0f} s"
+            )
+        case EndpointCondition.EJECTED:
+            return "one trial request decides whether it returns"
+        case EndpointCondition.WARMING:
+            return f"receives {endpoint.view.weight:.0%} of a full share of requests"
+        case EndpointCondition.DOWN:
+            return endpoint.problem or "health probes fail"
+        case EndpointCondition.NEW:
+            return endpoint.problem or "no health probe has succeeded yet"
+        case EndpointCondition.UNLOADED:
+            return "none of its models is loaded"
+        case EndpointCondition.DRAINING:
+            return "is removed after its running requests"
+        case _:
+            return ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from adapters.release import release
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.report import AgentReport, PoolReport
+from penstock.fleet.traffic_report import SpilloverReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.telemetry.demand_meter import DemandMeter
@@ -29,8 +32,10 @@ class ReportBuilder:
         queue: AdmissionQueue,
         demand: DemandMeter,
         peers: PeerProber,
+        credits: CreditLedger,
         tally: RequestTally,
         *,
+        certificate_expires_at: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
         """Create a builder whose first report has number 1.
@@ -44,7 +49,9 @@ class ReportBuilder:
             queue: the admission queue of this agent.
             demand: rate of clients' requests by traffic class.
             peers: health of the other regions.
+            credits: the spill credits that this agent grants.
             tally: outcomes of requests.
+            certificate_expires_at: Unix time (s) until which this agent's certificate is valid.
             clock: monotonic, in seconds.
         """
         self._region = region
@@ -56,7 +63,9 @@ class ReportBuilder:
         self._queue = queue
         self._demand = demand
         self._peers = peers
+        self._credits = credits
         self._tally = tally
+        self._certificate_expires_at = certificate_expires_at
         self._clock = clock
         self._seq = 0
 
@@ -85,6 +94,10 @@ class ReportBuilder:
             endpoints=page.endpoints,
             endpoints_omitted=page.omitted,
             groups=self._endpoints.groups.report(),
+            countries=self._demand.report_countries(),
+            spillover=self._spillover(),
+            release=release(),
+            certificate_expires_at=self._certificate_expires_at(),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:
@@ -100,4 +113,19 @@ class ReportBuilder:
                 completions=min(MEMORY_COMPLETIONS, sum(endpoint.completions for endpoint in pool.endpoints)),
             )
             for model, pool in self._endpoints.pools.items()
+        )
+
+    def _spillover(self) -> tuple[SpilloverReport, ...]:
+        policy = self._config.policy
+        if policy is None:
+            return ()
+        return tuple(
+            SpilloverReport(
+                model,
+                waiting=self._queue.waiting_here(model),
+                headroom=self._credits.headroom(model, self._region, policy, self._config.plan),
+                granted=self._credits.granted(model),
+                held=self._peers.held_credits(model),
+            )
+            for model in self._endpoints.pools
         )

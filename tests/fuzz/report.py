@@ -19,6 +19,7 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt, ReportRefused
 from control_plane.policy.compiler import compile_bundle
 from penstock.fleet.snapshot import demand, pools, reporting_regions, settled
+from penstock.fleet.traffic_view import countries, spillover
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Purpose
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
@@ -74,6 +75,9 @@ def check(data: bytes) -> None:
             assert _is_count(pool.report.slots, pool.report.in_flight, pool.report.service_s)
             assert 0.0 <= pool.weight <= 1.0
         assert all(_is_count(row.requests_per_s) for row in demand(fleet.snapshot, now))
+        assert all(_is_count(row.requests_per_s) for row in countries(fleet.snapshot, "eu-de", now))
+        for row in spillover(fleet.snapshot, "eu-de", now):
+            assert _is_count(row.waiting, row.headroom, row.granted, row.held)
         assert reporting_regions(fleet.snapshot, now) <= {"eu-de"}
         settled(fleet.snapshot, now, _POLICY, _WALL_CLOCK)
     for held in fleet.snapshot.agents.values():

@@ -158,6 +158,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
         "slots": 25,
         "in_flight": 7,
         "agent": "one",
+        "reason": "",
     }
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
     every = ["eu-de/gpu-0", "eu-de/gpu-1", "eu-de/gpu-9", "eu-es/gpu-0", "eu-es/gpu-2"]

@@ -26,6 +26,7 @@ from penstock.fleet.snapshot import (
     settled,
     tick,
 )
+from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.policy import Failover, Model, Policy, Region
 from penstock.policy.residency import residency_class
@@ -97,6 +98,11 @@ class TestTakingIn:
             {"plan_epoch": 2**53},
             {"plan_generation": 2**63},
             {"agent": "x" * 256},
+            {"countries": (CountryReport("DE", nan),)},
+            {"countries": (CountryReport("DEU", 1.0),)},
+            {"countries": (CountryReport("DE", 1.0),) * 301},
+            {"spillover": (SpilloverReport("m", 0, -1, 0, 0),)},
+            {"certificate_expires_at": inf},
         ],
     )
     def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:

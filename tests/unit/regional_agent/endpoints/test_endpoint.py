@@ -65,6 +65,7 @@ def test_ejected_endpoint_returns_after_one_successful_trial(clock: Clock) -> No
     first = pool.endpoints[0]
     assert fail(first, clock)
     assert (readiness(pool), pool.ready, pool.slots, pool.ejected) == ([False, True, True], 2, 8, 1)
+    assert first.ejected_by == AttemptOutcome.GATEWAY_ERROR
     later(pool, clock, 10.0)
     assert (readiness(pool)[0], pool.ready) == (True, 3)
     first.take()

@@ -54,7 +54,7 @@ class Here:
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
         queue = AdmissionQueue(self.endpoints, SharedLoad(self.endpoints), self.clock)
-        credits = CreditLedger(
+        self.credits = credits = CreditLedger(
             "agent-1",
             self.endpoints,
             queue,
@@ -102,6 +102,15 @@ def test_grants_headroom_once_over_all_origins(here: Here) -> None:
     assert here.ask("b", m=99).models["m"].credits == 8
     here.clock.now += 0.76
     assert here.ask("b", m=99).models["m"].credits == 10
+
+
+def test_counts_granted_credits_and_headroom_until_they_expire(here: Here) -> None:
+    here.ask("a", m=7)
+    assert (here.credits.granted("m"), here.credits.headroom("m", "here", POLICY, None)) == (7, 10)
+    here.clock.now += 0.76
+    assert here.credits.granted("m") == 0
+    closed = RegionPlan("here", 1, 1, "d", 0.0, (), closed=(Closed("here", "m", True),))
+    assert here.credits.headroom("m", "here", POLICY, closed) == 0
 
 
 async def test_models_that_share_endpoints_share_their_credits(here: Here, tmp_path: Path) -> None:

@@ -86,3 +86,14 @@ def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, cloc
     clock.now += 1.0
     meter.settle()
     assert meter.per_s("m") < 10.0
+
+
+def test_reports_countries_while_they_have_demand(meter: DemandMeter, clock: Clock) -> None:
+    for country in ("DE", "DE", None, "not a code"):
+        meter.offered("m", EU, country)
+    clock.now += 1.0
+    meter.settle()
+    assert {row.country: row.requests_per_s for row in meter.report_countries()} == pytest.approx({"DE": 2.0, "": 1.0})
+    clock.now += 60.0
+    meter.settle()
+    assert meter.report_countries() == ()

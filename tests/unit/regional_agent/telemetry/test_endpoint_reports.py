@@ -7,7 +7,7 @@ import pytest
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.outlier_ejection import Ejection, EjectionState
+from penstock.health.outlier_ejection import AttemptOutcome, Ejection, EjectionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -94,3 +94,19 @@ def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(told.endpoints) == 40 - told.omitted
     monkeypatch.setattr(endpoint_reports, "MAX_LIST_BYTES", 10)
     assert EndpointReports(lambda: members).next().endpoints == ()
+
+
+def test_reports_why_an_endpoint_is_not_ready() -> None:
+    clock = SetClock()
+    (one,) = some(1, clock=clock)
+    assert endpoint_report(one).reason == "no health probe has succeeded yet"
+    one.probed(ProbeOutcome.GOOD)
+    one.tick()
+    assert "of a full share" in endpoint_report(one).reason
+    clock.now += 10.0
+    one.tick()
+    assert endpoint_report(one).reason == ""
+    one.ejection = Ejection(EjectionState.EJECTED, ejections=2, until=clock.now + 12.0)
+    one.ejected_by = AttemptOutcome.SERVER_ERROR
+    reason = endpoint_report(one).reason
+    assert reason == "requests failed (last: server_error); 2 ejections in a row, a trial request in 12 s"

@@ -1,0 +1,37 @@
+import msgspec
+
+from penstock.fleet.report import AgentReport
+from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
+from penstock.fleet.traffic_report import CountryReport, SpilloverReport
+from penstock.fleet.traffic_view import countries, spillover
+
+
+def snapshot(*received_at: float) -> Snapshot:
+    report = AgentReport(
+        "a",
+        "1",
+        1,
+        1,
+        0.0,
+        countries=(CountryReport("DE", 1.0), CountryReport("", 3.0)),
+        spillover=(SpilloverReport("m", 1, 5, 2, 3),),
+    )
+    return Snapshot(
+        {
+            ("a", str(number)): HeldReport(msgspec.structs.replace(report, agent=str(number)), at)
+            for number, at in enumerate(received_at)
+        }
+    )
+
+
+def test_sums_the_agents_of_a_region() -> None:
+    both = snapshot(0.0, 0.0)
+    assert countries(both, "a", 0.0) == (CountryReport("", 6.0), CountryReport("DE", 2.0))
+    assert spillover(both, "a", 0.0) == (SpilloverReport("m", 2, 10, 4, 6),)
+    assert countries(both, "b", 0.0) == spillover(both, "b", 0.0) == ()
+
+
+def test_an_old_report_has_no_weight() -> None:
+    old = snapshot(0.0, FADED_S)
+    assert countries(old, "a", FADED_S) == (CountryReport("", 3.0), CountryReport("DE", 1.0))
+    assert spillover(old, "a", FADED_S) == (SpilloverReport("m", 1, 5, 2, 3),)
