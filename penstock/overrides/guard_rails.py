@@ -21,6 +21,9 @@ from penstock.verification.situations import situations
 MAX_TENANTS = 20
 """Tenants named per residency class."""
 
+MAX_REGIONS = 5
+"""Regions without capacity named per residency class."""
+
 EPSILON = 1e-9
 
 
@@ -31,6 +34,8 @@ class EmptiedClass(msgspec.Struct, frozen=True):
     model: str
     tenants: tuple[str, ...]
     """The first few tenants with requests of this class."""
+    without_capacity: tuple[str, ...] = ()
+    """The first few regions of the class that have no capacity for the model: failed, unknown, or without endpoints."""
 
 
 class Objection(msgspec.Struct, frozen=True):
@@ -115,7 +120,8 @@ def _emptied(
             then, now = before.of(origin, model), after.of(origin, model)
             emptied = serving - then.closed and not serving - now.closed
             if emptied or (serving - _shut(then) and not serving - _shut(now)):
-                yield EmptiedClass(residency.name, model, tenants[:MAX_TENANTS])
+                without_capacity = sorted(residency.regions - having)
+                yield EmptiedClass(residency.name, model, tenants[:MAX_TENANTS], tuple(without_capacity[:MAX_REGIONS]))
                 break
 
 
@@ -149,7 +155,7 @@ def _describe(
     what = f"{wanted.kind.value.replace('_', ' ')} of {wanted.region}"
     parts = [
         f"would leave residency class {emptied.residency} no region for {emptied.model}"
-        f" (tenants {', '.join(emptied.tenants)})"
+        f" (tenants {', '.join(emptied.tenants)}{_without_capacity(emptied)})"
         for emptied in classes[:3]
     ]
     if len(classes) > 3:
@@ -160,3 +166,9 @@ def _describe(
         for model, share in sorted(withdrawn.items())[:3]
     ]
     return f"{what} {'; '.join(parts)}"
+
+
+def _without_capacity(emptied: EmptiedClass) -> str:
+    if not emptied.without_capacity:
+        return ""
+    return f"; no capacity for it in {', '.join(emptied.without_capacity)}"

@@ -65,7 +65,10 @@ def test_what_has_ended_or_concerns_others_does_not_count() -> None:
 
 def test_a_region_that_has_failed_or_lacks_the_model_is_no_region_for_a_class() -> None:
     for capacity in ({key: slots for key, slots in EVEN.items() if key[0] != "eu-de"}, EVEN | {("eu-de", MODEL): 0.0}):
-        assert classes(against(drain("eu-es"), capacity=capacity)) == ["eu-de+eu-es"]
+        found = against(drain("eu-es"), capacity=capacity)
+        assert classes(found) == ["eu-de+eu-es"]
+        assert found is not None
+        assert "no region for llama-3.1-8b (tenants personal; no capacity for it in eu-de)" in found.detail
 
 
 def test_where_nobody_has_reported_every_region_counts_alike() -> None:
