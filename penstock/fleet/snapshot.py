@@ -121,8 +121,10 @@ def add_report(snapshot: Snapshot, report: AgentReport, now: float, policy: Poli
 def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
     """Updates the health of every region with any report, and removes agents that have long been silent.
 
-    A region without any report stays unknown: a new leader has not observed a failure. If several regions reported and
-    all of them are silent, the fault is taken to be in this process's reception and the health is kept.
+    A region without any report stays unknown: a new leader has not observed a failure. So does a region that has no
+    ready endpoint yet, unless other regions observed its failure: it starts, and what never served cannot be lost. If
+    several regions reported and all of them are silent, the fault is taken to be in this process's reception and the
+    health is kept.
 
     Args:
         drained: regions that operators drain now; a region that is no longer drained returns by the failback ramp.
@@ -136,6 +138,8 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
         good = _seems_good(kept, region, listened)
         if region not in snapshot.health and (good is not None or region in drained):
             before = snapshot.inherited.get(region, before)
+        if good is False and before.state is RegionState.UNKNOWN and not _peer_votes(kept, region, listened):
+            good = None
         if good is not None:
             health[region] = observe(before, good, now, policy.failover, _ready_share(kept, region, listened))
         elif before.state is not RegionState.UNKNOWN:

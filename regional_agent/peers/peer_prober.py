@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from random import Random
 from typing import Any
 
@@ -48,12 +49,14 @@ UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 class _Round:
     """The result of one round of probes to one region."""
 
-    __slots__ = ("can_serve", "lagged", "started_at")
+    __slots__ = ("can_serve", "is_answered", "lagged", "started_at")
 
     def __init__(self, started_at: float) -> None:
         self.started_at = started_at
         self.can_serve = False
         """Whether an agent reported that it can serve."""
+        self.is_answered = False
+        """Whether an agent answered, if only that it has no policy or no ready endpoint."""
         self.lagged = False
         """Whether this process may have been too late to read an answer."""
 
@@ -206,6 +209,8 @@ class PeerProber:
         if current.can_serve:
             lagged_rounds_left[0] = MAX_LAGGED_ROUNDS
             return
+        if current.is_answered and peer.health.state is RegionState.UNKNOWN:
+            return  # the region starts, and its endpoints load for minutes: what never served cannot be lost
         if current.lagged and lagged_rounds_left[0] > 0:
             lagged_rounds_left[0] -= 1
         else:
@@ -227,6 +232,7 @@ class PeerProber:
                 (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
             ]
             fetched = await fetch(self._connections, address, probe.PATH, headers=headers, timeout_s=timeout_s)
+            current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
             answer = self._verified(fetched, request, session)
         except TimedOut:
             if self._clock() - sent_at > timeout_s + OWN_LAG_S:
@@ -240,6 +246,7 @@ class PeerProber:
         except (BadIdentity, BadSignature) as error:
             peer.answer_rejected(address, str(error))
             return
+        current.is_answered = True
         now = self._clock()
         peer.answered(address, answer, now - sent_at, now)
         if not current.can_serve and any(model.ready for model in answer.models.values()):

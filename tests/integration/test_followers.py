@@ -17,6 +17,7 @@ from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.free_ports import LOOPBACK, free_ports
+from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from tests.support.control_planes import PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
 from tests.support.identities import control_plane_sessions
@@ -28,11 +29,12 @@ EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "
 
 
 class HalfOfEurope(Agents):
-    """Agents of every region, of which that of Madrid has nothing ready."""
+    """Agents of every region, of which that of Madrid has nothing ready, and the others lost it."""
 
     def said(self, region: str) -> Any:
         said = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
-        return msgspec.structs.replace(said, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")))
+        lost = () if region == "eu-es" else (PeerReport("eu-es", RegionState.FAILED, 10.0),)
+        return msgspec.structs.replace(said, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")), peers=lost)
 
 
 async def pair(operator: Operator, servers: list[ControlPlaneServer]) -> tuple[ControlPlaneServer, ControlPlaneServer]:

@@ -41,6 +41,8 @@ class Agent(SmallHttp):
         self.region = "there"
         """What its answers say."""
         self.models = {"m": ModelReadiness(True, 0.125, 4)}
+        self.starting = False
+        """Whether it has no policy yet."""
         self.questions: list[ProbeRequest] = []
 
     @property
@@ -51,6 +53,8 @@ class Agent(SmallHttp):
         if target == identity.PATH.encode():
             return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
         assert target == probe.PATH.encode()
+        if self.starting:
+            return 503, b"no policy yet"
         sent = dict(headers)
         self.sessions.session_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
         token = sent[probe.HEADER.encode()].decode()
@@ -204,6 +208,20 @@ async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agent
     await one.reaches(RegionState.FAILED)
 
 
+async def test_a_region_whose_engines_still_load_was_never_lost(one: Observer, agents: list[Agent]) -> None:
+    agents[0].starting = True
+    with capture_logs() as logs:
+        one.peers.use(POLICY)
+        await until(lambda: agents[0].requests >= 8)
+        agents[0].models, agents[0].starting = {"m": ModelReadiness(False, 0.0)}, False
+        await until(lambda: len(agents[0].questions) >= 4)
+        assert one.state is RegionState.UNKNOWN
+        agents[0].models = {"m": ModelReadiness(True, 0.0)}
+        await one.reaches(RegionState.HEALTHY)
+    changes = [(entry["was"], entry["now"]) for entry in logs if entry["event"] == "region state changed"]
+    assert changes == [("unknown", "healthy")], "without hold-down and failback ramp"
+
+
 async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Observer, agents: list[Agent]) -> None:
     slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0, unhealthy_threshold=4))
     one.peers.use(slow)
@@ -229,7 +247,7 @@ async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list
         agents[0].silent = False
         asked = agents[0].requests
         await until(lambda: agents[0].requests >= asked + 3)
-    assert [entry["now"] for entry in logs if entry["event"] == "region"] == []
+    assert [entry["now"] for entry in logs if entry["event"] == "region state changed"] == []
 
 
 @pytest.mark.parametrize(
@@ -278,7 +296,9 @@ async def test_a_restarted_agent_is_trusted_with_the_next_probe(
     assert session is not None
     assert session.peer.id.name == name
     assert sum("answer rejected" in entry["event"] for entry in logs) == doubts
-    assert [entry["now"] for entry in logs if entry["event"] == "region"].count(RegionState.FAILED.value) == 0
+    assert [entry["now"] for entry in logs if entry["event"] == "region state changed"].count(
+        RegionState.FAILED.value
+    ) == 0
 
 
 async def test_a_region_whose_agents_nobody_knows_was_never_lost(tmp_path: Path) -> None:

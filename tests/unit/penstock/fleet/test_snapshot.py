@@ -180,9 +180,24 @@ class TestJudging:
         assert whole.state("a") is RegionState.SUSPECT
         assert self.after(whole, FRESH_S + 0.6).state("a") is RegionState.FAILED
 
-    def test_a_region_without_ready_endpoints_fails(self) -> None:
+    def test_a_region_whose_endpoints_are_lost_fails(self) -> None:
+        bare = report(seq=2, pools=(msgspec.structs.replace(POOL, ready=0),))
+        whole, _ = add_report(self.after(held(report()), 0.1), bare, 0.2, POLICY)
+        assert self.after(whole, 0.6, 1.1).state("a") is RegionState.FAILED
+
+    def test_a_region_whose_endpoints_still_load_has_not_failed_and_is_healthy_with_the_first(self) -> None:
         bare = report(pools=(msgspec.structs.replace(POOL, ready=0),))
-        assert self.after(held(bare), 0.1, 0.6).state("a") is RegionState.FAILED
+        whole = self.after(held(bare), 0.1, 0.6, 1.1, 1.6)
+        assert whole.state("a") is RegionState.UNKNOWN
+        ready, _ = add_report(whole, report(seq=2), 2.0, POLICY)
+        assert self.after(ready, 2.1).state("a") is RegionState.HEALTHY
+
+    def test_a_region_without_ready_endpoints_that_others_lost_fails_though_nothing_was_heard_of_it_before(
+        self,
+    ) -> None:
+        bare = report(pools=(msgspec.structs.replace(POOL, ready=0),))
+        whole = held(bare, report("b", peers=seen(("a", RegionState.FAILED))))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
 
     def test_what_most_others_see_counts_for_more_than_its_own_word(self) -> None:
         lost = seen(("a", RegionState.FAILED))
@@ -233,9 +248,8 @@ class TestJudging:
         assert whole.state("a") is RegionState.HEALTHY
 
     def test_peers_that_know_nothing_do_not_vote(self) -> None:
-        bare = report("a", pools=(msgspec.structs.replace(POOL, ready=0),))
-        whole = held(bare, report("b", peers=seen(("a", RegionState.UNKNOWN))))
-        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
+        whole = held(report("a"), report("b", peers=seen(("a", RegionState.UNKNOWN))))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
 
 
 class TestLeading:
