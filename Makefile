@@ -31,7 +31,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday bench-choosing sim simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench-live: $(VENV)/.bench $(VENV)/.wheel  ## tail latency and engine use of Pen
 
 bench-choosing: $(VENV)/.demo  ## tail latency of each way to choose an endpoint, simulated (ARGS=--help)
 	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
+
+sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a virtual clock (ARGS='--full', --help)
+	@$(BIN)/penstock-lab sim $(ARGS)
 
 simulate-live: $(VENV)/.demo  ## tail latencies of bench-live on a virtual clock (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)

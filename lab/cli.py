@@ -16,6 +16,7 @@ COMMANDS = {
     "engines": "lab.engine.engine_command:engines",
     "gameday": "lab.gameday.gameday_command:gameday",
     "replay": "lab.replay.replay_command:replay",
+    "sim": "lab.simulate.sim_command:sim",
     "simulate-choosing": "lab.simulate.simulate_choosing_command:simulate_choosing",
     "simulate-live": "lab.simulate.simulate_live_command:simulate_live",
     "simulate-scaling": "lab.simulate.simulate_scaling_command:simulate_scaling",

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
 from random import Random
 from statistics import pstdev
+from typing import NamedTuple
 
 import msgspec
 
 from lab.quantile import quantile
-from lab.simulate.region import EngineKind, Region, Strategy
+from lab.simulate.contenders import (
+    EARLY,
+    GLOBAL_LEAST_REQUEST,
+    LOCAL_LEAST_REQUEST,
+    PENSTOCK,
+    SHARED_TWO_CHOICES,
+    run,
+)
+from lab.simulate.fleets import ChatFleet, EngineKind
 from lab.traces.generate import Arrivals, generate
 from penstock.policy.policy import Cost, CostUnit
 
@@ -27,6 +38,40 @@ REQUESTS_PER_S = (15.0, 26.0)
 
 WARM_UP_S = 20.0
 """Earlier arrivals are not counted: engines start empty and agents without measurements."""
+
+
+STALE_S = 2.0
+"""Age (s) of a view that is too old."""
+
+
+class Strategy(StrEnum):
+    """How agents select endpoints."""
+
+    ROUND_ROBIN = "round robin"
+    LEAST_REQUEST_LOCAL = "least request, own view"
+    LEAST_REQUEST_STALE = "least request, stale shared view"
+    TWO_CHOICES_STALE = "two choices, stale shared view"
+    LEAST_REQUEST_SHARED = "least request, shared view"
+    LEAST_WORK = "least work, shared view"
+    LEAST_WORK_LATE = "least work, shared view, late binding"
+
+
+class Way(NamedTuple):
+    """The contender of a strategy, and the age (s) of its view; None for the exchange of the product."""
+
+    contender: str
+    view_age_s: float | None = None
+
+
+WAYS = {
+    Strategy.ROUND_ROBIN: Way("round robin"),
+    Strategy.LEAST_REQUEST_LOCAL: Way(LOCAL_LEAST_REQUEST),
+    Strategy.LEAST_REQUEST_STALE: Way(GLOBAL_LEAST_REQUEST, STALE_S),
+    Strategy.TWO_CHOICES_STALE: Way(SHARED_TWO_CHOICES, STALE_S),
+    Strategy.LEAST_REQUEST_SHARED: Way(GLOBAL_LEAST_REQUEST),
+    Strategy.LEAST_WORK: Way(EARLY),
+    Strategy.LEAST_WORK_LATE: Way(PENSTOCK),
+}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -59,12 +104,13 @@ def compare(
     requests = generate(duration_s, Random(seed), Arrivals(requests_per_s, rate_cv=0.0, dwell_s=duration_s))
     outcomes = []
     for strategy in strategies:
-        region = Region(strategy, MODEL, COST, MIXED, agents, seed)
-        region.run(requests)
+        way = WAYS[strategy]
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=MIXED, limits_tell=False)
+        region = run(way.contender, fleet, requests, agents=agents, seed=seed, view_age_s=way.view_age_s)
         counted = [request for request in region.served if request.request.at_s >= WARM_UP_S]
         first_s = [request.first_s for request in counted if request.first_s is not None]
         end_s = [request.end_s for request in counted if request.end_s is not None]
-        use = [engine.busy_s / region.clock.now for engine in region.engines]
+        use = region.use()
         outcomes.append(
             Outcome(
                 strategy,

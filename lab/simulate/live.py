@@ -8,6 +8,7 @@ in simulated time. The cost of the proxy itself is not simulated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,8 @@ import msgspec
 from lab.bench.live.fleet import ACCELERATORS, MAX_NUM_SEQS, workload_of
 from lab.quantile import quantile
 from lab.simulate.choosing import COST, MODEL
-from lab.simulate.region import EngineKind, Region, Strategy
+from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK, run
+from lab.simulate.fleets import ChatFleet, EngineKind
 from lab.traces.conversations import generate_conversations
 from lab.traces.trace import TraceRequest
 from penstock.policy.policy import Queueing
@@ -26,7 +28,7 @@ EACH = 3
 
 LIVE = tuple(EngineKind(accelerator, EACH, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
 
-COMPARED = (Strategy.LEAST_REQUEST_LOCAL, Strategy.LEAST_WORK_LATE)
+COMPARED = (LOCAL_LEAST_REQUEST, PENSTOCK)
 """What nginx and HAProxy do, each instance by what it sent itself, and what Penstock does."""
 
 
@@ -40,7 +42,7 @@ class Round(msgspec.Struct, frozen=True):
 class Tail(msgspec.Struct, frozen=True):
     """Latency quantiles over all rounds, in seconds since the request was sent."""
 
-    strategy: Strategy
+    contender: str
     agents: int
     requests: int
     ttft_p50_s: float
@@ -73,7 +75,7 @@ def conversation_rounds(rate_per_s: float, seconds: float, count: int, seed: int
 
 
 def feel(
-    strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: float, queueing: Queueing | None = None
+    contender: str, agents: int, rounds: Sequence[Round], warm_up_s: float, queueing: Queueing | None = None
 ) -> Tail:
     """Run the whole workload; each round starts with new engines and agents.
 
@@ -84,13 +86,13 @@ def feel(
     first_s: list[float] = []
     end_s: list[float] = []
     for round_ in rounds:
-        region = Region(strategy, MODEL, COST, LIVE, agents, round_.seed, limits_tell=True, queueing=queueing)
-        region.run(round_.requests)
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=LIVE, limits_tell=True)
+        region = run(contender, fleet, round_.requests, agents=agents, seed=round_.seed, queueing=queueing)
         counted = [served for served in region.served if served.request.at_s >= warm_up_s]
         first_s += [served.first_s for served in counted if served.first_s is not None]
         end_s += [served.end_s for served in counted if served.end_s is not None]
     return Tail(
-        strategy,
+        contender,
         agents,
         len(end_s),
         *(round(quantile(first_s, part) or 0.0, 4) for part in (0.5, 0.99)),

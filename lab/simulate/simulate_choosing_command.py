@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lab.simulate.choosing import AGENTS, MIXED, REQUESTS_PER_S, WARM_UP_S, Outcome, compare
-from lab.simulate.region import Strategy
+from lab.simulate.choosing import AGENTS, MIXED, REQUESTS_PER_S, WARM_UP_S, Outcome, Strategy, compare
 
 
 def simulate_choosing(

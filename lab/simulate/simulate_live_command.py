@@ -47,7 +47,7 @@ def simulate_live(
         refuse("simulate-live", str(error))
     console = Console()
     queueing = Queueing(order, max_overtaken)
-    tails = [feel(strategy, agents, drawn, warm_up, queueing) for agents in (1, INSTANCES) for strategy in COMPARED]
+    tails = [feel(contender, agents, drawn, warm_up, queueing) for agents in (1, INSTANCES) for contender in COMPARED]
     console.print(_table(tails, rate))
     settings = {
         "trace": trace.name if trace else "conversations" if conversations else "generated",
@@ -72,5 +72,5 @@ def _table(tails: list[Tail], rate: float) -> Table:
         table.add_column(column, justify="right")
     for tail in tails:
         numbers = (tail.ttft_p50_s, tail.ttft_p99_s, tail.e2e_p50_s, tail.e2e_p99_s, tail.e2e_p999_s)
-        table.add_row(str(tail.agents), tail.strategy.value, *(f"{number:.2f}" for number in numbers))
+        table.add_row(str(tail.agents), tail.contender, *(f"{number:.2f}" for number in numbers))
     return table

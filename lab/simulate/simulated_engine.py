@@ -46,6 +46,11 @@ class SimulatedEngine:
         """Sequences that wait for a place in it."""
         return len(self._model.waiting)
 
+    @property
+    def kv_used(self) -> float:
+        """Share (0-1) of the KV cache that its sequences hold."""
+        return self._model.kv.usage
+
     def resize(self, max_num_seqs: int) -> None:
         """Change how many sequences run at once, as a restart with other settings does."""
         self._model.max_num_seqs = max_num_seqs

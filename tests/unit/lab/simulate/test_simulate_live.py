@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lab.cli import app
+from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK
 from lab.simulate.live import COMPARED, Round, conversation_rounds, feel, rounds_of
-from lab.simulate.region import Strategy
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def rounds() -> list[Round]:
 
 @pytest.mark.parametrize("agents", [1, 3])
 def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, rounds: list[Round]) -> None:
-    others, ours = (feel(strategy, agents, rounds, warm_up_s=8.0) for strategy in COMPARED)
+    others, ours = (feel(contender, agents, rounds, warm_up_s=8.0) for contender in COMPARED)
     assert ours.requests == others.requests > 1000
     assert ours.e2e_p99_s < 0.55 * others.e2e_p99_s
     assert ours.ttft_p99_s < 1.15 * others.ttft_p99_s
@@ -28,8 +28,8 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
 
 def test_three_agents_find_cached_prefixes_as_one_does() -> None:
     rounds = conversation_rounds(rate_per_s=16.0, seconds=56.0, count=2, seed=1)
-    one, three = (feel(Strategy.LEAST_WORK_LATE, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
-    others = feel(Strategy.LEAST_REQUEST_LOCAL, 1, rounds, warm_up_s=16.0)
+    one, three = (feel(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
+    others = feel(LOCAL_LEAST_REQUEST, 1, rounds, warm_up_s=16.0)
     assert three.requests == one.requests > 1000
     assert three.ttft_p50_s < 1.1 * one.ttft_p50_s
     assert three.ttft_p50_s < 0.6 * others.ttft_p50_s
@@ -38,7 +38,7 @@ def test_three_agents_find_cached_prefixes_as_one_does() -> None:
 
 def test_the_same_seed_gives_the_same_tail(rounds: list[Round]) -> None:
     assert rounds_of(None, rate_per_s=15.0, seconds=56.0, count=1, seed=1) == rounds[:1]
-    one, other = (feel(Strategy.LEAST_WORK_LATE, 3, rounds[:1], 8.0) for _ in range(2))
+    one, other = (feel(PENSTOCK, 3, rounds[:1], 8.0) for _ in range(2))
     assert one == other
 
 
@@ -48,8 +48,8 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0, shown.output
     written = json.loads(out.read_bytes())
-    assert [(one["agents"], one["strategy"]) for one in written["tails"]] == [
-        (agents, strategy.value) for agents in (1, 3) for strategy in COMPARED
+    assert [(one["agents"], one["contender"]) for one in written["tails"]] == [
+        (agents, contender) for agents in (1, 3) for contender in COMPARED
     ]
 
 

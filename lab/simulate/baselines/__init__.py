@@ -1,0 +1,1 @@
+"""Load balancers as their authors describe them, which the simulator compares with Penstock."""

@@ -1,0 +1,74 @@
+"""The bound: one queue before all engines, which knows at once which engines are free and how long each request takes.
+
+Engines receive no more than they run, so no request is bound to an engine before its turn. No router can do better by
+knowing more; only a better order of service could help it. The best order for a quantile is not known, so the bound of
+a metric is the best of the orders here.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Generic
+
+from lab.simulate.fleets import Request
+from lab.simulate.region import Region, Served
+
+Order = Callable[[float, float], float]
+"""The rank of a request by its arrival (s) and its true work (s); the smallest is served first."""
+
+
+def by_arrival(at: float, work_s: float) -> float:
+    """First come, first served."""
+    return at
+
+
+def shortest_first(at: float, work_s: float) -> float:
+    """Least true work first."""
+    return work_s
+
+
+def shortest_with_age(at: float, work_s: float) -> float:
+    """Least true work first, but a request is overtaken only by those that arrive within its work."""
+    return at + work_s
+
+
+ORDERS: dict[str, Order] = {
+    "by arrival": by_arrival,
+    "shortest first": shortest_first,
+    "shortest first with age": shortest_with_age,
+}
+
+
+class CentralQueue(Generic[Request]):
+    """The queue of all agents of a region."""
+
+    def __init__(self, region: Region[Request], order: Order) -> None:
+        """Create an empty queue."""
+        self._region: Region[Request] = region
+        self._order = order
+        self._waiting: list[tuple[float, float, Served[Request]]] = []
+
+    def arrive(self, served: Served[Request]) -> None:
+        """Accept a request of any agent."""
+        work_s = self._region.fleet.true_work_s(served.request, 0)
+        entry = (self._order(served.request.at_s, work_s), served.request.at_s, served)
+        insort(self._waiting, entry, key=_rank)
+        self._serve()
+
+    def notified(self, delay_s: float) -> None:
+        """As `Agent.notified`: nothing waits for other agents."""
+
+    def _serve(self) -> None:
+        kinds, in_flight = self._region.fleet.kinds, self._region.in_flight
+        while self._waiting:
+            free = [index for index, kind in enumerate(kinds) if in_flight[index] < kind.max_num_seqs]
+            if not free:
+                return
+            served = self._waiting.pop(0)[2]
+            best = min(free, key=lambda index: (in_flight[index] / kinds[index].max_num_seqs, -kinds[index].speed))
+            self._region.send(best, served, None, self._serve)
+
+
+def _rank(entry: tuple[float, float, object]) -> tuple[float, float]:
+    return entry[:2]

@@ -1,0 +1,170 @@
+"""Balancers that know of prompts and of KV caches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from random import Random
+
+from lab.simulate.baselines.balancer import Arrival, Balancer, PoolView
+from lab.traces.trace import BLOCK_TOKENS
+
+MAX_BLOCKS = 31_250
+"""Blocks remembered for each endpoint (`lruCapacityPerServer` of llm-d's prefix-cache-scorer)."""
+
+
+class PrefixNotes:
+    """The prefix blocks that were sent to each endpoint, as far as its cache may still have them."""
+
+    def __init__(self, size: int) -> None:
+        """Create empty notes for `size` endpoints."""
+        self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(size)]
+
+    def matched(self, index: int, arrival: Arrival) -> int:
+        """Leading blocks of a prompt that were sent to an endpoint before."""
+        held, count = self._blocks[index], 0
+        for block in arrival.prefix:
+            if block not in held:
+                break
+            count += 1
+        return count
+
+    def note(self, index: int, arrival: Arrival) -> None:
+        """Remember a request."""
+        held = self._blocks[index]
+        for block in arrival.prefix:
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > MAX_BLOCKS:
+            held.popitem(last=False)
+
+
+class _PrefixAware(Balancer):
+    def __init__(self, pool: PoolView, rng: Random) -> None:
+        super().__init__(pool, rng)
+        self.notes = PrefixNotes(pool.size)
+
+    def sent(self, index: int, arrival: Arrival, now: float) -> None:
+        """As `Balancer.sent`."""
+        self.notes.note(index, arrival)
+
+    def _share_held(self, index: int, arrival: Arrival) -> float:
+        return self.notes.matched(index, arrival) / len(arrival.prefix) if arrival.prefix else 0.0
+
+
+class LMetric(_PrefixAware):
+    """The least product of prefill tokens (those that wait, and those of the request that are not cached) and batch
+    size (Zhang et al., "LMetric: Simple is better - multiplication may be all you need for LLM request scheduling",
+    arXiv 2603.15202).
+    """
+
+    def __init__(self, pool: PoolView, rng: Random) -> None:
+        """Create a balancer that has sent nothing."""
+        super().__init__(pool, rng)
+        self._prefill_tokens = [0] * pool.size
+        self._uncached: dict[tuple[int, Arrival], int] = {}
+
+    def choose(self, arrival: Arrival, now: float) -> int:
+        """As `Balancer.choose`."""
+        return self.least(
+            (
+                (self._prefill_tokens[index] + self._new_tokens(index, arrival)) * self.pool.in_flight(index),
+                index,
+            )
+            for index in range(self.pool.size)
+        )
+
+    def sent(self, index: int, arrival: Arrival, now: float) -> None:
+        """As `Balancer.sent`."""
+        self._uncached[index, arrival] = tokens = self._new_tokens(index, arrival)
+        self._prefill_tokens[index] += tokens
+        super().sent(index, arrival, now)
+
+    def first_token(self, index: int, arrival: Arrival) -> None:
+        """As `Balancer.first_token`."""
+        self._prefill_tokens[index] -= self._uncached.pop((index, arrival), 0)
+
+    def _new_tokens(self, index: int, arrival: Arrival) -> int:
+        return max(1, arrival.prompt_tokens - self.notes.matched(index, arrival) * BLOCK_TOKENS)
+
+
+QUEUE_THRESHOLD = 5
+"""Requests that wait in an engine from which on it counts as saturated (`queueDepthThreshold`)."""
+
+KV_THRESHOLD = 0.8
+"""Use of its KV cache from which on it does (`kvCacheUtilThreshold`)."""
+
+
+class LlmdWeighted(_PrefixAware):
+    """llm-d's default profile: the greatest weighted sum of prefix-cache-scorer (3), queue-scorer (2) and
+    kv-cache-utilization-scorer (2), each 0 to 1; queues are compared between the least and the greatest (llm-d,
+    "Request Scheduler").
+    """
+
+    def choose(self, arrival: Arrival, now: float) -> int:
+        """As `Balancer.choose`."""
+        reports = [self.pool.report(index) for index in range(self.pool.size)]
+        low = min(report.waiting for report in reports)
+        high = max(report.waiting for report in reports)
+        scored = []
+        for index, report in enumerate(reports):
+            queue = (high - report.waiting) / (high - low) if high > low else 1.0
+            scored.append(
+                (-(3.0 * self._share_held(index, arrival) + 2.0 * queue + 2.0 * (1.0 - report.kv_used)), index)
+            )
+        return self.least(scored)
+
+
+class LlmdSticky(LlmdWeighted):
+    """Stays with the endpoint that holds most of the prompt until it is saturated, by the thresholds of llm-d's
+    saturation detector; else by the weighted scorers.
+    """
+
+    def choose(self, arrival: Arrival, now: float) -> int:
+        """As `Balancer.choose`."""
+        held = [(self.notes.matched(index, arrival), index) for index in range(self.pool.size)]
+        longest = max(held)[0]
+        if longest > 0:
+            open_ = [index for blocks, index in held if blocks == longest and not self._is_saturated(index)]
+            if open_:
+                return self.least((self.pool.in_flight(index), index) for index in open_)
+        return super().choose(arrival, now)
+
+    def _is_saturated(self, index: int) -> bool:
+        report = self.pool.report(index)
+        return report.waiting >= QUEUE_THRESHOLD or report.kv_used >= KV_THRESHOLD
+
+
+class SkyWalker(_PrefixAware):
+    """The longest match in the prefix tree among the endpoints without pending requests; while all have pending ones,
+    requests wait at the balancer: selective pushing by pending requests (Xia et al., "SkyWalker: A locality-aware
+    cross-region load balancer for LLM inference", EuroSys 2026, arXiv 2505.24095).
+    """
+
+    def __init__(self, pool: PoolView, rng: Random) -> None:
+        """Create a balancer that has sent nothing."""
+        super().__init__(pool, rng)
+        self._unstarted = [0] * pool.size
+
+    def choose(self, arrival: Arrival, now: float) -> int | None:
+        """As `Balancer.choose`."""
+        # A request whose first token is outstanding may be the one that the next report shows as waiting.
+        open_ = [
+            index
+            for index in range(self.pool.size)
+            if not self.pool.report(index).waiting and self._unstarted[index] < 2
+        ]
+        if not open_:
+            return None
+        longest = max(self.notes.matched(index, arrival) for index in open_)
+        return self.least(
+            (self.pool.in_flight(index), index) for index in open_ if self.notes.matched(index, arrival) == longest
+        )
+
+    def sent(self, index: int, arrival: Arrival, now: float) -> None:
+        """As `Balancer.sent`."""
+        self._unstarted[index] += 1
+        super().sent(index, arrival, now)
+
+    def first_token(self, index: int, arrival: Arrival) -> None:
+        """As `Balancer.first_token`."""
+        self._unstarted[index] -= 1

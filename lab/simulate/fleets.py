@@ -1,0 +1,242 @@
+"""The engines of a region on the virtual clock, and what a router reads of a request for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from lab.engine.batching import Sequence as EngineSequence
+from lab.quantile import quantile
+from lab.simulate.baselines.balancer import Arrival, EngineReport
+from lab.simulate.clock import Action, VirtualClock
+from lab.simulate.simulated_engine import SimulatedEngine
+from lab.traces.trace import BLOCK_TOKENS, TraceRequest
+from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
+from penstock.routing.cost_estimate import OVERHEAD_BYTES
+from penstock.routing.work import CostInputs
+
+BYTES_PER_TOKEN = 4
+
+BLOCKS_PER_SPAN = BLOCK_TOKENS * BYTES_PER_TOKEN // BLOCK_BYTES
+"""Blocks of the affinity index in one prefix block of a trace."""
+
+
+class EngineKind(msgspec.Struct, frozen=True):
+    """A group of identical engines."""
+
+    accelerator: str
+    count: int
+    max_num_seqs: int
+    speed: float = 1.0
+    """Of image engines, relative to the reference; and the weight that balancers with weights are configured with."""
+
+
+class ImageJob(msgspec.Struct, frozen=True):
+    """A request for an image."""
+
+    at_s: float
+    pixels: int
+    steps: int
+    work_s: float
+    """Time (s) on an engine of speed 1, which a router can only estimate."""
+
+
+Request = TypeVar("Request", TraceRequest, ImageJob)
+Read = TypeVar("Read", TraceRequest, ImageJob, contravariant=True)
+
+
+class EngineFleet(Protocol[Read]):
+    """Engines by index."""
+
+    kinds: tuple[EngineKind, ...]
+    """Of each engine."""
+    cost: Cost
+    streaming: bool
+
+    def ask(self, request: Read) -> CostInputs:
+        """What the cost of a request is estimated from."""
+
+    def prefix_keys(self, request: Read) -> list[int]:
+        """Keys of the leading blocks of the prompt."""
+
+    def usage(self, request: Read) -> bytes:
+        """The end of the response."""
+
+    def arrival(self, request: Read) -> Arrival:
+        """What a baseline reads of a request."""
+
+    def true_work_s(self, request: Read, index: int) -> float:
+        """Time (s) that a request occupies a slot of an engine, alone."""
+
+    def submit(self, index: int, request: Read, on_first: Action, on_end: Action) -> None:
+        """Send a request to an engine; the callbacks report its first and last byte."""
+
+    def report(self, index: int) -> EngineReport:
+        """The engine's load."""
+
+    def busy_s(self, index: int) -> float:
+        """Time (s) for which the engine was busy."""
+
+
+class ChatFleet:
+    """Batching engines of a language model."""
+
+    streaming = True
+
+    def __init__(
+        self, clock: VirtualClock, model: str, cost: Cost, kinds: Sequence[EngineKind], *, limits_tell: bool
+    ) -> None:
+        """Create idle engines.
+
+        Args:
+            limits_tell: whether clients set each response's limit to its actual length; else they set no limit.
+        """
+        self.kinds = _each(kinds)
+        self.cost = cost
+        self._limits_tell = limits_tell
+        self._engines = [SimulatedEngine(clock, model, kind.accelerator, kind.max_num_seqs) for kind in self.kinds]
+
+    def ask(self, request: TraceRequest) -> CostInputs:
+        """As `EngineFleet.ask`."""
+        limit = max(1, request.output_tokens) if self._limits_tell else None
+        return CostInputs(body_bytes=request.prompt_tokens * BYTES_PER_TOKEN + OVERHEAD_BYTES, max_tokens=limit)
+
+    def prefix_keys(self, request: TraceRequest) -> list[int]:
+        """As `EngineFleet.prefix_keys`: several are in one block of the trace."""
+        spans = request.prefix_blocks[: request.prompt_tokens // BLOCK_TOKENS]
+        keys = [span * BLOCKS_PER_SPAN + part for span in spans for part in range(BLOCKS_PER_SPAN)]
+        return keys[:MAX_BLOCKS]
+
+    def usage(self, request: TraceRequest) -> bytes:
+        """As `EngineFleet.usage`."""
+        return b'{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (
+            request.prompt_tokens,
+            max(1, request.output_tokens),
+        )
+
+    def arrival(self, request: TraceRequest) -> Arrival:
+        """As `EngineFleet.arrival`."""
+        return Arrival(request.prompt_tokens, request.prefix_blocks, request.at_s)
+
+    def true_work_s(self, request: TraceRequest, index: int) -> float:
+        """As `EngineFleet.true_work_s`."""
+        return self.cost.input_unit_s * request.prompt_tokens + self.cost.output_unit_s * request.output_tokens
+
+    def submit(self, index: int, request: TraceRequest, on_first: Action, on_end: Action) -> None:
+        """As `EngineFleet.submit`."""
+        sequence = EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks)
+        self._engines[index].submit(sequence, on_first, on_end)
+
+    def report(self, index: int) -> EngineReport:
+        """As `EngineFleet.report`."""
+        engine = self._engines[index]
+        return EngineReport(engine.running, engine.waiting, engine.kv_used)
+
+    def busy_s(self, index: int) -> float:
+        """As `EngineFleet.busy_s`."""
+        return self._engines[index].busy_s
+
+
+class ImageFleet:
+    """Engines that run one image job at a time, in order of arrival."""
+
+    streaming = False
+    cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.1)
+
+    def __init__(self, clock: VirtualClock, kinds: Sequence[EngineKind]) -> None:
+        """Create idle engines."""
+        self.kinds = _each(kinds)
+        self._engines = [_SingleSlotEngine(clock, kind.speed) for kind in self.kinds]
+
+    def ask(self, request: ImageJob) -> CostInputs:
+        """As `EngineFleet.ask`."""
+        return CostInputs(body_bytes=200, pixels=request.pixels, steps=request.steps)
+
+    def prefix_keys(self, request: ImageJob) -> list[int]:
+        """As `EngineFleet.prefix_keys`: none."""
+        return []
+
+    def usage(self, request: ImageJob) -> bytes:
+        """As `EngineFleet.usage`: an image has none."""
+        return b""
+
+    def arrival(self, request: ImageJob) -> Arrival:
+        """As `EngineFleet.arrival`."""
+        return Arrival(1, (), request.at_s)
+
+    def true_work_s(self, request: ImageJob, index: int) -> float:
+        """As `EngineFleet.true_work_s`."""
+        return request.work_s / self.kinds[index].speed
+
+    def submit(self, index: int, request: ImageJob, on_first: Action, on_end: Action) -> None:
+        """As `EngineFleet.submit`."""
+        self._engines[index].submit(request.work_s, on_first, on_end)
+
+    def report(self, index: int) -> EngineReport:
+        """As `EngineFleet.report`."""
+        engine = self._engines[index]
+        return EngineReport(min(1, engine.jobs), max(0, engine.jobs - 1), 0.0)
+
+    def busy_s(self, index: int) -> float:
+        """As `EngineFleet.busy_s`."""
+        return self._engines[index].busy_s
+
+
+class _SingleSlotEngine:
+    def __init__(self, clock: VirtualClock, speed: float) -> None:
+        self.busy_s = 0.0
+        self._clock = clock
+        self._speed = speed
+        self._jobs: deque[tuple[float, Action, Action]] = deque()
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that run or wait."""
+        return len(self._jobs)
+
+    def submit(self, work_s: float, on_first: Action, on_end: Action) -> None:
+        self._jobs.append((work_s / self._speed, on_first, on_end))
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._clock.at(self._clock.now + self._jobs[0][0], self._end)
+
+    def _end(self) -> None:
+        service_s, on_first, on_end = self._jobs.popleft()
+        self.busy_s += service_s
+        if self._jobs:
+            self._begin()
+        on_first()
+        on_end()
+
+
+class LatencyEstimate:
+    """Latencies of one server's recent requests by the requests in flight when they arrived, as Prequal keeps them."""
+
+    def __init__(self) -> None:
+        """Create an estimate without observations."""
+        self._recent: deque[tuple[int, float]] = deque(maxlen=50)
+
+    def see(self, in_flight: int, latency_s: float) -> None:
+        """Add a completed request."""
+        self._recent.append((in_flight, latency_s))
+
+    def at(self, in_flight: int) -> float:
+        """Median latency (s) of the requests nearest to this number in flight; 0 before the first."""
+        if not self._recent:
+            return 0.0
+        nearest = min(abs(count - in_flight) for count, _ in self._recent)
+        near = [latency_s for count, latency_s in self._recent if abs(count - in_flight) == nearest]
+        return quantile(near, 0.5) or 0.0
+
+
+def _each(kinds: Sequence[EngineKind]) -> tuple[EngineKind, ...]:
+    return tuple(kind for kind in kinds for _ in range(kind.count))
+
+
+FleetFactory = Callable[[VirtualClock], EngineFleet[Request]]

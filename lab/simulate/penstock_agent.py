@@ -1,0 +1,266 @@
+"""One agent of Penstock on the virtual clock: the product's accounts, chooser, queue and shared load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Generic
+
+from lab.simulate.fleets import Request
+from lab.simulate.region import Region, Served
+from lab.simulate.shared_view import Published
+from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
+from penstock.admission.queue_order import urgency_at
+from penstock.admission.queueing import MAX_WAIT_S, QueuedRequest
+from penstock.fleet.shared_counts import weight_at_age, weighted_count
+from penstock.policy.policy import Queueing
+from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.placement import Placement, WorkEstimate
+from penstock.routing.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
+from penstock.routing.reasons import Reason
+from regional_agent.shared_load.published_load import PublishedLoad
+from regional_agent.shared_load.shared_load_exchange import MIN_INTERVAL_S
+
+RECOUNT_S = 0.2
+"""Interval (s) between two updates of the learned service times, as in an agent."""
+
+POLL_S = 0.1
+"""Period (s) of the timer of the queue, as in an agent."""
+
+PRIOR_SERVICE_S = 5.0
+"""Expected service time (s) of a request before the first completion."""
+
+EngineLoads = Mapping[str, tuple[int, int, int]]
+"""By name: requests, reserved prefill (µs), reserved decode (µs)."""
+
+UNBOUNDED = 1_000_000
+"""An unreachable limit: without an admission queue, every request is sent to an engine at once."""
+
+
+class PenstockAgent(Generic[Request]):
+    """One agent: its accounts of the engines, its chooser, and its queue."""
+
+    def __init__(
+        self,
+        region: Region[Request],
+        number: int,
+        *,
+        queueing: Queueing | None = None,
+        engine_queue: int | None = None,
+    ) -> None:
+        """Create an agent that has only the configured properties of the engines.
+
+        Args:
+            number: of the agent, from 0.
+            queueing: order of its queue; None for the default of models.
+            engine_queue: requests that may wait in an engine beyond its slots; None for one where engines batch, and
+                none where they do not.
+        """
+        self.queue: FairQueue[Served[Request]] = FairQueue(number << 32)
+        self._region: Region[Request] = region
+        self._number = number
+        self._queueing = queueing or Queueing()
+        rng = Random(region.seed * 1000 + number)
+        self._rng = rng
+        self._reader = region.shared.reader(number, rng.random())
+        self._remote: dict[int, Published] = {}
+        self._remote_weight = 1.0
+        self._other_heads: list[QueueHead] = []
+        self._yields = self._polls = self._publishes = self._wakes = False
+        self._published_at = -MIN_INTERVAL_S
+        self._recounted_at = 0.0
+        self._chooser = EndpointChooser(rng)
+        self._chooser.affinity.publishes = True
+        self._pool: PoolAccount[EndpointAccount] = PoolAccount(PRIOR_SERVICE_S)
+        self._pool.set_endpoints([self._account(index, engine_queue) for index in range(len(region.fleet.kinds))])
+        for endpoint in self._pool.endpoints:
+            endpoint.pools = (self._pool,)
+        self._pool.recount()
+        self._pool.update_speeds()
+
+    def _account(self, index: int, engine_queue: int | None) -> EndpointAccount:
+        kind = self._region.fleet.kinds[index]
+        queue = engine_queue if engine_queue is not None else int(kind.max_num_seqs > 1)
+        view = EndpointView(f"engine-{index}", kind.max_num_seqs, kind.max_num_seqs + queue, ready=True)
+        return EndpointAccount(view, kind.accelerator)
+
+    def arrive(self, served: Served[Request]) -> None:
+        """Accept a request of a client."""
+        now = self._region.clock.now
+        self._update(now)
+        if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
+            work = self._estimate(served.request).work
+            give_up_at = now + MAX_WAIT_S * UNBOUNDED
+            urgency = urgency_at(self._queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S)
+            self.queue.join(served, "", 0, 0, now, give_up_at, urgency_at=urgency)
+            self._changed()
+            self._serve()
+
+    def notified(self, delay_s: float) -> None:
+        """Read what another agent has published after this time (s), if requests wait here."""
+        if len(self.queue) and not self._wakes:
+            self._wakes = self._region.shared.age_s is None
+            self._region.clock.at(self._region.clock.now + delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        if len(self.queue):
+            self._update(self._region.clock.now)
+            self._serve()
+
+    def _update(self, now: float, *, exchanges: bool = False) -> None:
+        """Bring the view up to date: the others' load and queues, and what was learned."""
+        for number, published in self._reader.read(now, waits=len(self.queue) > 0, exchanges=exchanges):
+            before = self._remote.get(number)
+            self._remote[number] = published
+            self._apply_change(before.load.loads if before is not None else {}, published.load.loads)
+            for engine, prefixes in published.prefixes.items():
+                self._chooser.affinity.receive(engine, prefixes, published.at)
+        weight = weight_at_age(now - self._reader.read_at)
+        if weight != self._remote_weight:
+            self._remote_weight = weight
+            self._apply_loads(self._pool.positions)
+        self._other_heads = (
+            [published.head for published in self._remote.values() if published.head is not None]
+            if weight > 0.0
+            else []
+        )
+        if now - self._recounted_at >= RECOUNT_S:
+            self._recounted_at = now
+            self._pool.recount()
+            self._pool.update_speeds()
+
+    def _apply_change(self, before: EngineLoads, after: EngineLoads) -> None:
+        """Apply what one agent published in place of what it published before."""
+        changed = [engine for engine in {**before, **after} if before.get(engine) != after.get(engine)]
+        if self._remote_weight < 1.0:
+            self._apply_loads(changed)
+            return
+        for engine in changed:
+            endpoint = self._pool.endpoints[self._pool.positions[engine]]
+            old, new, remote = before.get(engine, NO_LOAD), after.get(engine, NO_LOAD), endpoint.remote_load
+            endpoint.set_remote_load(
+                Load(
+                    remote.requests + new[0] - old[0],
+                    remote.prefill_us + new[1] - old[1],
+                    remote.decode_us + new[2] - old[2],
+                )
+            )
+
+    def _apply_loads(self, engines: Iterable[str]) -> None:
+        weight = self._remote_weight
+        for engine in engines:
+            loads = [published.load.loads.get(engine, NO_LOAD) for published in self._remote.values()]
+            remote = Load(
+                sum([weighted_count(load[0], weight) for load in loads]),
+                sum([weighted_count(load[1], weight) for load in loads]),
+                sum([weighted_count(load[2], weight) for load in loads]),
+            )
+            endpoint = self._pool.endpoints[self._pool.positions[engine]]
+            if remote != endpoint.remote_load:
+                endpoint.set_remote_load(remote)
+
+    def _changed(self) -> None:
+        """Publish soon."""
+        if not self._publishes:
+            self._publishes = True
+            self._region.clock.at(self._published_at + MIN_INTERVAL_S, self._publish)
+
+    def _publish(self) -> None:
+        now = self._region.clock.now
+        self._publishes, self._published_at = False, now
+        every = [(endpoint.name, endpoint.local_load) for endpoint in self._pool.endpoints]
+        loads = {name: (load.requests, load.prefill_us, load.decode_us) for name, load in every if load.requests}
+        load = PublishedLoad(f"agent-{self._number}", 1, 0, loads)
+        prefixes = self._chooser.affinity.take_unpublished()
+        self._region.publish(self._number, Published(now, load, self.queue.own_head(), prefixes))
+        self._update(now, exchanges=True)
+        if len(self.queue):
+            self._serve()
+
+    def _place(self, served: Served[Request]) -> bool:
+        clock, request = self._region.clock, served.request
+        estimate = self._estimate(request)
+        age_s = clock.now - self._reader.read_at
+        chosen = self._chooser.choose(self._pool, estimate, (), age_s, clock.now)
+        if isinstance(chosen, Reason):
+            return False
+        endpoint, spared_s = chosen
+        placement = Placement(endpoint, estimate, spared_s, clock.now)
+        placement.take()
+        self._changed()
+
+        def on_first() -> None:
+            if placement.first_byte(clock.now):
+                placement.end_prefill()
+                self._changed()
+                self._chooser.learn_first_byte(placement, clock.now)
+
+        def on_end() -> None:
+            placement.release()
+            self._changed()
+            endpoint.completed(clock.now - placement.since)
+            self._chooser.learn_response(placement, clock.now, (self._region.fleet.usage(request),))
+            if len(self.queue):
+                self._update(clock.now)
+                self._serve()
+
+        self._region.send(self._pool.positions[endpoint.name], served, on_first, on_end)
+        return True
+
+    def _estimate(self, request: Request) -> WorkEstimate:
+        fleet = self._region.fleet
+        ask = fleet.ask(request)
+        work = self._chooser.expectations.estimate(fleet.cost, "", "", ask)
+        estimate = WorkEstimate("", "", fleet.cost, ask, work, streaming=fleet.streaming)
+        estimate.prefix = fleet.prefix_keys(request)
+        return estimate
+
+    def _serve(self) -> None:
+        now = self._region.clock.now
+        left_to, unfinished = self.queue.serve(self, now)
+        if left_to is not None and not self._yields:
+            self._yields = True
+            self._region.clock.at(now + YIELD_S, partial(self._end_turn, left_to))
+        if unfinished:
+            self._serve()
+        elif len(self.queue) and not self._polls:
+            self._polls = True
+            self._region.clock.at(now + POLL_S, self._poll)
+
+    def _end_turn(self, left_to: QueueHead) -> None:
+        self._yields = False
+        now = self._region.clock.now
+        self._update(now)
+        self.queue.end_turn(left_to, now, has_room=self.has_room())
+        self._serve()
+
+    def _poll(self) -> None:
+        self._polls = False
+        self._wake()
+
+    def has_room(self) -> bool:
+        """Whether an engine may take one more request."""
+        return self._pool.has_room
+
+    def other_heads(self, now: float) -> Sequence[QueueHead]:
+        """The heads that the other agents last reported."""
+        return self._other_heads
+
+    def group(self, item: Served[Request], now: float) -> str | None:
+        """All requests may use the same engines."""
+        return ""
+
+    def represents_group(self, item: Served[Request]) -> bool:
+        """What is closed to one request is closed to all."""
+        return True
+
+    def ask(self, item: Served[Request], now: float) -> bool | None:
+        """Place a waiting request; None where no engine has room."""
+        return self._place(item) or None
+
+    def deliver(self, entry: QueuedRequest[Served[Request]], answer: bool, now: float) -> None:
+        """Report that the queue is shorter; the request was placed when it was asked for."""
+        self._changed()

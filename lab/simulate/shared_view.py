@@ -1,0 +1,88 @@
+"""What the agents of a simulated region publish, and when each of them reads it.
+
+An agent of the product publishes within MIN_INTERVAL_S of a change and then reads what the others published; without a
+change of its own it reads each IDLE_INTERVAL_S, and while requests wait each MIN_INTERVAL_S
+(`regional_agent/shared_load/shared_load_exchange.py`). Instead, every view can be of one given age.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.admission.fair_queueing import QueueHead
+from regional_agent.shared_load.published_load import PublishedLoad
+from regional_agent.shared_load.shared_load_exchange import IDLE_INTERVAL_S, MIN_INTERVAL_S
+
+
+class Published(NamedTuple):
+    """What one agent published at a moment."""
+
+    at: float
+    load: PublishedLoad
+    head: QueueHead | None
+    prefixes: dict[str, list[int]]
+    """Keys of the prefixes that the agent sent since its last publication, by endpoint."""
+
+
+class SharedView:
+    """The publications of a region's agents in order of time, as in its Redis."""
+
+    def __init__(self, agents: int, age_s: float | None = None) -> None:
+        """Create a store without publications.
+
+        Args:
+            age_s: age of every view; None for the exchange of the product.
+        """
+        self.age_s = age_s
+        self.newest_at = 0.0
+        """Time (s) of the newest publication."""
+        self._by_agent: list[list[Published]] = [[] for _ in range(agents)]
+
+    def publish(self, agent: int, published: Published) -> None:
+        """Add a publication."""
+        self._by_agent[agent].append(published)
+        self.newest_at = published.at
+
+    def reader(self, agent: int, phase_s: float) -> ViewReader:
+        """The reader of one agent, which reads at this phase (s) of the interval."""
+        others = [entries for number, entries in enumerate(self._by_agent) if number != agent]
+        return ViewReader(self, others, phase_s)
+
+
+class ViewReader:
+    """What one agent has read."""
+
+    def __init__(self, shared: SharedView, others: list[list[Published]], phase_s: float) -> None:
+        """Use `SharedView.reader`."""
+        self.read_at = 0.0
+        self._others = others
+        self._next = [0] * len(others)
+        self._shared = shared
+        self._phase_s = phase_s
+
+    def read(self, now: float, *, waits: bool = False, exchanges: bool = False) -> list[tuple[int, Published]]:
+        """The publications since the last call that the agent has read by now, with the number of their author.
+
+        Args:
+            waits: requests wait at the agent.
+            exchanges: it publishes now.
+        """
+        before, self.read_at = self.read_at, max(self.read_at, self._last_read(now, waits, exchanges))
+        found: list[tuple[int, Published]] = []
+        if self._shared.age_s is None and self._shared.newest_at < before:
+            return found
+        for number, entries in enumerate(self._others):
+            index = self._next[number]
+            while index < len(entries) and entries[index].at <= self.read_at:
+                found.append((number, entries[index]))
+                index += 1
+            self._next[number] = index
+        return found
+
+    def _last_read(self, now: float, waits: bool, exchanges: bool) -> float:
+        if self._shared.age_s is not None:
+            return now - self._shared.age_s
+        if exchanges:
+            return now
+        interval_s = MIN_INTERVAL_S if waits else IDLE_INTERVAL_S
+        return now - (now + self._phase_s) % interval_s

@@ -1,0 +1,39 @@
+"""`penstock-lab sim`: the live decision code on a virtual clock against baselines, and what it must reach."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lab.simulate.targets.comparison import Target
+from lab.simulate.targets.targets_report import FULL, SMALL, simulate, write
+
+
+def sim(
+    full: Annotated[bool, typer.Option("--full", help="More seeds and longer runs.")] = False,
+    processes: Annotated[int, typer.Option(min=0, max=256, help="Processes to run in; 0 for one a core.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of report.json and index.html.")] = Path("out/sim"),
+) -> None:
+    """Measure every target of the decisions against baselines with paired seeds."""
+    report = simulate(FULL if full else SMALL, processes or os.cpu_count() or 1)
+    write(report, out)
+    console = Console()
+    console.print(_table(report.targets))
+    console.print(f"all of it: {out / 'report.json'}, {out / 'index.html'}")
+
+
+def _table(targets: list[Target]) -> Table:
+    table = Table(title=f"{sum(target.kept for target in targets)} of {len(targets)} targets are kept")
+    for column in ("target", "limit", "measured", "95 % interval", "kept"):
+        table.add_column(column, justify="left" if column == "target" else "right")
+    for target in targets:
+        low, high = target.interval
+        verdict = "yes" if target.kept else "[red]no[/red]"
+        name = f"{target.name}\n  {target.note}" if target.note else target.name
+        table.add_row(name, target.target, f"{target.measured:.3f}", f"{low:.3f}-{high:.3f}", verdict)
+    return table

@@ -1,0 +1,1 @@
+"""What the decisions must reach, measured on the virtual clock against baselines with paired seeds."""

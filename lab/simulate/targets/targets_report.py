@@ -1,0 +1,80 @@
+"""Runs all scenarios on every core, and writes the targets as JSON and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from lab.simulate.targets.comparison import Target
+from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
+from lab.simulate.targets.scenarios import Measures, Scenario, measure_images
+from lab.simulate.targets.targets_page import write_page
+
+FIRST_SEED = 2026
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """How much is simulated."""
+
+    seeds: int
+    image_jobs: int
+    """Of each run."""
+
+
+SMALL = Scale(10, 3000)
+FULL = Scale(20, 10_000)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The result of `penstock-lab sim`."""
+
+    scale: Scale
+    targets: list[Target]
+    runs: dict[str, dict[str, list[Measures]]]
+    """By scenario and contender, one for each seed."""
+
+
+def simulate(scale: Scale, processes: int) -> Report:
+    """Run every scenario.
+
+    Args:
+        processes: number of processes; with 1 everything runs in this one.
+    """
+    tasks = [
+        (scenario, contender, seed)
+        for scenario in IMAGE_SCENARIOS
+        for contender in scenario.contenders
+        for seed in range(FIRST_SEED, FIRST_SEED + scale.seeds)
+    ]
+    runs: dict[str, dict[str, list[Measures]]] = {}
+    for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
+        runs.setdefault(scenario.name, {}).setdefault(contender, []).append(measures)
+    return Report(scale, image_targets(runs), runs)
+
+
+_Task = tuple[Scenario, str, int]
+
+
+def _all(tasks: Sequence[_Task], scale: Scale, processes: int) -> Iterable[Measures]:
+    measure = partial(_measure, scale)
+    if processes == 1:
+        return [measure(task) for task in tasks]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        return list(pool.map(measure, tasks))
+
+
+def _measure(scale: Scale, task: _Task) -> Measures:
+    scenario, contender, seed = task
+    return measure_images(scenario, contender, scale.image_jobs, seed)
+
+
+def write(report: Report, out: Path) -> None:
+    """Write `report.json` and `index.html` into a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    write_page(report.targets, report.runs, out / "index.html")

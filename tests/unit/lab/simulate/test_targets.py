@@ -1,0 +1,49 @@
+"""`penstock-lab sim` at its smallest: every target has a row, and the same seed gives the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.simulate.targets.comparison import at_least, at_most, ratio
+from lab.simulate.targets.image_targets import OLD_VIEW, ONE_SLOT
+from lab.simulate.targets.scenarios import measure_images
+from lab.simulate.targets.targets_report import Scale, simulate, write
+
+TINY = Scale(seeds=2, image_jobs=60)
+
+
+def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
+    write(simulate(TINY, processes=1), tmp_path / "sim")
+    report = json.loads((tmp_path / "sim" / "report.json").read_bytes())
+    assert {row["name"].split()[0] for row in report["targets"]} == {"3", "4", "6"}
+    for row in report["targets"]:
+        assert row["interval"][0] <= row["measured"] <= row["interval"][1]
+        assert isinstance(row["kept"], bool)
+    page = (tmp_path / "sim" / "index.html").read_text()
+    assert page.count("<svg") >= len(report["runs"])
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize("contender", ONE_SLOT.contenders)
+def test_every_contender_answers_every_job(contender: str) -> None:
+    measured = measure_images(ONE_SLOT, contender, 80, 1)
+    assert measured["e2e_p999_s"] >= measured["e2e_p50_s"] > 0.0
+    assert measured == measure_images(ONE_SLOT, contender, 80, 1)
+
+
+def test_a_view_of_given_age_is_worse_than_the_exchange() -> None:
+    shared = "least request, shared counts"
+    old, fresh = (measure_images(scenario, shared, 600, 1)["e2e_p99_s"] for scenario in (OLD_VIEW, ONE_SLOT))
+    assert old > 1.5 * fresh
+
+
+def test_an_interval_covers_the_ratio_and_shrinks_to_it() -> None:
+    measured, (low, high) = ratio([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
+    assert (measured, low, high) == (1.0, pytest.approx(0.5), pytest.approx(1.5))
+    assert ratio([2.0] * 4, [4.0] * 4) == (0.5, (0.5, 0.5))
+    assert at_most(0.5, "x", (0.5, (0.4, 0.6))).kept
+    assert not at_most(0.49, "x", (0.5, (0.4, 0.6))).kept
+    assert not at_least(0.51, "x", (0.5, (0.4, 0.6))).kept
