@@ -96,7 +96,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))
     rng = Random()
-    access_log = _access_log(settings, rng)
+    access_log = _access_log(settings, rng, identity.sessions)
     exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)
     access = _admin_access(settings, identity.sessions)
     async with AgentRuntime(
@@ -346,12 +346,14 @@ def _tracer(settings: AgentSettings, exporter: SpanExporter | None, rng: Random)
     return Tracer(settings.region, settings.trace_share, settings.trace_slow_s, exporter, rng)
 
 
-def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
+def _access_log(settings: AgentSettings, rng: Random, sessions: Sessions) -> AccessLog | None:
     file = settings.access_log_file
     if file is None:
         return None
     try:
-        return AccessLog(file, settings.access_log_share, rng, region=settings.region, agent=settings.name)
+        return AccessLog(
+            file, settings.access_log_share, rng, region=settings.region, agent=settings.name, sessions=sessions
+        )
     except OSError as error:
         raise BadSettings(
             f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory that the agent may write to"

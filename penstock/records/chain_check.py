@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from math import inf
 
 import msgspec
 
+from penstock.records.log_ends import EndCheck, GivenLines, LogFault, SignedHeads, UnprovedSpan
 from penstock.records.record_chain import ChainedLine, ChainHead, genesis
-
-
-class LogFault(msgspec.Struct, frozen=True, order=True):
-    """Something that keeps the logs from being a complete record."""
-
-    file: str
-    line: int
-    """From 1; 0 for the whole file."""
-    problem: str
+from penstock.records.signed_head import SignedHead
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -27,6 +21,8 @@ class Epoch(msgspec.Struct, frozen=True):
     """The last line. Kept elsewhere, it shows later that the end is missing."""
     dropped: int
     """Lines that the agent could not write."""
+    signed_seq: int
+    """The last line that a signed head covers; 0 where none is."""
 
 
 class _Segment(msgspec.Struct):
@@ -39,41 +35,50 @@ class _Segment(msgspec.Struct):
     first_at: float
     last: ChainHead
     last_at: float
+    signed: SignedHead | None = None
+    """The newest signed head among these lines."""
+    unsigned_from: float = inf
+    """Time of the earliest line after `signed` (Unix, s)."""
 
 
 class ChainCheck:
     """Takes the lines of all files in any order of files, then `finish` joins them."""
 
-    def __init__(self, since: float, until: float, kept: Iterable[ChainHead] = ()) -> None:
+    def __init__(
+        self, since: float, until: float, kept: Iterable[ChainHead] = (), signed: SignedHeads | None = None
+    ) -> None:
         """Report gaps that may hide lines between `since` and `until` (Unix time, s).
 
         Args:
             kept: heads of earlier reports, which the logs must contain.
+            signed: what agents signed; None to verify the chains only.
         """
         self._kept = set(kept)
+        self._signed = signed
+        self._matched: set[ChainHead] = set()
         self._since = since
         self._until = until
         self._segments: dict[str, list[_Segment]] = {}
         self._open: dict[tuple[str, str], _Segment] = {}
         self._dropped: dict[str, int] = {}
         self.faults: list[LogFault] = []
+        self.unproved: list[UnprovedSpan] = []
 
     def add(self, file: str, number: int, line: ChainedLine, at: float) -> None:
         """Add line `number` of a file, written at `at` (Unix time, s). Lines come in the order of the file."""
         self._kept.discard(line.head)
         epoch = line.head.epoch
         segment = self._open.get((file, epoch))
-        if segment is None:
-            self._begin(file, number, line, at)
-            return
-        if self._joins(file, number, line, segment.last, at):
+        if segment is not None and self._joins(file, number, line, segment.last, at):
             segment.last, segment.last_at = line.head, at
         else:
-            self._begin(file, number, line, at)
+            segment = self._begin(file, number, line, at)
+        if self._signed is not None:
+            self._compare(self._signed, segment, line.head, at)
 
     def finish(self) -> list[Epoch]:
-        """Join the files of each epoch; returns the epochs. Afterwards `faults` is complete."""
-        epochs = []
+        """Join the files of each epoch; returns the epochs. Afterwards `faults` and `unproved` are complete."""
+        epochs, given = [], {}
         for name, segments in sorted(self._segments.items()):
             # Segments that begin after a fault within a file were reported there.
             segments.sort(key=lambda segment: segment.first.head.seq)
@@ -82,15 +87,31 @@ class ChainCheck:
                 if before.file != segment.file:
                     self._check_join(before, segment)
             last = max((segment.last for segment in segments), key=lambda head: head.seq)
-            epochs.append(Epoch(segments[0].first.head.seq, last, self._dropped.get(name, 0)))
+            given[name] = lines = _given(segments)
+            signed_seq = lines.signed.head.seq if lines.signed is not None else 0
+            epochs.append(Epoch(segments[0].first.head.seq, last, self._dropped.get(name, 0), signed_seq))
         for head in sorted(self._kept, key=str):
             self._fault("", 0, f"line {head.seq} of {head.epoch} was kept, and is missing or has another digest")
+        if self._signed is not None:
+            ends = EndCheck(self._signed, self._since, self._until)
+            ends.check(given, self._matched)
+            self.faults += [*self._signed.faults, *ends.faults]
+            self.unproved = ends.unproved
         return epochs
 
-    def _begin(self, file: str, number: int, line: ChainedLine, at: float) -> None:
+    def _compare(self, signed: SignedHeads, segment: _Segment, head: ChainHead, at: float) -> None:
+        stated = signed.find(head)
+        if stated is None:
+            segment.unsigned_from = min(segment.unsigned_from, at)
+        else:
+            self._matched.add(head)
+            segment.signed, segment.unsigned_from = stated, inf
+
+    def _begin(self, file: str, number: int, line: ChainedLine, at: float) -> _Segment:
         segment = _Segment(file, number, line, at, line.head, at)
         self._open[file, line.head.epoch] = segment
         self._segments.setdefault(line.head.epoch, []).append(segment)
+        return segment
 
     def _joins(self, file: str, number: int, line: ChainedLine, before: ChainHead, at: float) -> bool:
         """Whether a line follows another one; reports the fault if not, or the lines that the agent dropped."""
@@ -119,6 +140,8 @@ class ChainCheck:
             self._fault(segment.file, segment.number, f"the agent dropped the {line.head.seq - 1} lines before it")
         elif line.head.seq == 1:
             self._fault(segment.file, segment.number, "the first line of its epoch was changed")
+        elif self._signed is not None and not self._signed.may_precede(line):
+            self._fault(segment.file, segment.number, "does not follow the line before it, which was signed")
         elif segment.first_at >= self._since:
             missing = f"lines 1 to {line.head.seq - 1} of its epoch are missing"
             self._fault(segment.file, segment.number, f"{missing}; add the earlier file")
@@ -133,3 +156,14 @@ class ChainCheck:
 
     def _fault(self, file: str, line: int, problem: str) -> None:
         self.faults.append(LogFault(file, line, problem))
+
+
+def _given(segments: list[_Segment]) -> GivenLines:
+    """The lines of segments in their order."""
+    signed, unsigned_from = None, inf
+    for segment in segments:
+        if segment.signed is not None:
+            signed, unsigned_from = segment.signed, segment.unsigned_from
+        else:
+            unsigned_from = min(unsigned_from, segment.unsigned_from)
+    return GivenLines(tuple((each.first.head.seq, each.last.seq) for each in segments), signed, unsigned_from)

@@ -5,12 +5,13 @@ SHA-256 of the previous line's digest and of the line up to `,"chain":`. A line 
 moved does not fit its neighbour. Numbers that are missing although the digests fit are lines that the agent itself
 dropped.
 
-The chain has no key: a process that can write the whole file can compute it anew, or cut off its end. Comparison with a
-digest that was kept elsewhere shows both.
+The chain has no key: a process that can write the whole file can compute it anew, or cut off its end. The heads that
+the agent signs (`signed_head.py`) show both.
 """
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Annotated
 
@@ -19,6 +20,7 @@ import msgspec
 DIGEST_CHARS = 64
 _CHAIN = b',"chain":"'
 _END = b'"}'
+_HEAD = re.compile(r"([^:\s]{1,300}):([0-9]{1,18}):([0-9a-f]{64})")
 _TAIL_BYTES = len(_CHAIN) + DIGEST_CHARS + len(_END)
 
 
@@ -33,6 +35,26 @@ class ChainHead(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.epoch}:{self.seq}:{self.chain}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChainHead:
+        """The head that `str` has written; raises ValueError."""
+        match = _HEAD.fullmatch(text)
+        if match is None:
+            raise ValueError("must be epoch:line:digest, as `penstock residency report` prints it")
+        epoch, seq, chain = match.groups()
+        return cls(epoch, int(seq), chain)
+
+    @property
+    def agent(self) -> str:
+        """`region/agent` of the epoch."""
+        return self.epoch.rpartition("/")[0]
+
+    @property
+    def started_at(self) -> float:
+        """Start of the epoch (Unix time, s); 0 where the epoch does not state it."""
+        started_ns = self.epoch.rpartition("/")[2]
+        return int(started_ns) / 1e9 if started_ns.isascii() and started_ns.isdecimal() else 0.0
 
 
 class ChainedLine(msgspec.Struct, frozen=True):

@@ -12,7 +12,8 @@ from math import inf
 import msgspec
 
 from penstock.policy.residency import SHORTENED, residency_class
-from penstock.records.chain_check import ChainCheck, Epoch, LogFault
+from penstock.records.chain_check import ChainCheck, Epoch
+from penstock.records.log_ends import LogFault, SignedHeads, UnprovedSpan
 from penstock.records.record_chain import ChainHead, chained_line
 
 FORWARDED = "forwarded"
@@ -47,7 +48,9 @@ class ResidencyReport(msgspec.Struct, frozen=True):
     """What the access logs prove of a period."""
 
     proven: bool
-    """The records are complete, and no request left its residency class."""
+    """`consistent`, and signatures of the agents cover the whole period."""
+    consistent: bool
+    """The records have no gap that shows, and no request left its residency class."""
     requests: int
     governed: int
     processed: tuple[ProcessedRequests, ...]
@@ -57,6 +60,8 @@ class ResidencyReport(msgspec.Struct, frozen=True):
     """Requests whose class, or whose line in the serving region, is missing."""
     faults: tuple[LogFault, ...]
     """Lines that are missing, changed, moved or unreadable, and sampled logs."""
+    unproved: tuple[UnprovedSpan, ...]
+    """Times of agents that no signature covers; empty where signatures were not verified."""
     epochs: tuple[Epoch, ...]
 
 
@@ -101,17 +106,20 @@ class ReportBuilder:
         until: float = inf,
         tenant: str | None = None,
         kept: Iterable[ChainHead] = (),
+        signed: SignedHeads | None = None,
     ) -> None:
         """Report requests that ended between `since` and `until` (Unix time, s).
 
         Args:
             tenant: the only tenant to report; None for all.
             kept: heads of earlier reports, which the logs must contain; they show whether an end was cut off.
+            signed: the verified heads of all agents; None to verify no signatures, which proves nothing.
         """
         self._since = since
         self._until = until
         self._tenant = tenant
-        self._chain = ChainCheck(since, until, kept)
+        self._signed = signed is not None
+        self._chain = ChainCheck(since, until, kept, signed)
         self._processed: Counter[tuple[str, str, str, bool]] = Counter()
         self._served: Counter[tuple[str, str, str]] = Counter()
         """Lines of serving regions by request id, origin and server. Clients may use a request id repeatedly."""
@@ -154,14 +162,18 @@ class ReportBuilder:
             self._faults.append(LogFault("", 0, "there is no line of an access log with a chain"))
         faults = sorted([*self._faults, *self._chain.faults])
         groups = sorted(ProcessedRequests(*key, requests=count) for key, count in self._processed.items())
+        consistent = not (faults or incomplete or self._violations)
+        unproved = tuple(self._chain.unproved)
         return ResidencyReport(
-            proven=not (faults or incomplete or self._violations),
+            proven=consistent and self._signed and not unproved,
+            consistent=consistent,
             requests=sum(group.requests for group in groups),
             governed=sum(group.requests for group in groups if group.governed),
             processed=tuple(groups),
             violations=tuple(sorted(self._violations)),
             incomplete=tuple(sorted(incomplete)),
             faults=tuple(faults),
+            unproved=unproved,
             epochs=tuple(epochs),
         )
 

@@ -218,7 +218,8 @@ class AgentSettings(BaseModel):
     """Limits of memory, connections and time that clients and engines may use: those fields of
     regional_agent/http/limits.py that differ from their defaults, as a JSON object in the environment."""
     access_log_file: Path | None = None
-    """File of the access log, one JSON line per request. It may be renamed for log rotation. Default: no access log."""
+    """File of the access log, one JSON line per request. It may be renamed for log rotation. A file beside it, with the
+    suffix `.heads`, has the signatures that `penstock residency report` verifies. Default: no access log."""
     access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """Share (0-1) of successful requests that are logged; failed requests are always logged. Below 1 the log does not
     prove where requests were processed."""

@@ -2,7 +2,7 @@
 
 A line costs its request one append to a list. Lines that cannot be written in time are dropped and counted, so that a
 full disk slows no request. A renamed file is reopened, so that log rotation needs no signal. The thread adds the chain
-of `penstock/records/record_chain.py`, which goes on over renamed files.
+of `penstock/records/record_chain.py`, which goes on over renamed files, and signs its head once a minute.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ import msgspec
 import structlog
 
 from penstock.records.record_chain import ChainWriter, epoch_of
+from penstock.records.signed_head import sign_head
 from penstock.routing.reasons import Reason, Rejection
+from penstock.wire.session import Sessions
 
 BLOCK_LINES = 128
 """Lines encoded at a time, which takes a tenth of a millisecond."""
 
 MAX_BLOCKS = 256
 """Blocks that may wait for the disk; further ones are dropped."""
+
+HEADS_SUFFIX = ".heads"
+"""File of the signed heads: the access log's name and this."""
+
+SIGN_INTERVAL_S = 60.0
+"""Interval (s) between signed heads: the time of a log that stays unproved if its agent is killed."""
 
 log = structlog.get_logger()
 
@@ -94,7 +102,15 @@ class AccessLog:
     """Buffers lines and hands them to the writer thread in blocks. Used from the event loop only."""
 
     def __init__(
-        self, file: Path, sampled_share: float, rng: Random, *, region: str = "local", agent: str = "agent"
+        self,
+        file: Path,
+        sampled_share: float,
+        rng: Random,
+        *,
+        region: str = "local",
+        agent: str = "agent",
+        sessions: Sessions | None = None,
+        sign_interval_s: float = SIGN_INTERVAL_S,
     ) -> None:
         """Open the file and start the writer.
 
@@ -102,6 +118,8 @@ class AccessLog:
             sampled_share: share of the successful requests that is logged; others are always logged.
             region: of the agent.
             agent: its name, unique in the region.
+            sessions: has the identity that signs the head; None signs none.
+            sign_interval_s: interval between signed heads, in seconds.
 
         Raises:
             OSError: the file cannot be opened.
@@ -111,10 +129,15 @@ class AccessLog:
         self._random = rng.random
         self._encoder = msgspec.json.Encoder()
         self._lines: list[AccessLine] = []
-        self._blocks: deque[tuple[int, bytes]] = deque()
-        """Each with the number of its first line."""
+        self._blocks: deque[tuple[int, float, bytes]] = deque()
+        """Each with the number of its first line, and the time at which that request ended."""
         self._next_seq = 1
-        self._chain = ChainWriter(epoch_of(region, agent, time.time_ns()), sampled_share)
+        self._sessions = sessions
+        self._sign_interval_s = sign_interval_s
+        started_ns = time.time_ns()
+        self._flushed = started_ns / 1e9, 0
+        """Time (Unix, s) of the last flush, and the last line then."""
+        self._chain = ChainWriter(epoch_of(region, agent, started_ns), sampled_share)
         """Used by the writer thread only."""
         self._wake = threading.Semaphore(0)
         self._stopping = False
@@ -141,7 +164,9 @@ class AccessLog:
 
     def flush(self) -> None:
         """Wake the writer. Called from time to time, since waking a thread costs more than a line."""
+        now = time.time()
         self._encode()
+        self._flushed = now, self._next_seq - 1
         if self._blocks:
             self._wake.release()
 
@@ -154,7 +179,7 @@ class AccessLog:
         if len(self._blocks) >= MAX_BLOCKS:
             self._dropped_full += len(lines)
             return
-        self._blocks.append((first_seq, self._encoder.encode_lines(lines)))
+        self._blocks.append((first_seq, lines[0].at, self._encoder.encode_lines(lines)))
 
     def close(self) -> None:
         """Write the remaining lines and stop; waits for the disk for a few seconds at most."""
@@ -164,12 +189,14 @@ class AccessLog:
         self._writer.join(5.0)
 
     def _write_all(self) -> None:
+        sign_at = self._sign(*self._flushed)
         while True:
-            self._wake.acquire()
+            self._wake.acquire(timeout=max(0.0, sign_at - time.monotonic()))
+            stopping, flushed = self._stopping, self._flushed
             while self._blocks:
-                first_seq, block = self._blocks[0]
+                first_seq, first_at, block = self._blocks[0]
                 try:
-                    self._reopen_if_renamed()
+                    self._reopen_if_renamed(first_seq, first_at)
                     chained, last = self._chain.chained(block, first_seq)
                     _write_whole(self._descriptor, chained)
                     self._chain.written(last)
@@ -177,17 +204,35 @@ class AccessLog:
                     log.error("access log cannot be written; lines are dropped", file=str(self._file), error=str(error))
                     self._dropped_failed += block.count(b"\n")
                 self._blocks.popleft()
-            if self._stopping:
+            if stopping:
                 self._log_head()
+                self._sign(*flushed, final=True)
                 os.close(self._descriptor)
                 return
+            if time.monotonic() >= sign_at:
+                sign_at = self._sign(*flushed)
+
+    def _sign(self, until: float, last_seq: int, *, final: bool = False) -> float:
+        """Sign the head unless the line `last_seq` was dropped; returns when to sign the next (monotonic, s)."""
+        if self._sessions is not None and self._chain.head.seq >= last_seq:
+            try:
+                line = sign_head(self._chain.head, until, final, self._sessions.identity)
+                descriptor = _open(self._file.with_name(self._file.name + HEADS_SUFFIX))
+                try:
+                    _write_whole(descriptor, line)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                log.error("head of the access log cannot be signed", file=str(self._file), error=str(error))
+        return time.monotonic() + self._sign_interval_s
 
     def _log_head(self) -> None:
         """Log the end of the chain, where it is kept apart from the file."""
         if self._chain.head.seq:
             log.info("access log ends or is rotated", file=str(self._file), head=str(self._chain.head))
 
-    def _reopen_if_renamed(self) -> None:
+    def _reopen_if_renamed(self, next_seq: int, next_at: float) -> None:
+        """Begin a file if the current one was renamed; line `next_seq` of the time `next_at` (Unix, s) is to follow."""
         try:
             current = os.stat(self._file)
         except FileNotFoundError:
@@ -195,6 +240,7 @@ class AccessLog:
         opened = os.fstat(self._descriptor)
         if current is None or (current.st_ino, current.st_dev) != (opened.st_ino, opened.st_dev):
             self._log_head()
+            self._sign(next_at, next_seq - 1)
             fresh = _open(self._file)
             os.close(self._descriptor)
             self._descriptor = fresh

@@ -19,6 +19,7 @@ from penstock.what_if.outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
+from tests.support.identities import agent_id, agent_sessions, write_identity
 from tests.support.planet import MODEL
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -47,7 +48,10 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
 
 async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path: Path) -> None:
     files = [tmp_path / "serving.log", tmp_path / "origin.log"]
-    logs = [AccessLog(file, 1.0, Random(1), region=region) for file, region in zip(files, REGIONS, strict=True)]
+    logs = [
+        AccessLog(file, 1.0, Random(1), region=region, sessions=agent_sessions(region, "agent"))
+        for file, region in zip(files, REGIONS, strict=True)
+    ]
     usage = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
     released = asyncio.Event()
 
@@ -84,9 +88,17 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
     assert "queue_ms" not in at_home
     assert 0 < waited["queue_ms"] <= waited["total_ms"]
 
-    result = CliRunner().invoke(app, ["residency", "report", *map(str, files), "-o", "json"])
+    heads = [file.with_name(f"{file.name}.heads") for file in files]
+    authority = write_identity(tmp_path / "identity", agent_id())
+    report = ["residency", "report", *map(str, files)]
+    result = CliRunner().invoke(app, [*report, *map(str, heads), "--trust", str(authority), "-o", "json"])
     found = json.loads(result.stdout)
     assert (result.exit_code, found["proven"], found["governed"], found["faults"]) == (0, True, 3, [])
+    unverified = CliRunner().invoke(app, report)
+    assert (unverified.exit_code, "consistent; signatures not verified" in unverified.stdout) == (0, True)
+    unsigned = CliRunner().invoke(app, [*report, "--trust", str(authority)])
+    assert (unsigned.exit_code, unsigned.stderr.count("no signature covers its lines, from the beginning")) == (1, 2)
+    assert CliRunner().invoke(app, [*report, "--trust", str(tmp_path)]).exit_code == 2
     assert [(group["region"], group["requests"]) for group in found["processed"]] == [("eu-de", 3)]
     missing = CliRunner().invoke(app, ["residency", "report", str(files[1]), "--from", "2020-01-01"])
     assert missing.exit_code == 1

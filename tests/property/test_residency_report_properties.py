@@ -46,7 +46,7 @@ def test_rotation_and_the_order_of_files_do_not_matter(cut: int, other_cut: int,
     files = [ONE[:cut], ONE[cut:] + OTHER[:other_cut], OTHER[other_cut:]]
     random.shuffle(files)  # type: ignore[attr-defined]
     found = report(*files)
-    assert (found.proven, found.faults, found.requests) == (True, (), 2 * LINES)
+    assert (found.consistent, found.faults, found.requests) == (True, (), 2 * LINES)
     assert [epoch.head.seq for epoch in found.epochs] == [LINES, LINES]
 
 
@@ -55,7 +55,7 @@ def test_rotation_and_the_order_of_files_do_not_matter(cut: int, other_cut: int,
 def test_a_changed_byte_shows(line: int, place: int, flip: int) -> None:
     text = bytearray(ONE[line])
     text[place % (len(text) - 1)] ^= flip
-    assert not report([*ONE[:line], bytes(text), *ONE[line + 1 :]]).proven
+    assert not report([*ONE[:line], bytes(text), *ONE[line + 1 :]]).consistent
 
 
 @settings(max_examples=examples(50))
@@ -70,15 +70,15 @@ def test_removed_lines_show_with_file_and_line(first: int, count: int) -> None:
 @settings(max_examples=examples(50))
 @given(st.permutations(range(LINES)))
 def test_lines_in_another_order_show(order: list[int]) -> None:
-    assert report([ONE[n] for n in order]).proven is (order == list(range(LINES)))
+    assert report([ONE[n] for n in order]).consistent is (order == list(range(LINES)))
 
 
 @settings(max_examples=examples(20))
 @given(st.integers(0, LINES - 1))
 def test_lines_of_another_start_do_not_fit_in(line: int) -> None:
     foreign = ONE[line].replace(b"eu-de/a/1", b"eu-de/a/2")
-    assert not report([*OTHER[:line], foreign, *OTHER[line + 1 :]]).proven
-    assert not report([*ONE, ONE[line]]).proven, "repeated"
+    assert not report([*OTHER[:line], foreign, *OTHER[line + 1 :]]).consistent
+    assert not report([*ONE, ONE[line]]).consistent, "repeated"
 
 
 @settings(max_examples=examples(20))
@@ -86,13 +86,13 @@ def test_lines_of_another_start_do_not_fit_in(line: int) -> None:
 def test_a_cut_off_end_shows_by_a_kept_head(length: int) -> None:
     last = chained_line(ONE[-1].rstrip(b"\n"))
     assert last is not None
-    assert report(ONE, kept=(last.head,)).proven
-    assert not report(ONE[:length], kept=(last.head,)).proven
+    assert report(ONE, kept=(last.head,)).consistent
+    assert not report(ONE[:length], kept=(last.head,)).consistent
 
 
 @settings(max_examples=examples(10))
 @given(st.integers(0, 2))
 def test_lines_that_the_agent_dropped_are_counted(block: int) -> None:
     found = report(log("eu-de/a/1", dropped_block=block))
-    assert (found.proven, found.epochs[0].dropped, len(found.faults)) == (False, 3, 1)
+    assert (found.consistent, found.epochs[0].dropped, len(found.faults)) == (False, 3, 1)
     assert "dropped the 3 lines" in found.faults[0].problem

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, TypeVar
 
 import typer
 from rich.table import Table
 
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view, table_of
-from penstock.records.record_chain import DIGEST_CHARS, ChainHead
+from penstock.records.log_ends import SignedHeads, UnprovedSpan
+from penstock.records.record_chain import ChainHead
 from penstock.records.residency_report import ReportBuilder, ResidencyReport
+from penstock.records.signed_head import BEGINNING
 
 app = typer.Typer(no_args_is_help=True, help="Prove from access logs where requests were processed.")
 
 COMMAND = "residency report"
 
-MAX_DIGITS = 18
-"""Maximum length of a line's number."""
+T = TypeVar("T")
 
 
 @app.callback()
@@ -30,7 +33,11 @@ def _residency() -> None:
 
 @app.command()
 def report(
-    files: Annotated[list[Path], typer.Argument(help="Access logs of all agents, rotated ones too.")],
+    files: Annotated[list[Path], typer.Argument(help="Access logs and signed heads of all agents, rotated ones too.")],
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="Directory with the fleet's ca.crt, and revoked if there is one. Needed for a proof."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option("--from", help="Begin of the period, ISO 8601, UTC (default: of the logs).")
     ] = None,
@@ -45,14 +52,13 @@ def report(
 ) -> None:
     """Report where each request was processed. Exit with 1 if residency was broken, or the logs do not prove it."""
     with exit_on_error(COMMAND):
-        heads = [_head(text) for text in kept or ()]
-        builder = ReportBuilder(_time(since, "--from", -inf), _time(until, "--to", inf), tenant, heads)
+        kept_heads = [_head(text) for text in kept or ()]
+        signatures = {file for file in files if _read(file, _is_of_heads)}
+        signed = _signed_heads(trust, signatures) if trust is not None else None
+        builder = ReportBuilder(_time(since, "--from", -inf), _time(until, "--to", inf), tenant, kept_heads, signed)
         for file in files:
-            try:
-                with file.open("rb") as lines:
-                    builder.add_file(str(file), lines)
-            except OSError as error:
-                raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
+            if file not in signatures:
+                _read(file, partial(builder.add_file, str(file)))
         found = builder.report()
     if output is Output.JSON:
         print_json(found)
@@ -60,14 +66,57 @@ def report(
         print_view(_table(found))
         for epoch in found.epochs:
             print(f"head {epoch.head}")
-        print(f"{found.requests} requests, {found.governed} governed: {'proven' if found.proven else 'not proven'}")
+        print(f"{found.requests} requests, {found.governed} governed: {_verdict(found, signed is not None)}")
     for fault in found.faults:
         print_error(COMMAND, f"{fault.file}:{fault.line}: {fault.problem}")
     for finding in (*found.violations, *found.incomplete):
         where = f"{finding.file}:{finding.line}"
         print_error(COMMAND, f"{where}: request {finding.request_id} of {finding.tenant}: {finding.problem}")
-    if not found.proven:
+    for span in found.unproved:
+        print_error(COMMAND, f"{span.epoch}: no signature covers {_span(span)}")
+    if not (found.proven if signed is not None else found.consistent):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _verdict(found: ResidencyReport, verified: bool) -> str:
+    if found.proven:
+        return "proven"
+    return "consistent; signatures not verified, name --trust" if found.consistent and not verified else "not proven"
+
+
+def _span(span: UnprovedSpan) -> str:
+    begin, end = (
+        datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at is not None else None
+        for at in (span.since, span.until)
+    )
+    lines = f"lines after {span.after_seq}" if span.after_seq else "its lines"
+    return f"{lines}, from {begin or 'the beginning'} to {end or 'the end'}"
+
+
+def _read(file: Path, reader: Callable[[BinaryIO], T]) -> T:
+    try:
+        with file.open("rb") as lines:
+            return reader(lines)
+    except OSError as error:
+        raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _is_of_heads(lines: BinaryIO) -> bool:
+    return lines.read(len(BEGINNING)) == BEGINNING
+
+
+def _signed_heads(trust: Path, files: Collection[Path]) -> SignedHeads:
+    from adapters.identity_files import load_trust
+    from adapters.secret_file import BadSecret
+    from penstock.wire.identity import BadIdentity
+
+    try:
+        signed = SignedHeads(load_trust(trust))
+    except (BadSecret, BadIdentity) as error:
+        raise UsageFault(f"--trust {trust}: {error}") from None
+    for file in sorted(files):
+        _read(file, partial(signed.add_file, str(file)))
+    return signed
 
 
 def _table(found: ResidencyReport) -> Table:
@@ -89,8 +138,7 @@ def _time(text: str | None, option: str, default: float) -> float:
 
 
 def _head(kept: str) -> ChainHead:
-    rest, _, chain = kept.rpartition(":")
-    epoch, _, seq = rest.rpartition(":")
-    if not epoch or not seq.isascii() or not seq.isdecimal() or len(seq) > MAX_DIGITS or len(chain) != DIGEST_CHARS:
-        raise UsageFault(f"--kept {kept}: must be epoch:line:digest, as `penstock residency report` prints it")
-    return ChainHead(epoch, int(seq), chain)
+    try:
+        return ChainHead.parse(kept)
+    except ValueError as error:
+        raise UsageFault(f"--kept {kept}: {error}") from None

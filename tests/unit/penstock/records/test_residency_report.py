@@ -34,7 +34,7 @@ def report(*files: list[bytes], **period: Any) -> ResidencyReport:
 
 def test_origin_and_server_are_matched_and_counted_once() -> None:
     found = report(log(HOME, FAILED_OVER), log(SERVED, agent="eu-de/a"))
-    assert (found.proven, found.requests, found.governed) == (True, 2, 2)
+    assert (found.consistent, found.requests, found.governed) == (True, 2, 2)
     assert [(group.tenant, group.residency_class, group.region, group.requests) for group in found.processed] == [
         ("acme", EEA, "eu-de", 1),
         ("acme", EEA, "eu-es", 1),
@@ -44,7 +44,7 @@ def test_origin_and_server_are_matched_and_counted_once() -> None:
 def test_a_forwarded_request_without_a_line_of_its_server() -> None:
     found = report(log(FAILED_OVER, FAILED_OVER), log(SERVED, agent="eu-de/a"))
     assert [(finding.file, finding.line, finding.request_id) for finding in found.incomplete] == [("file-0", 2, "r")]
-    assert not found.proven
+    assert not found.consistent
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_a_request_outside_its_class(line: dict[str, Any]) -> None:
     (violation,) = found.violations
     assert (violation.file, violation.line, violation.tenant) == ("file-0", 2, "acme")
     assert "us-east" in violation.problem
-    assert not found.proven
+    assert not found.consistent
 
 
 def test_a_class_that_is_named_for_its_digest_needs_its_regions() -> None:
     regions = frozenset(f"region-with-a-long-name-{n}" for n in range(4)) | {"eu-es"}
     long = HOME | {"residency_class": residency_class(regions).name}
-    assert report(log(long | {"permitted": sorted(regions)})).proven
+    assert report(log(long | {"permitted": sorted(regions)})).consistent
     for line in (long, long | {"permitted": ["eu-es"]}, HOME | {"residency_class": ""}):
         assert [finding.line for finding in report(log(line)).incomplete] == [1]
 
 
 def test_a_sampled_log_is_no_proof() -> None:
     found = report(log(HOME, HOME, share=0.5))
-    assert not found.proven
+    assert not found.consistent
     assert [fault.problem for fault in found.faults] == [
         "sampled: access_log_share is 0.5; a sampled log is no proof",
     ]
@@ -84,14 +84,14 @@ def test_a_sampled_log_is_no_proof() -> None:
 def test_period_and_tenant() -> None:
     lines = log(*(HOME | {"at": float(at), "tenant": tenant} for at in range(10) for tenant in ("acme", "other")))
     assert report(lines, since=2.0, until=4.0, tenant="acme").requests == 3
-    assert report(lines[4:], since=4.0).proven, "only records before the period are missing"
-    assert not report(lines[4:], since=2.0).proven
-    assert report(lines[:4], lines[12:], since=7.0).proven
-    assert not report(lines[:4], lines[12:], since=5.0).proven
+    assert report(lines[4:], since=4.0).consistent, "only records before the period are missing"
+    assert not report(lines[4:], since=2.0).consistent
+    assert report(lines[:4], lines[12:], since=7.0).consistent
+    assert not report(lines[:4], lines[12:], since=5.0).consistent
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff" * 100, b"[" * 10_000, b'{"at":1}' + log(HOME)[0][-77:]])
 def test_what_is_no_line_of_a_log_is_reported(text: bytes) -> None:
     found = report([text + b"\n"])
     assert ("file-0", 1) in [(fault.file, fault.line) for fault in found.faults]
-    assert not report([]).proven, "no records prove nothing"
+    assert not report([]).consistent, "no records prove nothing"

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from random import Random
 
+import pytest
 import structlog
 
+from penstock.records.log_ends import SignedHeads
 from penstock.records.residency_report import ReportBuilder
+from penstock.records.signed_head import SignedHead, read_head
 from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog
+from tests.support.identities import agent_sessions, trust
 from tests.support.wait import until
 
 
-def line(name: str) -> AccessLine:
-    return AccessLine(0.0, name, "t", "m", "/v1/x", "home", "eu-de", "gpu-0", "ok", 200, 1, 10, 20, 3.0)
+def line(name: str, at: float = 0.0) -> AccessLine:
+    return AccessLine(at, name, "t", "m", "/v1/x", "home", "eu-de", "gpu-0", "ok", 200, 1, 10, 20, 3.0)
 
 
 def written(file: Path) -> list[str]:
@@ -70,6 +75,47 @@ async def test_the_chain_goes_on_over_rotation_and_lost_lines(tmp_path: Path) ->
     assert [(fault.file, fault.problem) for fault in found.faults] == [
         ("access.log", "the agent dropped the 1 lines before it")
     ]
+
+
+async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_end(tmp_path: Path) -> None:
+    file, old, heads = tmp_path / "access.log", tmp_path / "access.log.1", tmp_path / "access.log.heads"
+
+    def stated() -> list[SignedHead]:
+        return [read_head(text, trust()) for text in heads.read_bytes().splitlines()] if heads.exists() else []
+
+    signer = {"region": "eu", "agent": "agent-1", "sessions": agent_sessions()}
+    started = time.time()
+    log = AccessLog(file, 1.0, Random(1), **signer)
+    await until(lambda: len(stated()) == 1)
+    log.add(line("rotated"))
+    log.flush()
+    await until(lambda: file.stat().st_size > 0)
+    file.rename(old)
+    log.add(line("last", at=started + 3.0))
+    log.close()
+    assert [(head.head.seq, head.final) for head in stated()] == [(0, False), (1, False), (2, True)]
+    assert stated()[1].until == pytest.approx(started + 3.0, abs=0.01), "the first line that is not in the renamed file"
+    assert started <= stated()[2].until + 0.01 <= time.time() + 0.01
+    signed = SignedHeads(trust())
+    signed.add_file("heads", heads.read_bytes().splitlines())
+    report = ReportBuilder(signed=signed)
+    for each in (file, old):
+        report.add_file(each.name, each.read_bytes().splitlines(keepends=True))
+    assert (report.report().unproved, signed.faults) == ((), [])
+
+    log = AccessLog(file, 1.0, Random(1), **signer, sign_interval_s=0.001)
+    await until(lambda: len(stated()) >= 6)
+    log.close()
+
+
+def test_lines_that_were_dropped_leave_the_end_unsigned(tmp_path: Path) -> None:
+    file = tmp_path / "full"
+    file.symlink_to("/dev/full")
+    log = AccessLog(file, 1.0, Random(1), region="eu", agent="agent-1", sessions=agent_sessions())
+    log.add(line("lost"))
+    log.close()
+    heads = (tmp_path / "full.heads").read_bytes().splitlines()
+    assert [read_head(head, trust()).final for head in heads] == [False]
 
 
 def test_failures_are_always_logged_and_the_rest_by_share(tmp_path: Path) -> None:
