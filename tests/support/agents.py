@@ -125,7 +125,7 @@ class Agent:
         self.peer_listener: Listener
         self.traffic = self.peer = Address("", 0)
 
-    def _offered(self, model: str, residency: ResidencyClass) -> None:
+    def _offered(self, model: str, residency: ResidencyClass, country: str | None) -> None:
         self.offered.append((model, residency.name))
 
     def held(self) -> int:
