@@ -7,12 +7,14 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from fastapi import FastAPI
 
+from adapters.access.callers import Caller, Role
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store import keys
 from adapters.store.codec import encode
@@ -65,7 +67,9 @@ from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.source.webhook_secret import WebhookSecret
 from control_plane.rollout.rollout_actions import RolloutActions
 from control_plane.rollout.rollout_runner import RolloutRunner
+from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.fleet_view import FleetView
+from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.ui import ui_routes
@@ -206,6 +210,8 @@ class ControlPlane:
         browsers = BrowserSessions(browser_secret or os.urandom(32))
         geoip = geoip or GeoIpLookup(None)
         view, reporter, actions = self.view, self.reporter, self._rollout_actions
+        fleet_status = FleetStatus(reporter, self.elector, self._link)
+        read_status = partial(fleet_status.read, Caller(self.elector.member.name, Role.VIEWER), "", agents=False)
         return create_app(
             # These routers require no caller: their responses hold no fleet data, or their requests are signed.
             open_routers=(
@@ -216,7 +222,7 @@ class ControlPlane:
             ),
             guarded_routers=(
                 health_routes.metrics_routes(self.metrics),
-                status_routes.routes(reporter, self.elector, self._link),
+                status_routes.routes(fleet_status),
                 plans_routes.routes(self._history, view),
                 explain_routes.routes(view, self.elector, actions, self.policies, geoip),
                 steer_routes.routes(view, geoip),
@@ -225,7 +231,7 @@ class ControlPlane:
                 tenants_routes.routes(view),
                 capacity_routes.routes(self._planning),
                 audit_routes.routes(self.audit),
-                events_routes.routes(self.events),
+                events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
                 overrides_routes.routes(self.overrides, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),

@@ -80,7 +80,7 @@ class EventLog:
         """Append an event, and wake readers."""
         self._events.append(event)
         self._next += 1
-        self._wake()
+        self.wake()
 
     def add_local(self, kind: EventKind, data: Any) -> None:
         """Append an event of this control plane alone. It has no id, so that no reader can resume after it."""
@@ -118,22 +118,23 @@ class EventLog:
             return None
         return [self._events[at] for at in range(position - self.oldest, len(self._events))]
 
-    async def wait(self, position: int) -> None:
-        """Wait until there is an event at a position, or the log is closed."""
-        while position >= self._next and not self.closed:
+    async def wait(self, position: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait until there is an event at a position, `until` returns true after `wake`, or the log is closed."""
+        while position >= self._next and not self.closed and not until():
             await self._news.wait()
 
     def close(self) -> None:
         """Close the log, so that every reader stops."""
         self.closed = True
-        self._wake()
+        self.wake()
 
     @property
     def oldest(self) -> int:
         """The position of the oldest event kept."""
         return self._next - len(self._events)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let waiting readers check what they wait for."""
         self._news.set()
         self._news = asyncio.Event()
 

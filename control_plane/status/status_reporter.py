@@ -68,8 +68,8 @@ class StatusReporter:
             reasons.append("the store does not answer: planning is paused, and agents keep their last plan")
         return reasons
 
-    def status(self) -> Status:
-        """Return the status for operators."""
+    def status(self, *, agents: bool = True) -> Status:
+        """Return the status for operators; `agents`: whether the agents are listed."""
         now = self._view.now()
         member, leadership = self._elector.member, self._elector.leadership
         rollout = self._mirrors.rollout.seen("")
@@ -89,7 +89,7 @@ class StatusReporter:
             policy=policy_status(self._policies),
             plan=plan_status(plans, now),
             regions=region_statuses(policy, snapshot, now),
-            agents=agent_statuses(self._mirrors.agents.values, snapshot, now),
+            agents=agent_statuses(self._mirrors.agents.values, snapshot, now) if agents else (),
             control_planes=tuple(self._mirrors.members.values.values()),
             arcs=arc_statuses(plans),
             rollout=summary(rollout.value) if rollout is not None else None,

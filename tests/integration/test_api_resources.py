@@ -238,7 +238,7 @@ class Stream:
                     return name, json.loads(data)
         raise EOFError
 
-    async def of(self, kind: EventKind) -> dict[str, Any]:
+    async def of(self, kind: str) -> dict[str, Any]:
         """The next event of a kind."""
         while True:
             name, data = await self.next()
@@ -277,6 +277,22 @@ async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
         entry = (await stream.of(EventKind.AUDIT))["data"]
         assert (entry["caller"], entry["action"], entry["reason"]) == ("duty", "thing.do", "because")
     assert {one["kind"] for one in (led, region)} == {"leadership", "region"}
+
+
+async def test_a_stream_with_the_status_has_all_of_it_then_what_changed_and_ends(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(api, status=True) as stream:
+        first = await stream.of("status")
+        assert (first["parts"]["name"], first["parts"]["agents"]) == ("north", [])
+        assert "regions/eu-de" in first["parts"]
+        await api.report()
+        while not (await stream.of("status"))["parts"].get("regions/eu-de", {}).get("pools"):
+            pass
+    monkeypatch.setattr(events_module, "MAX_STATUS_S", 0.0)
+    async with listening(api, status=True) as stream:
+        with pytest.raises(EOFError):
+            await stream.of("status")
 
 
 async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:

@@ -53,6 +53,16 @@ async def heard(operator: Operator, leader: ControlPlaneServer) -> None:
     )
 
 
+async def followed_states(operator: Operator, server: ControlPlaneServer) -> dict[str, str]:
+    """The states of the regions by the first status that a control plane streams."""
+    async with operator.http.stream("GET", f"{server.url}/v1/events", params={"status": True}) as response:
+        async for line in response.aiter_lines():
+            field, _, value = line.partition(": ")
+            if field == "data" and "parts" in (data := msgspec.json.decode(value)):
+                return {name: part["state"] for name, part in data["parts"].items() if name.startswith("regions/")}
+    raise EOFError
+
+
 IN_MOTION = {"at", "generation", "plan_generation", "chosen", "requests_per_s"}
 """Fields that change with every report or plan."""
 
@@ -146,6 +156,9 @@ async def test_both_give_the_same_answers_with_etcd_and_without(
                 (one.name, one.state, bool(one.pools)) for one in theirs.regions
             ]
             assert [one.report_age_s is None for one in ours.agents] == [False] * len(REGIONS)
+            assert await followed_states(operator, follower) == {
+                f"regions/{one.name}": one.state.value for one in theirs.regions
+            }
             await guarded(operator, leader, follower)
             own_etcd.kill()
             await whoever_led_last(operator, leader, follower)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
+from math import inf
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +22,7 @@ from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem
 from control_plane.auth.required_roles import Viewer
 from control_plane.events.event_log import EventKind, EventLog, FleetEvent
+from control_plane.status.status_feed import StatusFeed
 
 MAX_STREAMS = 100
 """Maximum number of streams at a time. Each holds a connection."""
@@ -39,18 +42,29 @@ CATCH_UP_S = 2.0
 
 RECONNECT_MS = 1_000
 
+MAX_STATUS_S = 60.0
+"""Time (s) after which a stream with the status ends. The client reconnects, which checks its credential again."""
+
 EVENT_STREAM = "text/event-stream"
 
 LastEventId = Annotated[
     str | None,
     Header(max_length=64, description="`id` of the last event received. Default: start with the next event."),
 ]
+WithStatus = Annotated[
+    bool,
+    Query(
+        alias="status",
+        description="Also send the status once a second, without agents: events `status` with what changed. The first "
+        "is complete. Such a stream ends after a minute, so that the credential is checked again.",
+    ),
+]
 Kinds = Annotated[
     list[EventKind] | None, Query(max_length=len(EventKind), description="Limit to events of these kinds.")
 ]
 
 
-def routes(events: EventLog) -> APIRouter:
+def routes(events: EventLog, feed: StatusFeed) -> APIRouter:
     """Return the router of the event stream."""
     router = APIRouter(prefix="/v1/events", tags=["events"])
     streams = OpenStreams()
@@ -58,7 +72,9 @@ def routes(events: EventLog) -> APIRouter:
     @router.get(
         "", responses=returns(str, "A stream of events, each with an Event as its data.", media_type=EVENT_STREAM)
     )
-    async def stream(caller: Viewer, last_event_id: LastEventId = None, kind: Kinds = None) -> Response:
+    async def stream(
+        caller: Viewer, last_event_id: LastEventId = None, kind: Kinds = None, with_status: WithStatus = False
+    ) -> Response:
         """Stream events as they happen.
 
         The field `event` is the kind: leadership, region, plan, policy, rollout or audit. If some events since
@@ -66,7 +82,13 @@ def routes(events: EventLog) -> APIRouter:
         Events without an id concern only the control plane that sends them; a stream cannot be resumed after them.
         """
         streams.make_room(caller.name)
-        opened = EventStream(events, last_event_id, frozenset(kind or EventKind), on_close=streams.remove)
+        opened = EventStream(
+            events,
+            last_event_id,
+            frozenset(kind or EventKind),
+            on_close=streams.remove,
+            feed=feed if with_status else None,
+        )
         streams.add(opened, caller.name)
         return opened
 
@@ -115,6 +137,7 @@ class EventStream(Response):
         last_id: Last-Event-ID of the client.
         kinds: kinds of events to send.
         on_close: called once when the stream has ended.
+        feed: sends the status as well; None: events only.
     """
 
     media_type = EVENT_STREAM
@@ -125,6 +148,7 @@ class EventStream(Response):
         last_id: str | None,
         kinds: frozenset[EventKind],
         on_close: Callable[[EventStream], object],
+        feed: StatusFeed | None = None,
     ) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]
@@ -132,6 +156,7 @@ class EventStream(Response):
         self._last_id = last_id
         self._kinds = kinds
         self._on_close = on_close
+        self._feed = feed
         self._begun = False
         """Whether the head of the response was sent."""
         self._ended = asyncio.Event()
@@ -170,20 +195,31 @@ class EventStream(Response):
         position, complete = self._events.after(self._last_id)
         if not complete:
             await write(b"event: missed\ndata: {}\n\n")
-        while not self._events.closed:
-            unsent = self._events.read(position)
-            if unsent is None:
-                break
-            position += len(unsent)
-            text = b"".join(_frame(event) for event in unsent if event.kind in self._kinds)
-            if text:
-                await write(text)
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self._events.wait(position)
-            except TimeoutError:
-                await write(b":\n\n")
+        feed, seen = self._feed, 0
+        with nullcontext() if feed is None else feed.following():
+            loop = asyncio.get_running_loop()
+            end_at = inf if feed is None else loop.time() + MAX_STATUS_S
+            while not self._events.closed and loop.time() < end_at:
+                unsent = self._events.read(position)
+                if unsent is None:
+                    break
+                position += len(unsent)
+                text = b"".join(_frame(event) for event in unsent if event.kind in self._kinds)
+                if feed is not None and _has_news(feed, seen):
+                    text += b"event: status\ndata: %s\n\n" % feed.since(seen)
+                    seen = feed.version
+                if text:
+                    await write(text)
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await self._events.wait(position, partial(_has_news, feed, seen))
+                except TimeoutError:
+                    await write(b":\n\n")
         await write(b"", more=False)
+
+
+def _has_news(feed: StatusFeed | None, seen: int) -> bool:
+    return feed is not None and feed.has_news(seen)
 
 
 def _frame(event: FleetEvent) -> bytes:

@@ -1,0 +1,69 @@
+"""The status of a control plane with the leader's view of the fleet, since agents report to the leader alone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from adapters.access.callers import Caller
+from adapters.store.members import Member
+from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
+from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.status.status import Status
+from control_plane.status.status_reporter import StatusReporter
+
+PATH = "/v1/status"
+
+LEADER_TIMEOUT_S = 1.5
+"""Time limit (s) of the request to the leader. Short: the status matters most when the leader does not answer."""
+
+
+class FleetStatus:
+    """Reads the own status, and the fleet's from the leader.
+
+    Args:
+        reporter: the own status.
+        elector: which control plane leads.
+        link: forwards requests to the leader.
+    """
+
+    def __init__(self, reporter: StatusReporter, elector: LeaderElector, link: LeaderClient) -> None:
+        self._reporter = reporter
+        self._elector = elector
+        self._link = link
+
+    async def read(self, caller: Caller, client: str, *, agents: bool = True) -> Status:
+        """Return the own status with the leader's view of the fleet, or with `fleet_problem` if there is none.
+
+        Args:
+            caller: on whose behalf the leader is asked.
+            client: address of the caller.
+            agents: whether the agents are listed, which are most of a large status.
+        """
+        own = self._reporter.status(agents=agents)
+        leader = self._elector.authority
+        if leader is self._elector.member:
+            return own
+        if leader is None:
+            return msgspec.structs.replace(own, fleet_problem="no control plane leads")
+        return await self._with_leader_view(own, leader, caller, client, PATH if agents else f"{PATH}?agents=false")
+
+    async def _with_leader_view(self, own: Status, leader: Member, caller: Caller, client: str, target: str) -> Status:
+        try:
+            reply = await self._link.forward(
+                leader, "GET", target, {}, caller=caller, client=client, within_s=LEADER_TIMEOUT_S
+            )
+            if reply.status != 200:
+                raise LeaderUnavailable(f"it answers with status {reply.status}")
+            theirs = msgspec.json.decode(reply.body, type=Status)
+        except LeaderUnavailable as error:
+            return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {error}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            problem = f"{leader.name} at {leader.url} leads: it runs another version"
+            return msgspec.structs.replace(own, fleet_problem=problem)
+        return msgspec.structs.replace(
+            own,
+            regions=theirs.regions,
+            agents=theirs.agents,
+            shortfalls=theirs.shortfalls,
+            fleet_seen_by=theirs.name,
+        )
