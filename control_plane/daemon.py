@@ -45,6 +45,7 @@ from control_plane.api.routes import (
 )
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
+from control_plane.auth.code_flow import CodeFlow
 from control_plane.evaluation.evaluator import Evaluator
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
@@ -72,7 +73,7 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
-from control_plane.ui import ui_routes
+from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions
 from penstock.wire.session import Sessions
 
@@ -198,7 +199,12 @@ class ControlPlane:
         await self.policies.close()
 
     def create_api(
-        self, access: Access, geoip: GeoIpLookup | None = None, *, browser_secret: bytes | None = None
+        self,
+        access: Access,
+        geoip: GeoIpLookup | None = None,
+        *,
+        browser_secret: bytes | None = None,
+        sign_in: CodeFlow | None = None,
     ) -> FastAPI:
         """Return the HTTP API and the page for operators.
 
@@ -206,6 +212,7 @@ class ControlPlane:
             access: authenticates callers.
             geoip: locates client addresses; None leaves every address without a location.
             browser_secret: from which the key of browsers' sessions is derived; None: sessions end with this process.
+            sign_in: sign-in at the identity provider; None: by credentials only.
         """
         browsers = BrowserSessions(browser_secret or os.urandom(32))
         geoip = geoip or GeoIpLookup(None)
@@ -218,7 +225,8 @@ class ControlPlane:
                 health_routes.routes(reporter, self.policies),
                 reports_routes.routes(self._intake, self._sessions, self.metrics.internal),
                 webhook_routes.routes(self._webhook),
-                ui_routes.public_routes(),
+                *((sign_in_routes.routes(sign_in, browsers),) if sign_in is not None else ()),
+                ui_routes.public_routes(sign_in.name if sign_in is not None else ""),
             ),
             guarded_routers=(
                 health_routes.metrics_routes(self.metrics),

@@ -23,6 +23,7 @@ from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
 from adapters.loopback import is_loopback
+from adapters.secret_file import read_secret
 from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
@@ -31,19 +32,22 @@ from control_plane.api.client_connections import BoundedConnection
 from control_plane.api.forwarded_for import behind_proxies
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.auth.authentication import Access
+from control_plane.auth.code_flow import CodeFlow, OidcClient
 from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
+from control_plane.auth.oidc_provider import OidcProvider
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.webhook_secret import load_webhook_secret
-from control_plane.settings import PREFIX, ControlPlaneSettings, HostPort
+from control_plane.settings import PREFIX, REDIRECT_PATH, ControlPlaneSettings, HostPort
 from penstock.wire.identity import ProcessRole
-from penstock.wire.session import Sessions
 
 DRAIN_S = 2
 """Time (s) that requests in progress have to complete at shutdown."""
+
+MIN_CLIENT_SECRET_BYTES = 16
 
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +75,9 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
     identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name)
     http = httpx.AsyncClient()
-    access = _access(settings, http, identity.sessions)
+    oidc = _oidc(settings, http)
+    api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
+    access = Access(load_admin_token(settings.admin_token_file), api_keys, oidc, identity.sessions)
     api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
@@ -79,6 +85,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     listener = _listen(settings.listen)
     scheme = "https" if api_tls is not None else "http"
     url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
+    sign_in = _sign_in(settings, oidc, http, url) if oidc is not None else None
     etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
     store = SignedStore(etcd, identity.sessions, prefix=settings.etcd_prefix)
     with uncollected():
@@ -99,7 +106,8 @@ async def _serve(settings: ControlPlaneSettings) -> None:
                 "etcd": settings.etcd_certificate_file,
             }
         )
-        app = control_plane.create_api(access, geoip, browser_secret=(settings.identity_dir / PRIVATE_KEY).read_bytes())
+        browser_secret = (settings.identity_dir / PRIVATE_KEY).read_bytes()
+        app = control_plane.create_api(access, geoip, browser_secret=browser_secret, sign_in=sign_in)
         # Takes 0.1 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
         app.openapi()
     config = _http(settings, app, api_tls)
@@ -158,21 +166,32 @@ def _http(settings: ControlPlaneSettings, app: FastAPI, tls: ServerTls | None) -
     return config
 
 
-def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient, sessions: Sessions) -> Access:
-    """Create the access control from the settings."""
-    oidc = None
-    if settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url:
-        trust = OidcTrust(
-            issuer=settings.oidc_issuer,
-            audience=settings.oidc_audience,
-            roles=settings.oidc_roles,
-            role_claim=settings.oidc_role_claim,
-            regions_claim=settings.oidc_regions_claim,
-            name_claim=settings.oidc_name_claim,
-        )
-        oidc = Oidc(trust, Jwks(settings.oidc_jwks_url, http))
-    api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
-    return Access(load_admin_token(settings.admin_token_file), api_keys, oidc, sessions)
+def _oidc(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Oidc | None:
+    """Create the authentication by tokens of the identity provider; None if there is none."""
+    if not (settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url):
+        return None
+    trust = OidcTrust(
+        issuer=settings.oidc_issuer,
+        audience=settings.oidc_audience,
+        roles=settings.oidc_roles,
+        role_claim=settings.oidc_role_claim,
+        regions_claim=settings.oidc_regions_claim,
+        name_claim=settings.oidc_name_claim,
+    )
+    return Oidc(trust, Jwks(settings.oidc_jwks_url, http))
+
+
+def _sign_in(settings: ControlPlaneSettings, oidc: Oidc, http: httpx.AsyncClient, url: str) -> CodeFlow | None:
+    """Create the sign-in of the page at the identity provider; None if the page is no client of it."""
+    if settings.oidc_client_id is None:
+        return None
+    secret_file = settings.oidc_client_secret_file
+    secret = None
+    if secret_file is not None:
+        secret = read_secret(secret_file, "OIDC client secret", min_bytes=MIN_CLIENT_SECRET_BYTES).decode()
+    redirect_url = settings.oidc_redirect_url or f"{url}{REDIRECT_PATH}"
+    client = OidcClient(settings.oidc_client_id, redirect_url, secret, settings.oidc_scopes)
+    return CodeFlow(client, OidcProvider(oidc.issuer, http), oidc.for_audience(client.client_id), http)
 
 
 def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:

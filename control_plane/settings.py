@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
@@ -21,12 +22,15 @@ from pydantic import (
 from adapters.access.callers import Role
 from adapters.configuration.setting_values import host_port, listed
 from adapters.configuration.settings_loader import load_with_origins
-from adapters.loopback import is_loopback
+from adapters.loopback import is_loopback, is_protected
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from control_plane.policy.source.repository_url import url_error
 
 PREFIX = "PENSTOCK_"
+
+REDIRECT_PATH = "/ui/signed-in"
+"""Where the identity provider returns browsers to."""
 
 _WILDCARD_HOSTS = {"0.0.0.0", "::"}
 
@@ -87,9 +91,20 @@ def _mapped(value: Any) -> Any:
 
 
 def _jwks_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")):
+    if not is_protected(value):
         raise ValueError(f"{value!r} must be an https URL, because its response determines who is admin")
+    return value
+
+
+def _redirect_url(value: str) -> str:
+    if not is_protected(value) or urlsplit(value).path != REDIRECT_PATH or urlsplit(value).query:
+        raise ValueError(f"{value!r} is not of the form https://host:port{REDIRECT_PATH}")
+    return value
+
+
+def _scopes(value: tuple[str, ...]) -> tuple[str, ...]:
+    if "openid" not in value or not all(re.fullmatch(r"[!-~]+", scope) for scope in value):
+        raise ValueError(f"{', '.join(value)!r} are not scopes with openid, such as openid,groups")
     return value
 
 
@@ -177,6 +192,18 @@ class ControlPlaneSettings(BaseModel):
     Default: callers may change every region."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "sub"
     """Claim with the caller's name for the audit log."""
+    oidc_client_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """Client id of the page at `/ui` at the identity provider, for sign-in by authorization code with PKCE. ID tokens
+    must contain `oidc_role_claim`. Requires the other OIDC settings. Default: people sign in with an API key or a
+    token."""
+    oidc_client_secret_file: Path | None = None
+    """File with the client's secret, one line. Default: the page is a public client."""
+    oidc_redirect_url: Annotated[str, AfterValidator(_redirect_url)] | None = None
+    """Address of `/ui/signed-in` as browsers reach it and as it is registered at the identity provider. Default: under
+    `advertise_url`."""
+    oidc_scopes: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_scopes)] = ("openid",)
+    """Scopes of the sign-in, comma-separated, with `openid`; add the scope that gives `oidc_role_claim`, if there is
+    one."""
     geoip_file: Path | None = None
     """MaxMind City or Country database that locates client addresses for steering and explanations; reloaded when it
     changes. Default: addresses have no location."""
@@ -207,6 +234,15 @@ class ControlPlaneSettings(BaseModel):
             if missing and len(missing) < len(names):
                 given = next(name for name in names if name not in missing)
                 raise ValueError(f"{{{missing[0]}}}: not set, but required by {{{given}}}")
+        for given, needed in (
+            ("oidc_client_id", "oidc_issuer"),
+            ("oidc_client_secret_file", "oidc_client_id"),
+            ("oidc_redirect_url", "oidc_client_id"),
+        ):
+            if getattr(self, given) is not None and getattr(self, needed) is None:
+                raise ValueError(f"{{{needed}}}: not set, but required by {{{given}}}")
+        if self.oidc_client_id is not None and not is_protected(self.oidc_issuer or ""):
+            raise ValueError(f"{{oidc_issuer}}: {self.oidc_issuer} must be an https URL, as {{oidc_client_id}} is set")
         return self
 
     @model_validator(mode="after")

@@ -34,6 +34,10 @@ CONTROL_PLANE: Mapping[str, Any] = {
     "oidc_audience": "penstock",
     "oidc_jwks_url": "https://login.example.com/keys",
     "oidc_roles": {"sre": "operator", "platform-owners": "admin"},
+    "oidc_client_id": "penstock-page",
+    "oidc_client_secret_file": "/etc/penstock/oidc.secret",
+    "oidc_redirect_url": "https://penstock.example.com/ui/signed-in",
+    "oidc_scopes": ["openid", "groups"],
     "geoip_file": "/var/lib/GeoIP/GeoLite2-City.mmdb",
 }
 """Values by field; the others have their defaults in the example."""

@@ -113,7 +113,7 @@ class LeaderForwarding:
         if rule is None or authority is self._elector.member:
             await self._app(scope, receive, send)
             return
-        caller = await self._access.identify(headers.get("authorization", ""), _client(scope))
+        caller = await self._access.caller_of(scope)
         if caller is None:
             # The route rejects the request, and counts the failed login.
             await self._app(scope, receive, send)

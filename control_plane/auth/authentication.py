@@ -75,24 +75,20 @@ class Access:
         return caller_of_certificate(self._sessions, certificate, time.time())
 
     async def caller_of(self, scope: MutableMapping[str, Any]) -> Caller | None:
-        """Return the caller of an ASGI request for a middleware, as `identify`; forwarded requests have one already."""
+        """Return the caller of an ASGI request for a middleware; None if the route will reject the request, which also
+        counts the failure.
+
+        Forwarded requests, and those of a session that the identity provider began, have a caller already. After too
+        many failed logins of the client's address the result is None for valid credentials too, so that middlewares do
+        not reveal whether a credential is valid.
+        """
         known = scope.get("state", {}).get("caller")
         if isinstance(known, Caller):
             return known
         authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, credential = authorization.decode("latin-1").partition(" ")
         client = scope.get("client")
-        return await self.identify(authorization.decode("latin-1"), client[0] if client else "")
-
-    async def identify(self, authorization: str, address: str) -> Caller | None:
-        """Return the caller for a middleware; None if the route will reject the request, which also counts the failure.
-
-        Args:
-            authorization: the Authorization header; empty if there is none.
-            address: address of the client. After too many failed logins the result is None for valid credentials too,
-                so that middlewares do not reveal whether a credential is valid.
-        """
-        scheme, _, credential = authorization.partition(" ")
-        if scheme.lower() != "bearer" or self.failures.wait_s(address):
+        if scheme.lower() != "bearer" or self.failures.wait_s(client[0] if client else ""):
             return None
         try:
             return await self.caller(credential.strip())

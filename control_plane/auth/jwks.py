@@ -13,6 +13,8 @@ import msgspec
 import structlog
 from jwt import PyJWK, PyJWTError
 
+from control_plane.auth.bounded_fetch import fetch
+
 FRESH_S = 600.0
 """Age (s) at which keys are fetched again before they are used."""
 
@@ -22,8 +24,6 @@ STALE_S = 24 * 3600.0
 MIN_INTERVAL_S = 10.0
 """Minimum time (s) between two fetches."""
 
-FETCH_TIMEOUT_S = 3.0
-MAX_RESPONSE_BYTES = 256 * 1024
 MAX_KEYS = 100
 MIN_RSA_BITS = 2048
 """RFC 7518, 3.3."""
@@ -89,25 +89,16 @@ class Jwks:
                 return
             self._tried_at = self._clock()
             try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    keys = read_keys(await self._ask())
-            except (httpx.HTTPError, TimeoutError, ValueError) as error:
-                _log.warning("OIDC keys not fetched", url=self._url, reason=str(error) or repr(error))
+                status, body = await fetch(self._http, self._url)
+                if status != 200:
+                    raise ValueError(f"HTTP status {status}")
+                keys = read_keys(body)
+            except ValueError as error:
+                _log.warning("OIDC keys not fetched", url=self._url, reason=str(error))
                 return
             if keys.keys() != self._keys.keys():
                 _log.info("OIDC keys fetched", url=self._url, kids=sorted(keys))
             self._keys, self._fetched_at = keys, self._clock()
-
-    async def _ask(self) -> bytes:
-        body = bytearray()
-        async with self._http.stream("GET", self._url, headers={"accept": "application/json"}) as response:
-            if response.status_code != 200:
-                raise ValueError(f"HTTP status {response.status_code}")
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_RESPONSE_BYTES:
-                    raise ValueError(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
-        return bytes(body)
 
 
 def read_keys(body: bytes) -> dict[str, PublicKey]:

@@ -57,12 +57,26 @@ class Oidc:
         self._trust = trust
         self._keys = keys
 
-    async def caller(self, token: str) -> Caller:
+    @property
+    def issuer(self) -> str:
+        """The trusted issuer."""
+        return self._trust.issuer
+
+    def for_audience(self, audience: str) -> Oidc:
+        """Return the authentication by tokens for another audience, with the same issuer, keys and roles."""
+        return Oidc(msgspec.structs.replace(self._trust, audience=audience), self._keys)
+
+    async def caller(self, token: str, nonce: str | None = None) -> Caller:
         """Return the caller that a token authenticates.
+
+        Args:
+            token: the token.
+            nonce: of the sign-in for which an ID token was issued; None: the token is not of a sign-in.
 
         Raises:
             BadToken: the token is malformed, expired, of another issuer or audience, or gives no role.
         """
+        audience = self._trust.audience
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -79,12 +93,14 @@ class Oidc:
                 key.key,
                 algorithms=[algorithm],
                 issuer=self._trust.issuer,
-                audience=self._trust.audience,
+                audience=audience,
                 leeway=CLOCK_SKEW_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWTError as error:
             raise BadToken(_REASONS.get(type(error), "the token is malformed")) from None
+        if nonce is not None and (claims.get("nonce") != nonce or claims.get("azp", audience) != audience):
+            raise BadToken("the token was issued for another sign-in")
         return self._caller(claims)
 
     def _caller(self, claims: dict[str, Any]) -> Caller:

@@ -1,12 +1,13 @@
-"""Sessions of browsers: a cookie holds the caller's credential, encrypted, so that scripts of the page never keep it.
+"""Sessions of browsers: an encrypted cookie, so that scripts of the page keep no credential.
 
-The page signs in with the credential in the Authorization header, once, and gets the cookie. Later requests carry the
-cookie and the header `x-penstock-ui`, which a page of another origin cannot send without a preflight that is refused;
-the cookie is also SameSite=Strict. Both together prevent cross-site request forgery (OWASP, "Cross-Site Request Forgery
-Prevention Cheat Sheet": custom request headers).
+The page signs in with a credential in the Authorization header, once, or through the identity provider, and gets the
+cookie. It holds the credential, which each request validates again, or the caller that the provider authenticated.
+Later requests carry the cookie and the header `x-penstock-ui`, which a page of another origin cannot send without a
+preflight that is refused; the cookie is also SameSite=Strict. Both together prevent cross-site request forgery (OWASP,
+"Cross-Site Request Forgery Prevention Cheat Sheet": custom request headers).
 
-Nothing is stored: a session survives a restart of the control plane, and ends when the cookie expires, the credential
-is revoked, or the key of the control plane's certificate is replaced.
+Nothing is stored: a session survives a restart of the control plane, and ends when it expires, the credential is
+revoked, or the key of the control plane's certificate is replaced.
 """
 
 from __future__ import annotations
@@ -17,31 +18,49 @@ import os
 import time
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
+from typing import Any, TypeVar
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from adapters.access.callers import Caller
+from control_plane.auth.code_flow import PendingSignIn
+
 COOKIE = "penstock-session"
-SECURE_COOKIE = f"__Host-{COOKIE}"
-"""The name over TLS: browsers accept it only with Secure, Path=/ and no Domain (RFC 6265bis, section 4.1.3.2)."""
+PENDING_COOKIE = "penstock-sign-in"
+SECURE_PREFIX = "__Host-"
+"""Prefix of names over TLS: browsers accept it only with Secure, Path=/ and no Domain (RFC 6265bis, 4.1.3.2)."""
 
 HEADER = b"x-penstock-ui"
 
 LIFETIME_S = 12 * 3600
-"""Lifetime (s) of a session: a working day."""
+"""Lifetime (s) of the session of a credential: a working day."""
+
+CALLER_LIFETIME_S = 3600
+"""Lifetime (s) of a session of the identity provider. The page then goes through the provider again, which may have
+changed the person's groups or ended the account."""
+
+PENDING_LIFETIME_S = 600
+"""Time (s) that a person has at the identity provider."""
 
 MAX_COOKIE_CHARS = 4096
 """Maximum length of a cookie; browsers keep no longer ones."""
 
 _NONCE_BYTES = 12
 _PURPOSE = b"penstock/ui-session"
+_PENDING_PURPOSE = b"penstock/ui-sign-in"
+
+_T = TypeVar("_T")
 
 
 class BrowserSessions:
-    """Seals credentials into cookies, and opens them."""
+    """Seals sessions and pending sign-ins into the values of cookies, and opens them."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         """Derive the key.
@@ -54,45 +73,55 @@ class BrowserSessions:
         self._clock = clock
 
     def seal(self, credential: str) -> str:
-        """The value of the cookie for a credential.
+        """The session of a credential.
 
         Raises:
             ValueError: the credential is too long for a cookie.
         """
+        return self._seal(_PURPOSE, LIFETIME_S, credential)
+
+    def seal_caller(self, caller: Caller) -> str:
+        """The session of a caller that the identity provider authenticated.
+
+        Raises:
+            ValueError: the caller has too many regions for a cookie.
+        """
+        return self._seal(_PURPOSE, CALLER_LIFETIME_S, caller)
+
+    def seal_pending(self, pending: PendingSignIn) -> str:
+        """A pending sign-in."""
+        return self._seal(_PENDING_PURPOSE, PENDING_LIFETIME_S, pending)
+
+    def open(self, value: str) -> str | Caller | None:
+        """The credential or caller of a session; None if it is not one of this control plane's, or has expired."""
+        return self._open(_PURPOSE, value, tuple[int, str | Caller])
+
+    def open_pending(self, value: str) -> PendingSignIn | None:
+        """The pending sign-in of a cookie; None as for `open`."""
+        return self._open(_PENDING_PURPOSE, value, tuple[int, PendingSignIn])
+
+    def _seal(self, purpose: bytes, lifetime_s: int, content: object) -> str:
         nonce = os.urandom(_NONCE_BYTES)
-        content = b"%d %b" % (int(self._clock()) + LIFETIME_S, credential.encode())
-        value = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, content, _PURPOSE)).decode()
+        plain = msgspec.json.encode((int(self._clock()) + lifetime_s, content))
+        value = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, purpose)).decode()
         if len(value) > MAX_COOKIE_CHARS:
-            raise ValueError("the credential is too long for a cookie; sign in with an API key")
+            raise ValueError("the session is too long for a cookie; sign in with an API key")
         return value
 
-    def open(self, value: str) -> str | None:
-        """The credential in a cookie; None if it is not one of this control plane's, or has expired."""
+    def _open(self, purpose: bytes, value: str, type_: type[tuple[int, _T]]) -> _T | None:
         if len(value) > MAX_COOKIE_CHARS:
             return None
         try:
             sealed = base64.urlsafe_b64decode(value.encode("ascii"))
-            content = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _PURPOSE)
+            plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
+            expires_at, content = msgspec.json.decode(plain, type=type_)
         except (binascii.Error, ValueError, InvalidTag):
             return None
-        expires_at, _, credential = content.partition(b" ")
-        return credential.decode() if self._clock() < int(expires_at) else None
-
-    def credential(self, scope: Scope) -> str | None:
-        """The credential of a request of the page; None if it has no valid session."""
-        headers = dict(scope["headers"])
-        if HEADER not in headers or b"authorization" in headers or b"cookie" not in headers:
-            return None
-        try:
-            cookies = SimpleCookie(headers[b"cookie"].decode("latin-1"))
-        except CookieError:
-            return None
-        morsel = cookies.get(cookie_name(scope["scheme"] == "https"))
-        return None if morsel is None else self.open(morsel.value)
+        return content if self._clock() < expires_at else None
 
 
 class SessionCookies:
-    """ASGI middleware that gives a request of the page the Authorization header of its session."""
+    """ASGI middleware that gives a request of the page the credential or the caller of its session."""
 
     def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
         self._app = app
@@ -101,12 +130,43 @@ class SessionCookies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            credential = self._sessions.credential(scope)
-            if credential is not None:
-                scope = {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {credential}".encode())]}
+            scope = self._with_session(scope)
         await self._app(scope, receive, send)
 
+    def _with_session(self, scope: Scope) -> Scope:
+        names = {name for name, _ in scope["headers"]}
+        if HEADER not in names or b"authorization" in names:
+            return scope
+        value = cookie(scope, COOKIE)
+        session = self._sessions.open(value) if value is not None else None
+        if isinstance(session, Caller):
+            return {**scope, "state": {**scope.get("state", {}), "caller": session}}
+        if session is not None:
+            return {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {session}".encode())]}
+        return scope
 
-def cookie_name(secure: bool) -> str:
-    """The name of the cookie, over TLS or on loopback without."""
-    return SECURE_COOKIE if secure else COOKIE
+
+def cookie(scope: Scope, name: str) -> str | None:
+    """The value of a cookie of a request; None if there is none."""
+    sent = next((value for header, value in scope["headers"] if header == b"cookie"), None)
+    if sent is None:
+        return None
+    try:
+        cookies = SimpleCookie(sent.decode("latin-1"))
+    except CookieError:
+        return None
+    morsel = cookies.get(cookie_name(name, scope["scheme"] == "https"))
+    return None if morsel is None else morsel.value
+
+
+def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int, samesite: Any) -> None:
+    """Add a cookie to a response; `max_age_s` 0 has the browser delete it."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        cookie_name(name, secure), value, max_age=max_age_s, path="/", secure=secure, httponly=True, samesite=samesite
+    )
+
+
+def cookie_name(name: str, secure: bool) -> str:
+    """The name of a cookie, over TLS or on loopback without."""
+    return f"{SECURE_PREFIX}{name}" if secure else name

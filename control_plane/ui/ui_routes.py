@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from control_plane.api.responses import Problem
 from control_plane.auth.required_roles import Viewer
-from control_plane.ui.browser_sessions import LIFETIME_S, BrowserSessions, cookie_name
+from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, set_cookie
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -34,6 +35,7 @@ MEDIA_TYPES = {
 }
 
 INDEX = "index.html"
+PROVIDER_PLACEHOLDER = b"{identity-provider}"
 
 
 class _File(NamedTuple):
@@ -42,10 +44,14 @@ class _File(NamedTuple):
     etag: str
 
 
-def public_routes() -> APIRouter:
-    """Return the router of the page's files."""
+def public_routes(provider: str = "") -> APIRouter:
+    """Return the router of the page's files.
+
+    Args:
+        provider: name of the identity provider at which people can sign in; empty if there is none.
+    """
     router = APIRouter(prefix="/ui", include_in_schema=False)
-    found = _load()
+    found = _load(provider)
 
     @router.get("")
     @router.get("/")
@@ -90,20 +96,19 @@ def session_routes(sessions: BrowserSessions) -> APIRouter:
 
 
 def _with_cookie(request: Request, value: str, max_age_s: int) -> Response:
-    secure = request.url.scheme == "https"
     response = Response(status_code=204, headers={"cache-control": "no-store"})
-    response.set_cookie(
-        cookie_name(secure), value, max_age=max_age_s, path="/", secure=secure, httponly=True, samesite="strict"
-    )
+    set_cookie(response, request, COOKIE, value, max_age_s, "strict")
     return response
 
 
-def _load() -> dict[str, _File]:
+def _load(provider: str) -> dict[str, _File]:
     found = {}
     for entry in files("control_plane.ui").joinpath("static").iterdir():
         media_type = MEDIA_TYPES.get(entry.name.rpartition(".")[2])
         if media_type is not None:
             content = entry.read_bytes()
+            if entry.name == INDEX:
+                content = content.replace(PROVIDER_PLACEHOLDER, escape(provider).encode())
             found[entry.name] = _File(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
     return found
 

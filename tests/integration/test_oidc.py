@@ -20,7 +20,8 @@ from jwt.algorithms import RSAAlgorithm
 from adapters.access.callers import Caller, Role
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access, Unidentified
-from control_plane.auth.jwks import FRESH_S, MAX_KEYS, MAX_RESPONSE_BYTES, MIN_INTERVAL_S, STALE_S, Jwks, read_keys
+from control_plane.auth.bounded_fetch import MAX_RESPONSE_BYTES
+from control_plane.auth.jwks import FRESH_S, MAX_KEYS, MIN_INTERVAL_S, STALE_S, Jwks, read_keys
 from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
 from tests.support.stores import SetClock

@@ -24,12 +24,14 @@ from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN
 from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_sessions, write_identity
-from tests.support.issuer import AUDIENCE, Issuer, rsa_key
+from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose
+from tests.support.issuer import AUDIENCE, rsa_key
 from tests.support.secured_etcd import secured_etcd
 from tests.support.wait import PATIENCE_S, found
 
 MONITOR = SpiffeId(FLEET, ProcessRole.MONITOR, "prometheus")
 DUTY = Caller("duty", Role.VIEWER)
+CLIENT_SECRET = "a secret of the page at the provider"
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -50,15 +52,17 @@ def etcd(tmp_path: Path, certificates: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-async def issuer() -> AsyncIterator[Issuer]:
-    issuer = Issuer(one=rsa_key())
+async def issuer() -> AsyncIterator[IdentityProvider]:
+    issuer = IdentityProvider(one=rsa_key())
+    issuer.secret = CLIENT_SECRET
     async with issuer.http:
         yield issuer
 
 
 @pytest.fixture
-async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> AsyncIterator[str]:
+async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: IdentityProvider) -> AsyncIterator[str]:
     (tmp_path / "admin.token").write_text(TOKEN)
+    (tmp_path / "client.secret").write_text(CLIENT_SECRET)
     digest = sha256(b"a key of the duty desk").hexdigest()
     (tmp_path / "keys.yaml").write_text(f"- {{name: duty, sha256: {digest}, role: viewer}}")
     (port,) = free_ports(1)
@@ -80,6 +84,8 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> 
         "OIDC_AUDIENCE": AUDIENCE,
         "OIDC_JWKS_URL": issuer.jwks_url,
         "OIDC_ROLES": "sre=operator",
+        "OIDC_CLIENT_ID": CLIENT_ID,
+        "OIDC_CLIENT_SECRET_FILE": tmp_path / "client.secret",
     }
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     server = ServerProcess(
@@ -94,7 +100,9 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> 
     await asyncio.to_thread(server.stop)
 
 
-async def test_everything_locked_works_together(url: str, certificates: Path, issuer: Issuer, tmp_path: Path) -> None:
+async def test_everything_locked_works_together(
+    url: str, certificates: Path, issuer: IdentityProvider, tmp_path: Path
+) -> None:
     trust = ssl.create_default_context(cafile=certificates / "authority.pem")
     async with httpx.AsyncClient(base_url=url, verify=trust, timeout=PATIENCE_S) as http:
         async with asyncio.timeout(PATIENCE_S):
@@ -110,6 +118,12 @@ async def test_everything_locked_works_together(url: str, certificates: Path, is
             me = await http.get("/v1/whoami", headers={"authorization": f"Bearer {credential}"})
             names[me.json()["name"]] = me.json()["role"]
         assert names == {"admin-token": "admin", "duty": "viewer", "oidc:ada": "operator"}
+        left = await http.get("/ui/sign-in")
+        returned = await choose(http, left.headers["location"])
+        assert returned.startswith(f"{url}/ui/signed-in?"), "the default is not under the advertised URL"
+        assert (await http.get(returned)).status_code == 303
+        assert (await http.get("/v1/whoami", headers={"x-penstock-ui": "1"})).json()["name"] == "oidc:ada"
+        assert set(http.cookies) == {"__Host-penstock-session"}
         status = (await http.get("/v1/status", headers=OPERATOR)).json()
         assert (status["url"], status["store"]["up"]) == (url, True)
         # An address is the client's that the trusted proxy names, so another client's failures are not ours.
@@ -130,6 +144,7 @@ async def test_everything_locked_works_together(url: str, certificates: Path, is
     log = (tmp_path / "north.log").read_text()
     assert TOKEN not in log
     assert "a key of the duty desk" not in log
+    assert CLIENT_SECRET not in log
 
 
 async def test_another_control_plane_asks_it_where_it_believes_the_certificate(

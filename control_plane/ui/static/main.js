@@ -1,6 +1,6 @@
 // The shell of the page: session, polling, events, and the view that the address names.
 
-import { ApiError, follow, get, pause, signIn, signOut } from "./api.js";
+import { ApiError, follow, get, pause, signOut } from "./api.js";
 import { AskView } from "./ask.js";
 import { ChangeView } from "./change.js";
 import { h } from "./dom.js";
@@ -8,6 +8,7 @@ import { duration, shortDigest } from "./format.js";
 import { NowView } from "./now.js";
 import { PastView } from "./past.js";
 import { RegionView } from "./region.js";
+import { forget, renew, resume, showSignIn } from "./signin.js";
 
 /** Period (ms) of the status while nothing happens; an event causes an update at once. */
 const PERIOD_MS = 5000;
@@ -96,7 +97,7 @@ class Page {
     nav.hidden = signOutButton.hidden = true;
     facts.replaceChildren();
     lost.hidden = true;
-    showSignIn(why);
+    if (!renew()) showSignIn(enter, why);
   }
 }
 
@@ -107,35 +108,23 @@ function describe(status) {
     .filter(Boolean).join(" · ");
 }
 
-function showSignIn(why = "") {
-  const key = h("input", { type: "password", required: true, autocomplete: "current-password", id: "key" });
-  const line = h("p", { class: "bad", role: "alert" }, why);
-  const form = h("form", { class: "sign-in" }, h("h1", {}, "Penstock"), h("label", { for: "key" }, "API key or token"), key,
-    h("button", { type: "submit" }, "Sign in"), line,
-    h("p", { class: "hint" }, "The key is sent to this control plane once. The browser keeps it encrypted, in a cookie that scripts cannot read."));
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    try {
-      await signIn(key.value);
-      new Page(await get("/v1/whoami"));
-    } catch (error) {
-      line.textContent = error instanceof ApiError ? error.message : "The control plane does not answer.";
-    }
-  });
-  main.replaceChildren(form);
-  key.focus();
+async function enter() {
+  const caller = await get("/v1/whoami");
+  resume();
+  new Page(caller);
 }
 
 async function begin() {
   try {
-    new Page(await get("/v1/whoami"));
+    await enter();
   } catch (error) {
-    showSignIn(error instanceof ApiError && error.status !== 401 ? error.message : "");
+    showSignIn(enter, error instanceof ApiError && error.status !== 401 ? error.message : "");
   }
 }
 
 signOutButton.addEventListener("click", async () => {
   await signOut().catch(() => {});
+  forget();
   location.reload();
 });
 

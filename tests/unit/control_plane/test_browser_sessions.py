@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, SECURE_COOKIE, BrowserSessions, SessionCookies
+from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, SECURE_PREFIX, BrowserSessions, SessionCookies
 from control_plane.ui.ui_routes import public_routes
 
 SECRET = b"private key of a control plane"
@@ -58,7 +58,7 @@ async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
         (page, "none"),
         ({**page, "cookie": f"{COOKIE}={value[:-4]}AAAA"}, "none"),
         ({**page, "cookie": f"{COOKIE}=not base64 !"}, "none"),
-        ({**page, "cookie": f"{SECURE_COOKIE}={value}"}, "none"),
+        ({**page, "cookie": f"{SECURE_PREFIX}{COOKIE}={value}"}, "none"),
         ({**page, "cookie": f"{COOKIE}={value}", "authorization": "Bearer other"}, "Bearer other"),
     ):
         async with client(app) as http:
@@ -67,7 +67,7 @@ async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
 
 async def test_over_tls_only_the_cookie_with_the_host_prefix_counts(app: FastAPI, sessions: BrowserSessions) -> None:
     value = sessions.seal("a-key")
-    for name, expected in ((SECURE_COOKIE, "Bearer a-key"), (COOKIE, "none")):
+    for name, expected in ((SECURE_PREFIX + COOKIE, "Bearer a-key"), (COOKIE, "none")):
         headers = {"x-penstock-ui": "1", "cookie": f"{name}={value}"}
         async with client(app, "https") as http:
             assert (await http.get("/v1/status", headers=headers)).text == expected

@@ -83,6 +83,13 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("oidc_roles", "sre", "PENSTOCK_OIDC_ROLES: 'sre' is not of the form group=role,group=role"),
         ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES[sre]: Input should be 'monitor', 'viewer', 'operator' or 'admin'"),
         ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' must be an https URL"),
+        ("oidc_client_id", "page", "PENSTOCK_OIDC_ISSUER: not set, but required by PENSTOCK_OIDC_CLIENT_ID"),
+        (
+            "oidc_redirect_url",
+            "https://penstock/signed-in",
+            "PENSTOCK_OIDC_REDIRECT_URL: 'https://penstock/signed-in' is not of the form https://host:port/ui/signed-in",
+        ),
+        ("oidc_scopes", "groups", "PENSTOCK_OIDC_SCOPES: 'groups' are not scopes with openid, such as openid,groups"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
