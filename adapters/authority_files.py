@@ -103,8 +103,11 @@ def _write(directory: Path, files: dict[str, bytes]) -> None:
 def renew_identity(authority: Authority, directory: Path, lifetime_s: float = IDENTITY_LIFETIME_S) -> SpiffeId:
     """Replaces the key and the certificate in a directory by new ones for the same process and hosts; returns its ID.
 
+    Other files stay: a `region.key` that was rotated, and authorities that are trusted besides this one, which is added
+    if it is missing.
+
     Raises:
-        BadSecret: the directory has no certificate, or cannot be written.
+        BadSecret: the directory has no certificate, or cannot be read or written.
         BadIdentity: the certificate is not one of a process of the authority's fleet.
     """
     content = read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
@@ -118,5 +121,17 @@ def renew_identity(authority: Authority, directory: Path, lifetime_s: float = ID
     id_ = SpiffeId.parse(uris[0])
     hosts = names.value.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.value.get_values_for_type(x509.IPAddress)]
-    issue_identity(authority, id_, [*hosts, *addresses], directory, lifetime_s)
+    key, certificate = authority.issue(id_, [*hosts, *addresses], time.time(), lifetime_s)
+    _write(directory, _trusting(authority, directory) | {PRIVATE_KEY: key, CERTIFICATE: certificate})
     return id_
+
+
+def _trusting(authority: Authority, directory: Path) -> dict[str, bytes]:
+    """The file of the directory that has to be written so that its process trusts the authority, if there is one."""
+    path = directory / AUTHORITIES
+    trusted = read_file(path, "authority's certificate", REMEDY, public=True)
+    try:
+        is_trusted = authority.certificate in x509.load_pem_x509_certificates(trusted)
+    except ValueError as error:
+        raise BadSecret(f"{path}: not PEM certificates: {error}; {REMEDY}") from None
+    return {} if is_trusted else {AUTHORITIES: trusted.rstrip() + b"\n" + authority.pem}

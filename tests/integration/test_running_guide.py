@@ -1,4 +1,4 @@
-"""The guide to running it yourself, run: every command as it is printed, with free ports in place of its own."""
+"""Guides whose commands follow the fleet of docs/running.md, run as they are printed, with free ports."""
 
 from __future__ import annotations
 
@@ -43,3 +43,24 @@ def test_its_commands_start_a_fleet_that_serves(fleet: Running) -> None:
     assert "HTTP/1.1 200 OK" in fleet.shown, fleet.shown
     assert "x-penstock-region: eu-de" in fleet.shown
     assert "→ eu-de (home)" in fleet.shown
+
+
+def test_certificates_are_issued_rotated_and_revoked_while_the_fleet_serves(fleet: Running) -> None:
+    terminal = fleet.terminal
+    issue, rotate, region_key, expiry, revoke, authority = blocks("certificates.md")
+    shown = terminal.run(issue)
+    assert "etcd-1: spiffe://my-fleet/server/etcd-1, expires" in shown
+    terminal.run(rotate)
+    before = terminal.run("cat eu-de-1/region.key")
+    terminal.run(region_key)
+    assert terminal.run("cat eu-de-1/region.key") == terminal.run("cat next.key") != before
+    assert 'penstock_certificate_expiry_timestamp_seconds{certificate="identity"}' in terminal.run(expiry)
+    terminal.run(revoke)
+    # What `serial` has is revoked: the agent serves by the certificate that it got thereafter.
+    for identity, log in (("cp-1", "cp-1.log"), ("eu-de-1", "agent.log")):
+        latest = terminal.run(f"openssl x509 -noout -serial -in {identity}/tls.crt").strip().partition("=")[2].lower()
+        assert latest not in terminal.run(f"cat {identity}/revoked")
+        terminal.until(f"grep -q '{latest.lstrip('0')}.*identity reloaded' {log}")
+    terminal.until("penstock status | grep -q healthy")
+    terminal.run(f'cp -r authority cp-1 eu-de-1 "$(mktemp -d copy.XXXX)"; (cd copy.*; {authority})')
+    assert terminal.run("ls copy.*/next-authority").split() == ["ca.crt", "ca.key"]

@@ -102,6 +102,10 @@ class Terminal:
         assert succeeded, f"{script.read_text()}\n{out.read_text()}\n{err.read_text()}"
         return out.read_text()
 
+    def until(self, command: str) -> None:
+        """Wait until the command succeeds."""
+        self.run(f"until {command}; do sleep 0.05; done")
+
     def until_ready(self, *ports: str) -> None:
         """Wait until `/readyz` answers 200 at each port that a guide names."""
         ends = time.monotonic() + 2 * PATIENCE_S

@@ -39,6 +39,21 @@ def test_a_process_uses_what_was_issued_and_renewed(authority: str, tmp_path: Pa
     assert files.sessions.identity.peer.serial != before.serial
 
 
+def test_rotation_keeps_the_key_of_the_region_and_every_authority_that_is_trusted(
+    authority: str, tmp_path: Path
+) -> None:
+    issue_agent(authority, tmp_path / "agent")
+    key = tmp_path / "agent" / "region.key"
+    key.write_text("ab" * 32)
+    next_authority = str(tmp_path / "next")
+    assert run("certs", "init", "prod", "--authority", next_authority).exit_code == 0
+    for issuer in (next_authority, authority, next_authority):
+        assert run("certs", "rotate", str(tmp_path / "agent"), "--authority", issuer).exit_code == 0
+    assert key.read_text() == "ab" * 32
+    trusted = (tmp_path / "agent" / "ca.crt").read_bytes()
+    assert trusted == b"".join((Path(directory) / "ca.crt").read_bytes() for directory in (authority, next_authority))
+
+
 def test_a_control_plane_has_a_certificate_too(authority: str, tmp_path: Path) -> None:
     out = tmp_path / "cp"
     arguments = ("cp-1", "--authority", authority, "--out", str(out), "--host", "10.0.0.1", "-o", "json")
