@@ -79,11 +79,11 @@ async def unfinished_uploads(fleet: Fleet) -> None:
     try:
         for length in (*[1_000_000] * 30, *[70_000] * 200):
             client = await RawClient.connect(address)
-            client.say(
+            client.send(
                 b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-attacker\r\n"
                 b"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
             )
-            client.say(f'{{"model": "{SMALL}", "messages": "'.encode() + b"x" * (length - 1000))
+            client.send(f'{{"model": "{SMALL}", "messages": "'.encode() + b"x" * (length - 1000))
             clients.append(client)
         await asyncio.sleep(1.0)
         for _ in range(5):
@@ -97,7 +97,7 @@ async def unfinished_uploads(fleet: Fleet) -> None:
 async def _send_chat(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
     client = await RawClient.connect(fleet.address(agent))
     body = json.dumps({"model": model, "messages": [], "user": tenant, "stream": True, "seconds": 60}).encode()
-    client.say(
+    client.send(
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
         f"Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
@@ -125,7 +125,7 @@ async def _open_stream(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model:
 
 async def _open_tunnel(fleet: Fleet, tenant: str) -> RawClient:
     client = await RawClient.connect(fleet.address("eu-de/a"))
-    client.say(
+    client.send(
         f"GET /v1/realtime?model={SMALL} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
         f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
@@ -137,11 +137,11 @@ async def _open_tunnel(fleet: Fleet, tenant: str) -> RawClient:
 
 async def _open_upload(fleet: Fleet, tenant: str) -> RawClient:
     client = await RawClient.connect(fleet.address("eu-de/a"))
-    client.say(
+    client.send(
         f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
         f"X-Model: {SMALL}\r\nContent-Type: audio/wav\r\nContent-Length: 60000000\r\n\r\n".encode()
     )
-    client.say(b"x" * 2_000_000)
+    client.send(b"x" * 2_000_000)
     return client
 
 

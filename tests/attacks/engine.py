@@ -29,7 +29,7 @@ class Engine:
         """Responses and tunnels whose connection the agent ended."""
 
     def reset(self) -> None:
-        """Forget what was recorded."""
+        """Clear the record."""
         self.max_running, self.started, self.ended_early = self.running, [], 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -182,7 +182,7 @@ class Fleet:
         return [name for name, process in processes.items() if not process.alive]
 
     async def write(self, key: str, value: bytes) -> None:
-        """Write to etcd as a stranger does."""
+        """Write to etcd without the fleet's keys."""
         await self.store.commit((), (Put(key, value),))
 
     async def stored(self, key: str) -> bytes:

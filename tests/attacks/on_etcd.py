@@ -1,4 +1,4 @@
-"""Attacks by a stranger who may write to etcd, and by a second fleet on the same etcd."""
+"""Attacks by a party that may write to etcd but has no key of the fleet, and by a second fleet on the same etcd."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTLING_S = 2.5
 
 @asynccontextmanager
 async def listening(certificate: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, bytearray]]:
-    """A stranger's server that shows a certificate where it is asked for one; its URL, and all that it receives."""
+    """The attacker's server, which presents a certificate if required; its URL, and all that it receives."""
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,7 +62,7 @@ def certificate_of(sessions: Sessions) -> str:
 
 
 async def _write_as(fleet: Fleet, sessions: Sessions | None, key: str, value: bytes) -> None:
-    """Write a value that `sessions` signed, or that nobody did."""
+    """Write a value that `sessions` signed, or an unsigned one."""
     if sessions is None:
         await fleet.write(key, value)
         return
@@ -72,7 +72,7 @@ async def _write_as(fleet: Fleet, sessions: Sessions | None, key: str, value: by
 
 
 def forgers() -> dict[str, Sessions | None]:
-    """Who may have signed a forged value: nobody, a stolen agent, a control plane of another fleet."""
+    """The signers of forged values: none, a stolen agent, a control plane of another fleet."""
     return {
         "unsigned": None,
         "signed by a stolen agent's key": agent_sessions("us-east", "a"),
@@ -115,7 +115,7 @@ async def second_fleet(fleet: Fleet) -> None:
 
 @attack("7")
 async def forged_registration(fleet: Fleet) -> None:
-    """A stranger registers an agent with the URL of its own relay, unsigned and with the keys of others.
+    """The attacker registers an agent with the URL of its own relay, unsigned and with the keys of others.
 
     The relay receives no prompt, and requests still reach the real agent.
     """
@@ -144,7 +144,7 @@ async def forged_registration(fleet: Fleet) -> None:
 
 @attack("8")
 async def forged_leader(fleet: Fleet) -> None:
-    """A stranger writes the leader key with its own URL, unsigned and with the keys of others.
+    """The attacker writes the leader key with its own URL, unsigned and with the keys of others.
 
     It receives neither an operator's bearer token nor the body of a report.
     """
@@ -175,7 +175,7 @@ async def _effect(fleet: Fleet) -> tuple[object, ...]:
 
 @attack("16")
 async def forged_plans_and_overrides(fleet: Fleet) -> None:
-    """A stranger writes a newer plan and a drain of a region, unsigned and with the keys of others.
+    """The attacker writes a newer plan and a drain of a region, unsigned and with the keys of others.
 
     No agent's plan becomes the forged one, no override appears, and requests go where they went.
     """
@@ -204,7 +204,7 @@ async def forged_plans_and_overrides(fleet: Fleet) -> None:
 
 @attack("16.1")
 async def replayed_plan_and_override(fleet: Fleet) -> None:
-    """A stranger records a plan and an override that the fleet signed, and puts them back after they were replaced.
+    """The attacker records a plan and an override that the fleet signed, and restores them after they were replaced.
 
     The newer plan stays in force, and the lifted override stays lifted.
     """

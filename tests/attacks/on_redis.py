@@ -1,4 +1,4 @@
-"""Attacks by a stranger who may write to Redis, and by an agent of another region."""
+"""Attacks by a party that may write to Redis, and by an agent of another region."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _serves(fleet: Fleet, seconds: float) -> None:
 
 @attack("9")
 async def forged_loads(fleet: Fleet) -> None:
-    """A stranger publishes full endpoints and long queues in Redis, as unknown agents and as the region's own.
+    """The attacker publishes full endpoints and long queues in Redis, as unknown agents and as the region's own.
 
     The region serves its clients meanwhile.
     """
@@ -81,7 +81,7 @@ async def forged_loads(fleet: Fleet) -> None:
 
 @attack("9.1")
 async def replayed_loads(fleet: Fleet) -> None:
-    """A stranger records the loads of busy agents in Redis, and puts them back when the agents are idle.
+    """The attacker records the loads of busy agents in Redis, and restores them when the agents are idle.
 
     The region serves its clients as an idle one does.
     """

@@ -1,4 +1,4 @@
-"""The whole demo on real processes, told faster: every promise kept, a report that says so, and nothing left behind."""
+"""The demo on real processes, at a higher speed: every check passes, the report states it, no process is left."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def two_regions() -> Topology:
 
 
 class Clients:
-    """People in Hamburg, who ask again and again and remember who answered."""
+    """A client in Hamburg that sends requests in a loop and records the serving regions."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -80,7 +80,7 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
             async with asyncio.timeout(90.0):
                 while True:
                     drained = await operator.post(f"{north}/v1/regions/eu-de/drain", json=body)
-                    # Before its leader has heard the regions, nobody can judge what a drain does.
+                    # Until the leader has reports of all regions, it cannot judge the effect of a drain.
                     if drained.status_code != 503:
                         break
                     await asyncio.sleep(BETWEEN_S)

@@ -35,7 +35,7 @@ def two_regions() -> Topology:
 
 
 async def ask(address: str, statuses: list[int]) -> None:
-    """A client that asks one region's agent again and again."""
+    """A client that sends requests to one region's agent in a loop."""
     async with httpx.AsyncClient(timeout=30.0) as http:
         while True:
             answer = await http.post(f"{address}/v1/chat/completions", headers=KEY, json=BODY)

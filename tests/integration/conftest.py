@@ -28,7 +28,7 @@ async def store(own_etcd: EtcdServer) -> AsyncIterator[SignedStore]:
 
 @pytest.fixture
 async def operator() -> AsyncIterator[Operator]:
-    """Somebody who asks control planes."""
+    """A client of control planes."""
     async with Operator() as operator:
         yield operator
 

@@ -47,7 +47,7 @@ class Agent:
         self.policies: list[Policy] = []
         self.active_config = ActiveConfig("here", store, state_dir, Random(1), self.policies.append)
 
-    async def obeys(self, wanted: RegionPlan) -> None:
+    async def has_applied(self, wanted: RegionPlan) -> None:
         await until(lambda: self.active_config.plan == wanted)
 
 
@@ -78,7 +78,7 @@ async def test_nothing_is_in_force_before_anything_is_published(start: Start) ->
     assert "the store has no plan for region here; check that the policy" in agent.active_config.no_policy_reason()
 
 
-async def test_an_agent_without_policy_says_what_it_refused(start: Start) -> None:
+async def test_an_agent_without_policy_reports_what_it_rejected(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1))
@@ -93,12 +93,12 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     assert (agent.active_config.policy, agent.active_config.policy_digest) == (POLICY, POLICY.digest())
     await publish(store, plan(1, 2))
-    await agent.obeys(plan(1, 2))
+    await agent.has_applied(plan(1, 2))
     await publish(store, plan(2, 1, NEWER_POLICY), NEWER_POLICY)
-    await agent.obeys(plan(2, 1, NEWER_POLICY))
+    await agent.has_applied(plan(2, 1, NEWER_POLICY))
     assert agent.policies == [POLICY, NEWER_POLICY]
 
 
@@ -109,7 +109,7 @@ async def test_a_policy_that_an_earlier_release_wrote_is_obeyed_under_its_name(s
     await store.commit((), (Put(keys.policy(digest), raw),))
     under_it = msgspec.structs.replace(plan(1, 1), policy_digest=digest)
     await publish(store, under_it)
-    await agent.obeys(under_it)
+    await agent.has_applied(under_it)
     assert (agent.active_config.policy, agent.active_config.policy_digest) == (POLICY, digest)
 
 
@@ -117,7 +117,7 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(5, 5), POLICY)
-    await agent.obeys(plan(5, 5))
+    await agent.has_applied(plan(5, 5))
     blob = encode(plan(6, 1))
     impostor = msgspec.structs.replace(plan(6, 1), policy_digest="f" * 64)
     await store.commit((), (Put(keys.policy("f" * 64), encode(NEWER_POLICY)),))
@@ -151,12 +151,12 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     await until(lambda: "has no region here" in agent.active_config.refused)
     assert agent.active_config.refused_digest == FOREIGN_POLICY.digest()
     await publish(store, plan(6, 3))
-    await agent.obeys(plan(6, 3))
+    await agent.has_applied(plan(6, 3))
     assert (agent.active_config.refused, agent.active_config.refused_digest) == ("", "")
     assert len(agent.policies) == 1
 
 
-async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
+async def test_region_draws_follow_the_plan_in_force(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
 
@@ -166,10 +166,10 @@ async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
 
     assert agent.active_config.samplers == {}
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     assert served() == {("m", "here+there"): ["here"]}
     await publish(store, plan(1, 2, server="there"))
-    await agent.obeys(plan(1, 2, server="there"))
+    await agent.has_applied(plan(1, 2, server="there"))
     assert served() == {("m", "here+there"): ["there"]}
     await publish(store, plan(1, 1))
     await until(lambda: "does not supersede" in agent.active_config.refused)
@@ -180,10 +180,10 @@ async def test_a_plan_that_is_deleted_stays_in_force(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     await store.commit((), (Delete(keys.plan("here")),))
     await publish(store, plan(1, 2))
-    await agent.obeys(plan(1, 2))
+    await agent.has_applied(plan(1, 2))
     await store.commit((), (Delete(keys.plan("here")),))
     await asyncio.sleep(0.1)
     assert agent.active_config.plan == plan(1, 2)
@@ -194,12 +194,12 @@ async def test_another_region_with_a_longer_name_is_not_this_one(start: Start) -
     agent = start(store)
     await store.commit((), (Put(keys.plan("here-2"), encode(plan(9, 9, region="here-2"))),))
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     assert agent.active_config.refused == ""
 
 
 class Flaky(MemoryStore):
-    """A store that is away for single keys, and for nothing else."""
+    """A store that is unavailable for single keys only."""
 
     away = True
 
@@ -209,7 +209,7 @@ class Flaky(MemoryStore):
         return await super().get(key)
 
 
-async def test_a_policy_that_cannot_be_read_yet_is_asked_for_again(start: Start) -> None:
+async def test_a_policy_that_cannot_be_read_yet_is_read_again(start: Start) -> None:
     store = Flaky()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
@@ -217,7 +217,7 @@ async def test_a_policy_that_cannot_be_read_yet_is_asked_for_again(start: Start)
     assert agent.active_config.refused_digest == "", "it may be read yet"
     assert agent.active_config.plan is None
     store.away = False
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     assert agent.active_config.refused == ""
 
 
@@ -225,26 +225,26 @@ async def test_etcd_killed_then_back(start: Start, own_etcd: EtcdServer) -> None
     store = EtcdStore([f"127.0.0.1:{own_etcd.client_port}"])
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     await asyncio.to_thread(own_etcd.kill)
     await until(lambda: agent.active_config.age_s() > 1.0)
     assert (agent.active_config.policy, agent.active_config.plan) == (POLICY, plan(1, 1))
     await asyncio.to_thread(own_etcd.restart)
     await publish(store, plan(1, 2))
-    await agent.obeys(plan(1, 2))
+    await agent.has_applied(plan(1, 2))
     assert agent.active_config.age_s() < 5.0
     await agent.active_config.stop()
     await store.close()
 
 
-async def test_an_agent_that_starts_with_etcd_away_serves_what_it_obeyed_last(
+async def test_an_agent_that_starts_without_etcd_serves_by_its_last_configuration(
     start: Start, own_etcd: EtcdServer, tmp_path: Path
 ) -> None:
     endpoint = f"127.0.0.1:{own_etcd.client_port}"
     store = EtcdStore([endpoint])
     agent = start(store)
     await publish(store, plan(3, 4), POLICY)
-    await agent.obeys(plan(3, 4))
+    await agent.has_applied(plan(3, 4))
     await until(lambda: (tmp_path / "in-force").exists())
     await agent.active_config.stop()
     await store.close()
@@ -268,7 +268,7 @@ async def test_a_memory_of_another_region_or_a_damaged_one_is_not_obeyed(tmp_pat
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
-    await agent.obeys(plan(1, 1))
+    await agent.has_applied(plan(1, 1))
     await until(lambda: (tmp_path / "in-force").exists())
     await agent.active_config.stop()
     moved = ActiveConfig("there", MemoryStore(), tmp_path, Random(1), agent.policies.append)

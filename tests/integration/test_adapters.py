@@ -164,7 +164,7 @@ async def test_clients_of_anthropics_api_receive_its_list_of_models(tmp_path: Pa
 async def get(one: Agent, path: str, *headers: str) -> Answer:
     client = await RawClient.connect(one.traffic)
     lines = "".join(f"{header}\r\n" for header in headers)
-    client.say(f"GET {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+    client.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
     answer = await client.answer()
     client.close()
     return answer

@@ -127,7 +127,7 @@ async def test_the_number_of_agents_probed_is_bounded(start: Start) -> None:
     assert len(directory.addresses("there")) == MAX_AGENTS_PER_REGION
 
 
-async def test_an_agent_that_starts_with_etcd_away_finds_its_peers(
+async def test_an_agent_that_starts_without_etcd_finds_its_peers(
     start: Start, own_etcd: EtcdServer, tmp_path: Path
 ) -> None:
     endpoint = f"127.0.0.1:{own_etcd.client_port}"

@@ -166,7 +166,7 @@ async def test_models_that_share_an_engine_are_reported_and_granted_once(
         assert granted("z", m=99) == {"m": 0}
 
 
-async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: EtcdServer) -> None:
+async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: EtcdServer) -> None:
     de, es = sites
     async with de.running() as here, es.running() as there:
         assert str(here.readiness.not_ready_reason()).startswith("no policy accepted yet")
@@ -276,7 +276,7 @@ async def test_starts_and_serves_with_everything_above_it_dead(
             assert there.peers.state("eu-de") is not RegionState.UNKNOWN
 
 
-async def test_series_of_what_is_gone_are_taken_away(sites: list[Site], own_etcd: EtcdServer) -> None:
+async def test_series_of_removed_objects_are_removed(sites: list[Site], own_etcd: EtcdServer) -> None:
     de, _ = sites
     await publish(own_etcd)
     async with de.running() as here:

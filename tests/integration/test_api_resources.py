@@ -33,11 +33,11 @@ from tests.support.api_app import lead_steadily, served
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, endpoint, offered, packed, report
-from tests.support.wait import PATIENCE_S, until, until_told
+from tests.support.wait import PATIENCE_S, until, until_async
 
 
 class Api:
-    """A control plane that serves, and agents that report to it once when told."""
+    """A control plane that serves, and agents that send it one report on request."""
 
     def __init__(self, control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
         self.control_plane = control_plane
@@ -138,10 +138,10 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     async def leads() -> bool:
         return (await api.http.get("/v1/endpoints")).status_code == 200
 
-    await until_told(leads)
+    await until_async(leads)
     await told("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
     await told("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
-    # What was told last stands until the agent tells again; of two agents the first by name is believed.
+    # The last report stands until the next; of two agents the first by name counts.
     await told("eu-de", None, seq=2)
     await told("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
     page = await api.get("/v1/endpoints")
@@ -254,7 +254,7 @@ async def listening(api: Api, last_id: str | None = None, **params: Any) -> Asyn
         yield Stream(response)
 
 
-async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
+async def test_events_are_streamed_as_they_happen(api: Api) -> None:
     async with listening(api, last_id="another-run-1") as stream:
         assert (await stream.next())[0] == "missed"
         led = await stream.of(EventKind.LEADERSHIP)
@@ -372,7 +372,7 @@ async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: 
     monkeypatch.setattr(events_module, "SEND_TIMEOUT_S", 0.2)
     monkeypatch.setattr(events_module, "MAX_STREAMS", 1)
     async with listening(api) as stream:
-        # More than the sockets' buffers take, while nobody reads.
+        # More than the sockets' buffers hold, while no client reads.
         for _ in range(64):
             api.control_plane.events.add_local(EventKind.AUDIT, "x" * 1_000_000)
         await api.until(lambda: takes_a_reader(api))

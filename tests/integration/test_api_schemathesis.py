@@ -1,7 +1,7 @@
-"""The API keeps what it promises in /openapi.json: schemathesis against a real control plane on a real etcd.
+"""The API conforms to /openapi.json: schemathesis against a real control plane on a real etcd.
 
 Every operation, with data that its description allows and data that it does not: no defect, no answer that is not
-described, nothing malformed taken, nothing open that asks for a caller.
+described, no malformed input accepted, no authenticated operation open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _clients = count()
 
 @every_operation.auth()
 class Admin:
-    """Who asks, but where the game is to ask as nobody."""
+    """The credentials of a call; none where the case is an anonymous call."""
 
     def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
         return f"Bearer {TOKEN}"
@@ -59,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlaneSer
 
 @pytest.fixture(scope="module")
 def schema(server: ControlPlaneServer) -> BaseSchema:
-    """What the control plane says that it is."""
+    """The API description that the control plane serves."""
     return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
@@ -67,10 +67,10 @@ def schema(server: ControlPlaneServer) -> BaseSchema:
 @every_operation.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(600)
-def test_the_api_keeps_what_it_promises(case: schemathesis.Case, server: ControlPlaneServer) -> None:
+def test_the_api_conforms_to_its_description(case: schemathesis.Case, server: ControlPlaneServer) -> None:
     number = next(_clients)
     client = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-    # What a body or a client's place says depends on policy and on its other fields, as no schema can tell.
+    # The validity of a body or location depends on policy and other fields, which a schema cannot express.
     lenient = bool(case.operation.body) or case.operation.path == "/v1/steer"
     case.call_and_validate(
         base_url=server.url,
@@ -116,5 +116,5 @@ def as_msgpack(context: schemathesis.SerializationContext, value: object) -> byt
 
 @schemathesis.serializer("application/x-tar")
 def as_it_is(context: schemathesis.SerializationContext, value: object) -> bytes:
-    """What nobody could take for a bundle."""
+    """Bytes that are no bundle."""
     return value if isinstance(value, bytes) else str(value).encode()

@@ -60,7 +60,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     process.kill()
 
 
-def test_request_and_answer_have_the_sizes_they_promise() -> None:
+def test_request_and_response_have_the_stated_sizes() -> None:
     assert len(ASK.partition(b"\r\n\r\n")[2]) == REQUEST_BODY_BYTES
     assert len(answer()) == ANSWER_BYTES
     for body in (ASK.partition(b"\r\n\r\n")[2], answer(), CHUNK.removeprefix(b"data: ")):
@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_the_right_one_is_an_error(backend: Backend) -> No
 
 @asynccontextmanager
 async def server(response: bytes) -> AsyncIterator[int]:
-    """Sends `response` to whoever says something, and closes."""
+    """Sends `response` to every client that sends bytes, and closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65_536)
@@ -118,7 +118,7 @@ async def server(response: bytes) -> AsyncIterator[int]:
     ],
     ids=["closed", "cut", "refused", "right body, wrong status"],
 )
-async def test_whatever_else_comes_is_an_error(response: bytes) -> None:
+async def test_any_other_response_is_an_error(response: bytes) -> None:
     def load_it(port: int) -> tuple[int, int]:
         load = Load(port, [ASK], answer())
         run = load.closed_loop(0.2)
@@ -131,7 +131,7 @@ async def test_whatever_else_comes_is_an_error(response: bytes) -> None:
     assert errors > 0
 
 
-def test_streams_flow_at_the_pace_they_were_told(backend: Backend) -> None:
+def test_streams_flow_at_the_requested_pace(backend: Backend) -> None:
     backend.set_pace(Pace(interval_s=0.05, chunks=100_000))
     streams = Streams(backend.port, [ASK_STREAM])
     assert streams.open(20, 30.0) == 20
@@ -141,7 +141,7 @@ def test_streams_flow_at_the_pace_they_were_told(backend: Backend) -> None:
     assert 20 < run.chunks <= 20 * 25
 
 
-def test_a_stream_has_as_many_chunks_as_it_was_told(backend: Backend) -> None:
+def test_a_stream_has_the_requested_number_of_chunks(backend: Backend) -> None:
     backend.set_pace(Pace(interval_s=0.01, chunks=3))
     streams = Streams(backend.port, [ASK_STREAM])
     assert streams.open(2, 30.0) == 2

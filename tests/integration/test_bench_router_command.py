@@ -69,7 +69,7 @@ def test_one_core_is_too_few(tmp_path: Path) -> None:
     assert ran.stderr.count("\n") == 1
 
 
-def test_an_unknown_peer_is_said(tmp_path: Path) -> None:
+def test_an_unknown_peer_is_named(tmp_path: Path) -> None:
     ran = subprocess.run([*BENCH, "--peer", "squid"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.returncode == 2
     assert "squid" in ran.stderr

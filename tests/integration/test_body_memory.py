@@ -56,7 +56,7 @@ async def unfinished(one: Agent, tenant: str, size_bytes: int = PART) -> RawClie
     before = one.listener.state.bodies.bytes_kept
     client = await RawClient.connect(one.traffic)
     head, body = large(tenant, size_bytes)
-    client.say(head + body[:-1])
+    client.send(head + body[:-1])
     expected = before + len(body) - 70_000
     await until(lambda: one.listener.state.bodies.bytes_kept > expected or is_answered(client))
     return client
@@ -79,7 +79,7 @@ def is_answered(client: RawClient) -> bool:
 
 async def whole(one: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
     client = await RawClient.connect(one.traffic)
-    client.say(b"".join(large(tenant, size_bytes)))
+    client.send(b"".join(large(tenant, size_bytes)))
     return client
 
 
@@ -106,21 +106,21 @@ async def test_a_tenant_keeps_its_share_of_the_memory(tmp_path: Path) -> None:
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address]) as one:
         kept = await unfinished(one, "b", 3 * PART // 2)
         blocking = await fill(one, "a")
-        kept.say(b"}")
+        kept.send(b"}")
         assert (await kept.answer()).status == 200
         for client in blocking:
             client.close()
         await released(one)
 
 
-async def test_a_body_that_was_sent_makes_room_and_its_request_goes_on(tmp_path: Path) -> None:
+async def test_a_body_that_was_sent_frees_memory_and_its_request_continues(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as one:
         sent = [await whole(one, "a", 3 * PART)]
-        await until(lambda: len(gpu.heard) == 1)
+        await until(lambda: len(gpu.requests) == 1)
         assert one.listener.state.bodies.bytes_kept > 500_000
         other = await whole(one, "b", 3 * PART // 2)
-        await until(lambda: len(gpu.heard) == 2)
+        await until(lambda: len(gpu.requests) == 2)
         release.set()
         for client in (*sent, other):
             assert (await client.answer()).status == 200
@@ -134,7 +134,7 @@ async def test_a_queued_body_makes_room(tmp_path: Path) -> None:
         shared_agent(tmp_path, [gpu.address], slots=1, queue=0) as one,
     ):
         running = await whole(one, "b", 10)
-        await until(lambda: len(gpu.heard) == 1)
+        await until(lambda: len(gpu.requests) == 1)
         queued = await whole(one, "a", 3 * PART)
         await until(lambda: one.waiting() == 1)
         other = await whole(one, "b", 3 * PART // 2)
@@ -150,12 +150,12 @@ async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as one:
         client = await whole(one, "a", 10)
-        await until(lambda: len(gpu.heard) == 1)
+        await until(lambda: len(gpu.requests) == 1)
         (connection,) = one.listener.connections
         connection.data_received(b"".join(large("a", 3 * PART)) + later)
         assert one.listener.state.bodies.bytes_kept > 500_000
         other = await whole(one, "b", 3 * PART // 2)
-        await until(lambda: len(gpu.heard) == 2)
+        await until(lambda: len(gpu.requests) == 2)
         assert one.listener.state.bodies.bytes_kept < 400_000
         assert connection._final_refusal is not None
         assert connection._final_refusal[1] is not None
@@ -174,14 +174,14 @@ async def test_an_upload_counts_towards_its_quota_from_its_head_on(tmp_path: Pat
         first, second = [await unfinished(one, "a") for _ in range(2)]
         assert one.quotas.running("a") == 2
         third = await RawClient.connect(one.traffic)
-        third.say(large("a")[0])
+        third.send(large("a")[0])
         assert code((await third.answer()).body) == "quota_exceeded", "before any of its body"
         first.close()
         await until(lambda: one.quotas.running("a") == 1)
-        second.say(b"}")
+        second.send(b"}")
         assert (await second.answer()).status == 200
         await until(lambda: one.quotas.running("a") == 0)
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
         await released(one)
 
 
@@ -200,7 +200,7 @@ async def test_a_quota_held_since_the_head_is_released_when_the_request_is_refus
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as one:
         for _ in range(3):
             client = await RawClient.connect(one.traffic)
-            client.say(upload_head(len(body), "Authorization: Bearer a", path=CHAT) + body)
+            client.send(upload_head(len(body), "Authorization: Bearer a", path=CHAT) + body)
             assert (await client.answer()).status == status
             assert one.quotas.running("a") == 0
             client.close()
@@ -213,9 +213,9 @@ async def test_a_quota_held_since_the_head_is_released_when_the_body_is_bad(tmp_
     limits = msgspec.structs.replace(MEMORY, max_body_bytes=500_000)
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas, limits=limits) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(None, "Authorization: Bearer a", path=CHAT) + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
+        client.send(upload_head(None, "Authorization: Bearer a", path=CHAT) + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
         await until(lambda: one.quotas.running("a") == 1)
-        client.say(rest)
+        client.send(rest)
         assert (await client.answer()).status in (400, 413)
         assert one.quotas.running("a") == 0
         await released(one)
@@ -229,7 +229,7 @@ async def test_a_quota_goes_to_the_tenant_that_a_new_policy_gives_the_key(tmp_pa
         swapped = {**tenants, "b": msgspec.structs.replace(tenants["b"], key_digests=tenants["a"].key_digests)}
         del swapped["a"]
         one.config.policy = msgspec.structs.replace(one.config.policy, tenants=swapped)
-        client.say(b"}")
+        client.send(b"}")
         assert (await client.answer()).status == 200
         assert (one.quotas.running("a"), one.quotas.running("b")) == (0, 0)
         await released(one)
@@ -240,14 +240,14 @@ async def test_an_audio_upload_that_was_started_holds_the_quota_of_its_tenant(tm
     async with taker() as gpu, shared_agent(tmp_path, [gpu.address], quotas) as one:
         client = await RawClient.connect(one.traffic)
         head = upload_head(300_000, "Authorization: Bearer a", "Content-Type: audio/wav", f"X-Model: {MODEL}")
-        client.say(head + b"x" * 200_000)
+        client.send(head + b"x" * 200_000)
         await until(lambda: bool(gpu.head))
         assert one.quotas.running("a") == 1
         second = await RawClient.connect(one.traffic)
-        second.say(head)
+        second.send(head)
         assert code((await second.answer()).body) == "quota_exceeded"
         gpu.read_on.set()
-        client.say(b"x" * 100_000)
+        client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200
         assert one.quotas.running("a") == 0
         await released(one)
@@ -262,13 +262,13 @@ async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_p
     ):
         client = await RawClient.connect(one.traffic)
         head = upload_head(300_000, "Authorization: Bearer b", "Content-Type: audio/wav", f"X-Model: {MODEL}")
-        client.say(head + b"x" * 200_000)
+        client.send(head + b"x" * 200_000)
         await until(lambda: bool(far.head))
         (connection,) = server.peer_listener.connections
         assert connection._serving is not None
         assert connection._serving.admitted is not None
         assert connection._serving.admitted.tenant == "b"
         far.read_on.set()
-        client.say(b"x" * 100_000)
+        client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200
         await released(one)

@@ -107,7 +107,7 @@ async def test_one_of_three_leads_the_next_takes_over_when_it_is_killed_and_the_
             assert generations == sorted(generations)
             leaders = {epoch: first.name, next_epoch: second.name}
             for server in rest:
-                # Resumed where another one told of it, without a gap.
+                # The stream resumes at another control plane without a gap.
                 await last_event(
                     operator, server, lambda kind, data: (kind, data.get("epoch")) == ("plan", next_epoch), after=seen
                 )
@@ -229,7 +229,7 @@ async def test_without_etcd_it_stays_up_read_only_and_recovers_by_itself(
                 ready = await operator.http.get(f"{server.url}/readyz")
                 assert ready.status_code == 503
                 assert "the store does not answer" in ready.json()["detail"]
-            # Reports are still taken in, by whoever the agents last knew to lead.
+            # The last leader that agents had still accepts reports.
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     statuses = [await operator.status(server) for server in servers]

@@ -24,7 +24,7 @@ def demo(tmp_path: Path, *options: str, before: str = "", **environment: str) ->
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that was said."""
+    """The only line of output."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     lines = done.stderr.strip().splitlines()

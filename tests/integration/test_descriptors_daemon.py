@@ -1,4 +1,4 @@
-"""A client that opens as many connections as it can leaves an agent able to see, to say, and to serve afterwards."""
+"""After a client opened as many connections as it can, the agent still probes, logs and serves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_clients_cannot_take_every_descriptor(tmp_path: Path, own_etcd: Et
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     client = await RawClient.connect(faces["traffic"])
-                    client.say(post(BODY))
+                    client.send(post(BODY))
                     try:
                         if (await client.answer()).status == 200:
                             break

@@ -1,4 +1,4 @@
-"""etcd is lost, and restored from a backup: the fleet goes on, with its overrides, its audit log and growing epochs."""
+"""etcd is lost and restored from a backup: the fleet keeps its overrides, its audit log and growing epochs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.control_planes import Agents, ControlPlaneServer, Operator, c
 from tests.support.identities import control_plane_id, control_plane_sessions, write_identity
 from tests.support.paths import PLANET
 from tests.support.reports import offered
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 EU = ("eu-de", "eu-es")
 
@@ -49,7 +49,7 @@ async def is_drained(operator: Operator, server: ControlPlaneServer, region: str
     return response.status_code == 201
 
 
-async def test_the_fleet_goes_on_after_etcd_was_lost_and_restored(tmp_path: Path) -> None:
+async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd")
     config, file = configuration(tmp_path / "own", etcd.endpoint), str(tmp_path / "fleet.backup")
     store = SignedStore(EtcdStore((etcd.endpoint,)), control_plane_sessions())
@@ -67,7 +67,7 @@ async def test_the_fleet_goes_on_after_etcd_was_lost_and_restored(tmp_path: Path
                     agents.demand = {"eu-de": (offered(10.0, *EU),)}
                     _, epoch = await operator.leader_among([server])
                     await until(lambda: agent.plan is not None and agent.plan.epoch == epoch > 300)
-                    await until_told(lambda: is_drained(operator, server, "eu-gb"))
+                    await until_async(lambda: is_drained(operator, server, "eu-gb"))
                     result = await penstock("backup", file, "--config", config)
                     assert result.exit_code == 0, result.output
                     result = await penstock("restore", file, "--config", config, "--force")

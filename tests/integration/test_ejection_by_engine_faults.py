@@ -20,7 +20,7 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 RULES = EjectionRules(base_s=0.4, consecutive_failures=3)
@@ -69,7 +69,7 @@ async def ask(one: Agent, model: str = MODEL) -> Answer | None:
     """One short completion; None where the connection broke."""
     client = await RawClient.connect(one.traffic)
     request = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}
-    client.say(post(json.dumps({**request, "max_tokens": 5, "ignore_eos": True}).encode()))
+    client.send(post(json.dumps({**request, "max_tokens": 5, "ignore_eos": True}).encode()))
     try:
         return await client.answer()
     except (asyncio.IncompleteReadError, ConnectionError, ValueError):
@@ -116,11 +116,11 @@ async def until_trusted(one: Agent) -> None:
             assert answer.status == 200
 
 
-async def test_a_clients_mistakes_eject_nobody(process: EngineProcess, tmp_path: Path) -> None:
+async def test_client_errors_eject_no_endpoint(process: EngineProcess, tmp_path: Path) -> None:
     async with between(process, tmp_path) as one:
         for _ in range(20):
             client = await RawClient.connect(one.traffic)
-            client.say(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
+            client.send(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
             assert (await client.answer()).status == 400
             client.close()
         assert one.endpoints.pool(MODEL).ejected == 0
@@ -133,7 +133,7 @@ async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp
         assert first(one).ejection.state is EjectionState.NONE
 
 
-async def test_an_engine_that_says_it_is_unwell_gets_nothing_and_comes_back(
+async def test_an_engine_that_reports_unhealthy_gets_no_requests_until_it_recovers(
     process: EngineProcess, tmp_path: Path
 ) -> None:
     async with between(process, tmp_path, refuse_health=True) as one:
@@ -156,14 +156,16 @@ async def test_the_only_engine_of_a_model_is_never_ejected(process: EngineProces
     await turn(address)
 
 
-async def stall_after_one_chunk(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def stall_after_one_chunk(
+    engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter
+) -> None:
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
     )
     await asyncio.sleep(60.0)
 
 
-async def answer_well(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answer_well(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
 
 
@@ -183,7 +185,7 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
     ):
         for _ in range(6):
             client = await RawClient.connect(one.traffic)
-            client.say(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 100"))
+            client.send(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 100"))
             await client.head()
             while await client.chunk():
                 pass

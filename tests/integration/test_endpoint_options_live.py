@@ -26,7 +26,7 @@ from tests.support.chats import ask
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.uploads import LIMITS
 from tests.support.wait import PATIENCE_S, until
 
@@ -249,12 +249,12 @@ async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> 
     busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
     order: list[str] = []
 
-    async def first_busy(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
-        if heard.head.startswith(b"GET"):
+    async def first_busy(e: ScriptedEngine, received: ReceivedRequest, writer: Any) -> None:
+        if received.head.startswith(b"GET"):
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
-        order.append(json.loads(heard.body)["model"])
-        # Whichever engine is asked first has no room.
+        order.append(json.loads(received.body)["model"])
+        # The engine that receives the first request has no free slot.
         writer.write(busy if len(order) == 1 else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     async with engine(first_busy) as one_gpu, engine(first_busy) as other_gpu:
@@ -304,14 +304,14 @@ async def test_a_large_upload_is_renamed_while_it_arrives(tmp_path: Path) -> Non
             body, renamed = form(MODEL), form("org/whisper")
             client = await RawClient.connect(one.traffic)
             head = post(body, "Content-Type: multipart/form-data; boundary=b", path="/v1/audio/transcriptions")
-            client.say(head[: -(len(body) - 100_000)])
+            client.send(head[: -(len(body) - 100_000)])
             await until(lambda: one.held() == 1)
-            client.say(head[-(len(body) - 100_000) :])
+            client.send(head[-(len(body) - 100_000) :])
             assert (await client.answer()).status == 200
             client.close()
-            (heard,) = [heard for heard in gpu.heard if heard.head.startswith(b"POST")]
-            assert heard.header("content-length") == str(len(renamed))
-            assert heard.body == renamed
+            (received,) = [received for received in gpu.requests if received.head.startswith(b"POST")]
+            assert received.header("content-length") == str(len(renamed))
+            assert received.body == renamed
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +325,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def answers_200(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
+async def answers_200(e: ScriptedEngine, received: ReceivedRequest, writer: Any) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
@@ -333,7 +333,7 @@ async def answers_200(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
 async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Path) -> None:
     shown: list[str] = []
 
-    async def notes_certificate(e: ScriptedEngine, heard: Heard, writer: Any) -> None:
+    async def notes_certificate(e: ScriptedEngine, received: ReceivedRequest, writer: Any) -> None:
         shown.append(dict(field[0] for field in writer.get_extra_info("peercert")["subject"])["commonName"])
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
         writer.close()
@@ -376,8 +376,8 @@ async def test_requests_to_an_engine_have_the_name_in_its_certificate(tmp_path: 
             await until(lambda: one.endpoints.pool(MODEL).ready == 1)
             answer = await ask(one)
             assert (answer.status, answer.headers["x-penstock-endpoint"]) == (200, "gpu-0-127.0.0.1")
-            assert {heard.header("host") for heard in gpu.heard} == {f"localhost:{gpu.address.port}"}
-            assert {heard.head.split(b" ", 1)[0] for heard in gpu.heard} == {b"GET", b"POST"}
+            assert {received.header("host") for received in gpu.requests} == {f"localhost:{gpu.address.port}"}
+            assert {received.head.split(b" ", 1)[0] for received in gpu.requests} == {b"GET", b"POST"}
             assert set(indicated) == {"localhost"}
 
 
@@ -404,15 +404,15 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             assert named(one, "gpu-0").view.ready
             for _ in range(4):
                 assert (await ask(one)).status == 200
-            assert (bad.heard, other.heard) == ([], [])
+            assert (bad.requests, other.requests) == ([], [])
             # Another trust closes the connections that were opened with the former one.
             stranger = {**entries[0], "ca_file": str(made / "stranger.pem")}
             write(tmp_path, stranger)
             await one.endpoints.sources.reload_file()
             await until(lambda: one.endpoints.pool(MODEL).ready == 0)
-            before = len(good.heard)
+            before = len(good.requests)
             assert (await ask(one)).status == 503
-            assert len(good.heard) == before
+            assert len(good.requests) == before
 
 
 async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.wait import until
 
 
 class Engine(SmallHttp):
-    """An engine that says how it is, what it has and how full it is, and does nothing else."""
+    """An engine that serves health, models and load only."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -103,7 +103,9 @@ async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoint
     assert endpoints.pool("other").ready == 0
 
 
-async def test_falls_when_it_says_so_or_is_gone_and_rises_again(endpoints: EndpointSet, engines: list[Engine]) -> None:
+async def test_an_endpoint_fails_and_recovers_with_its_health_check(
+    endpoints: EndpointSet, engines: list[Engine]
+) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
@@ -258,7 +260,7 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints:
     assert len(endpoints.pool("m").endpoints) == 3
 
 
-async def test_a_bad_or_missing_file_changes_nothing_and_is_told(
+async def test_a_bad_or_missing_file_changes_nothing_and_is_reported(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
@@ -315,7 +317,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     await endpoints.stop()
 
 
-async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_has_none_again_and_again(
+async def test_an_engine_without_the_model_is_polled_at_once_and_one_without_models_repeatedly(
     endpoints: EndpointSet, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 3600.0)
@@ -331,7 +333,7 @@ async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_ha
     await until(lambda: endpoints.pool("m").ready == 2)
 
 
-async def test_each_kind_of_engine_is_asked_in_its_own_way(
+async def test_each_kind_of_engine_is_polled_by_its_own_api(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path
 ) -> None:
     file = tmp_path / "endpoints.yaml"
@@ -348,7 +350,7 @@ async def test_each_kind_of_engine_is_asked_in_its_own_way(
     await endpoints.stop()
 
 
-async def test_an_engine_is_known_by_its_metrics_and_then_asked_as_its_kind_is(
+async def test_an_engine_is_identified_by_its_metrics_and_then_polled_by_its_own_api(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     engines[0].models, engines[0].metrics = ["its/own-name"], b"tgi_queue_size 2\ntgi_batch_current_size 7\n"
@@ -381,7 +383,7 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
 
 
 @pytest.mark.parametrize("page", [b"x" * (MAX_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
-async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
+async def test_an_unusable_metrics_page_is_reported_and_stops_nothing(
     endpoints: EndpointSet, engines: list[Engine], page: bytes
 ) -> None:
     for engine in engines:
@@ -392,7 +394,7 @@ async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
     assert [view.pressure for view in endpoints.pool("m").views] == [0.0, 0.0]
 
 
-async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: EndpointSet) -> None:
+async def test_load_headers_of_responses_are_read_and_bad_ones_reported(endpoints: EndpointSet) -> None:
     one, other = endpoints.every()
     assert endpoints.answered(one, 200, [(b"endpoint-load-metrics", b"TEXT application_utilization=0.95")]) is None
     endpoints.answered(other, 200, [(b"endpoint-load-metrics", b"CSV 1")])
@@ -458,7 +460,7 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     await endpoints.stop()
 
 
-async def test_the_systems_resolver_is_asked_beside_serving(
+async def test_the_systems_resolver_does_not_block_serving(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path
 ) -> None:
     (tmp_path / "dns.yaml").write_text(

@@ -50,7 +50,7 @@ async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
     assert min([await took_s() for _ in range(5)]) < slow_s / 2
 
 
-async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, connect: Connect) -> None:
+async def test_a_hang_delays_every_response_until_it_ends(engines: EngineProcess, connect: Connect) -> None:
     client, control = connect("hang"), connect("hang")
     headers = {"x-request-id": "under-way"}
     body = {**CHAT, "stream": True, "max_tokens": 3000, "ignore_eos": True}
@@ -100,7 +100,9 @@ async def test_a_share_of_requests_fails(engines: EngineProcess, connect: Connec
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 5])
-async def test_dies_mid_stream_after_so_many_tokens(engines: EngineProcess, connect: Connect, tokens: int) -> None:
+async def test_the_engine_exits_mid_stream_after_the_set_tokens(
+    engines: EngineProcess, connect: Connect, tokens: int
+) -> None:
     client = connect("dies")
     await turn(client, die_mid_stream=tokens)
     headers, received = {"x-request-id": f"died-{tokens}"}, bytearray()

@@ -17,7 +17,7 @@ import pytest
 
 from lab.witness import Witness
 from tests.support.engines import PROGRAM, running_engines
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 MODEL = "llama-3.1-8b"
 ENGINE = {"name": "a", "model": MODEL, "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
@@ -148,7 +148,7 @@ async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path
                 waiting = 'vllm:num_requests_waiting{engine="0",model_name="llama-3.1-8b"} 1\n'
                 return waiting in (await client.get(process.urls["a"] + "/metrics")).text
 
-            await until_told(one_waits)
+            await until_async(one_waits)
             assert await asyncio.to_thread(process.stop) == 0
             results = await asyncio.gather(runs, waits, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results)

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.engines import Connect, EngineProcess, running_engines
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.wait import PATIENCE_S, until_async
 
 MODEL = "llama-3.1-8b"
 
@@ -90,7 +90,7 @@ async def test_a_chat_stream_has_the_shape_that_clients_parse(
     assert usage["usage"]["total_tokens"] == 707
 
 
-async def test_usage_is_sent_only_when_asked_for(connect: Connect) -> None:
+async def test_usage_is_sent_only_on_request(connect: Connect) -> None:
     answer = await connect("plain").post("/v1/chat/completions", json=chat(stream=True, **of_length(3)))
     *chunks, done = events(answer.text)
     assert done == "[DONE]"
@@ -98,7 +98,7 @@ async def test_usage_is_sent_only_when_asked_for(connect: Connect) -> None:
     assert json.loads(chunks[-1])["choices"][0]["finish_reason"] == "length"
 
 
-async def test_a_whole_chat_answer_says_the_same_as_a_streamed_one(
+async def test_a_whole_chat_response_equals_a_streamed_one(
     connect: Connect,
 ) -> None:
     client = connect("plain")
@@ -132,7 +132,7 @@ async def test_the_head_of_a_stream_comes_before_its_first_token(
 ) -> None:
     client = connect("full")
     first = asyncio.create_task(client.post("/v1/chat/completions", json=chat(**of_length(1500))))
-    await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
+    await until_async(lambda: _is(client, "vllm:num_requests_running", 1))
     async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **of_length(2))) as answer:
         assert answer.status_code == 200
         assert not first.done()
@@ -177,7 +177,7 @@ async def test_an_engine_is_unhealthy_until_its_model_is_loaded(
     async def healthy() -> bool:
         return (await client.get("/health")).status_code == 200
 
-    await until_told(healthy)
+    await until_async(healthy)
     assert (await client.post("/v1/chat/completions", json=chat(max_tokens=2))).status_code == 200
 
 
@@ -209,7 +209,7 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(engines: EnginePr
         await anext(pieces)
         assert await gauge(client, "vllm:num_requests_running") == 1
         assert await gauge(client, "vllm:kv_cache_usage_perc") > 0
-    await until_told(lambda: _is(client, "vllm:num_requests_running", 0))
+    await until_async(lambda: _is(client, "vllm:num_requests_running", 0))
     assert await gauge(client, "vllm:kv_cache_usage_perc") == 0
     findings = engines.findings()
     assert findings.started["left-1"] == findings.aborted["left-1"] == 1
@@ -220,11 +220,11 @@ async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(engines: En
     client = connect("full")
     headers, body = {"x-request-id": "runs-1"}, chat(stream=True, **of_length(100_000))
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers):
-        await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
+        await until_async(lambda: _is(client, "vllm:num_requests_running", 1))
         headers["x-request-id"] = "waits-1"
         async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers):
-            await until_told(lambda: _is(client, "vllm:num_requests_waiting", 1))
-        await until_told(lambda: _is(client, "vllm:num_requests_waiting", 0))
+            await until_async(lambda: _is(client, "vllm:num_requests_waiting", 1))
+        await until_async(lambda: _is(client, "vllm:num_requests_waiting", 0))
         assert await gauge(client, "vllm:num_requests_running") == 1
     findings = engines.findings()
     assert findings.arrived["waits-1"] == findings.aborted["waits-1"] == 1
@@ -262,7 +262,7 @@ async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Connect) -> No
     assert await gauge(client, "vllm:prefix_cache_queries") == 4200
 
 
-async def test_time_passes_as_the_model_says(connect: Connect) -> None:
+async def test_responses_take_the_time_of_the_engine_model(connect: Connect) -> None:
     # One stream on an H100 in real time: 6.5 ms a token. A busy machine takes longer.
     began_s = asyncio.get_running_loop().time()
     await connect("real-time").post("/v1/chat/completions", json=chat(**of_length(100)))
@@ -276,7 +276,7 @@ async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(engines: En
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         before_mb = _resident_mb(engines.popen.pid)
         # It has all been generated, over 20 MB, before the client reads a byte of it.
-        await until_told(lambda: _is(client, "vllm:generation_tokens", tokens))
+        await until_async(lambda: _is(client, "vllm:generation_tokens", tokens))
         assert _resident_mb(engines.popen.pid) - before_mb < 10
         text = (await answer.aread()).decode()
     assert len(events(text)) == 1 + tokens + 1
@@ -291,7 +291,7 @@ def test_nonsense_is_answered_and_cut_off(engines: EngineProcess) -> None:
     assert _say(engines, upgrade).startswith(b"HTTP/1.1 400 ")
 
 
-def test_connections_are_kept_alive_unless_the_client_says_otherwise(engines: EngineProcess) -> None:
+def test_connections_are_kept_alive_unless_the_client_closes_them(engines: EngineProcess) -> None:
     with _connection(engines) as sock:
         for _ in range(3):
             sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -303,7 +303,7 @@ def test_connections_are_kept_alive_unless_the_client_says_otherwise(engines: En
     assert answer.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_body_in_pieces_and_one_that_waits_to_be_asked_for(engines: EngineProcess) -> None:
+def test_a_body_in_pieces_and_one_that_waits_for_100_continue(engines: EngineProcess) -> None:
     body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 2}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
     with _connection(engines) as sock:

@@ -1,4 +1,4 @@
-"""A process whose etcd is away waits for it almost for free."""
+"""A process whose etcd is unavailable uses almost no processor time while it waits."""
 
 from __future__ import annotations
 

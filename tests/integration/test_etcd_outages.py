@@ -88,12 +88,12 @@ class SteadyWriter:
         assert not self._task.done()
 
     async def stop(self) -> None:
-        # Not by cancelling: a commit under way would go on, and change the store after it is compared.
+        # Not by cancelling: a commit in flight would continue, and change the store after it is compared.
         self._stopping = True
         await self._task
 
 
-def take_away(server: EtcdServer, how: str) -> None:
+def stop_serving(server: EtcdServer, how: str) -> None:
     {"stopped": server.stop, "killed": server.kill, "hung": server.pause}[how]()
 
 
@@ -115,7 +115,7 @@ async def test_converges_after_etcd_is_back(
 ) -> None:
     await operator.commit((), [Put(f"{AT}{number}", b"before") for number in range(50)])
     async with Following(store, AT) as following:
-        take_away(own_etcd, how)
+        stop_serving(own_etcd, how)
         with pytest.raises(StoreUnavailable):
             await store.get(AT)
         # Long enough for a hung watch to be found out and for backoff to reach its cap.
@@ -138,20 +138,20 @@ async def test_no_confirmed_write_is_lost_through_outages(
         writer = SteadyWriter(operator)
         for how in ("killed", "hung", "stopped"):
             await writer.confirms(30)
-            await asyncio.to_thread(take_away, own_etcd, how)
+            await asyncio.to_thread(stop_serving, own_etcd, how)
             await asyncio.sleep(0.3)
             await asyncio.to_thread(bring_back, own_etcd, how)
         await writer.confirms(30)
         await writer.stop()
         await following.until_same(operator)
-    # Nothing was compacted, so every single write must have been told, in order and once.
+    # Nothing was compacted, so the informer must have reported every write once and in order.
     told = [(change.key, change.revision) for change in following.changes if change.now]
     assert writer.confirmed <= set(told)
     revisions = [change.revision for change in following.changes]
     assert revisions == sorted(set(revisions))
 
 
-async def test_changes_that_were_compacted_meanwhile_are_told_as_difference(
+async def test_changes_that_were_compacted_are_reported_as_a_difference(
     own_etcd: EtcdServer, relay: Relay, relayed: EtcdStore, operator: EtcdStore
 ) -> None:
     await operator.commit((), [Put(AT + name, b"1") for name in ("stays", "changes", "goes", "returns")])
@@ -203,7 +203,7 @@ async def test_frozen_connection_gives_way_to_another_endpoint(
     async with Following(store, AT) as following:
         relay.freeze()
         await put(operator, AT + "x", b"2")
-        # The connection stays open and says nothing; only asking for a sign of life finds out.
+        # The connection stays open and silent; only a keepalive probe detects that.
         await following.until_same(operator)
         found = await store.get(AT + "x")
         assert found is not None

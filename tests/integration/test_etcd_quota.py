@@ -18,7 +18,7 @@ from tests.support.control_planes import OPERATOR, Agents, Operator, control_pla
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import offered
 from tests.support.stores import free_etcd_space
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 QUOTA_BYTES = 16 * 1024 * 1024
 JUNK_BYTES = 700_000
@@ -52,7 +52,7 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                     page = (await operator.http.get(f"{leader.url}/metrics", headers=OPERATOR)).text
                     return 'outcome="store_unavailable"' in page
 
-                await until_told(is_refused)
+                await until_async(is_refused)
                 status = await operator.status(leader)
                 assert (status.leading, status.epoch) == (True, epoch)
                 held = agent.plan

@@ -1,4 +1,4 @@
-"""etcd that wants certificates: trusted both ways, or nothing."""
+"""An etcd that requires client certificates: mutual TLS, or no connection."""
 
 from __future__ import annotations
 

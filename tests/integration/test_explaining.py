@@ -27,14 +27,14 @@ from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
 from tests.support.agents import Agent, admin_service, agent
 from tests.support.identities import region_sessions
 from tests.support.planet import MODEL, plan
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
 
 NOBODY = Address("127.0.0.1", 1)
 BODY = json.dumps({"model": MODEL, "messages": []}).encode()
 
 
-async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}')
 
 
@@ -51,7 +51,7 @@ async def admin(one: Agent, access: KeyAccess | None = None) -> AsyncIterator[Ad
 
 async def get(address: Address, path: str) -> tuple[int, bytes]:
     client = await RawClient.connect(address)
-    client.say(f"GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n".encode())
+    client.send(f"GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n".encode())
     try:
         answer = await client.answer()
     finally:
@@ -86,7 +86,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         ]
         assert one.held() == 0
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         answer = await client.answer()
         client.close()
         assert answer.headers["x-penstock-region"] == told.chosen.region == "eu-de"
@@ -136,7 +136,7 @@ async def test_without_a_policy(tmp_path: Path) -> None:
         assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
 
 
-async def test_clients_cannot_ask(tmp_path: Path) -> None:
+async def test_clients_cannot_use_explain(tmp_path: Path) -> None:
     async with agent(tmp_path, []) as one:
         for face in (one.traffic, one.peer):
             assert (await get(face, f"/explain?model={MODEL}"))[0] == 404

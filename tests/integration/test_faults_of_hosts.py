@@ -18,7 +18,7 @@ from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, answers
 from tests.support.planet import policy
 from tests.support.sockets import Answer, RawClient, engine, post
-from tests.support.wait import PATIENCE_S, until, until_told
+from tests.support.wait import PATIENCE_S, until, until_async
 
 OPEN = replace(policy(), anonymous_tenant="open")
 OPEN_AGAIN = replace(OPEN, models={name: replace(model, request_bytes=1.0) for name, model in OPEN.models.items()})
@@ -37,7 +37,7 @@ def has_ipv6() -> bool:
 async def ask(agent: AgentProcess, *headers: str) -> Answer:
     """The response to one chat request."""
     client = await RawClient.connect(agent.faces()["traffic"])
-    client.say(post(BODY, *headers))
+    client.send(post(BODY, *headers))
     answer = await client.answer()
     client.close()
     return answer
@@ -49,7 +49,7 @@ async def status_has(agent: AgentProcess, field: str, value: object) -> None:
     async def has() -> bool:
         return bool((await asyncio.to_thread(agent.status))[field] == value)
 
-    await until_told(has)
+    await until_async(has)
 
 
 def log_of(agent: AgentProcess) -> list[dict[str, object]]:
@@ -87,13 +87,13 @@ async def test_two_regions_serve_on_hosts_that_have_ipv6_alone(tmp_path: Path, o
             faces = agents["eu-de"].faces()
             return bool(faces) and agents["eu-de"].status()["peers"]["eu-es"]["state"] == "healthy"
 
-        await until_told(is_peer_healthy)
+        await until_async(is_peer_healthy)
         answer = await ask(agents["eu-de"])
         assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
-        assert "host: [::1]:" in gpu.heard[-1].head.decode().lower()
+        assert "host: [::1]:" in gpu.requests[-1].head.decode().lower()
 
 
-async def test_an_agent_with_a_full_disk_serves_and_obeys(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_an_agent_with_a_full_disk_serves_and_applies_plans(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, OPEN)
     async with AsyncExitStack() as stack:
         gpu = await stack.enter_async_context(engine(answers))

@@ -1,4 +1,4 @@
-"""Two control planes on a real etcd: the one that hears no agents answers as the one that does, or says why not."""
+"""Two control planes on a real etcd: the follower, which gets no reports, responds as the leader, or states why not."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class HalfOfEurope(Agents):
 
 
 async def pair(operator: Operator, servers: list[ControlPlaneServer]) -> tuple[ControlPlaneServer, ControlPlaneServer]:
-    """The leader and the other, which knows that."""
+    """The leader, and the follower once it has the leader's address."""
     leader, _ = await operator.leader_among(servers)
     (follower,) = [server for server in servers if server is not leader]
     await operator.until(follower, lambda status: status.leader is not None)
     return leader, follower
 
 
-async def heard(operator: Operator, leader: ControlPlaneServer) -> None:
+async def leader_has_reports(operator: Operator, leader: ControlPlaneServer) -> None:
     """Return once the leader has judged every region and planned."""
     await operator.until(
         leader,
@@ -68,14 +68,14 @@ IN_MOTION = {"at", "generation", "plan_generation", "chosen", "requests_per_s"}
 
 
 def aged(value: Any) -> Any:
-    """An answer without what changes with every report or says who was asked when."""
+    """A response without the fields that change with every report or name the responder."""
     if isinstance(value, dict):
         return {key: aged(one) for key, one in value.items() if not key.endswith("age_s") and key not in IN_MOTION}
     return [aged(one) for one in value] if isinstance(value, list) else value
 
 
 async def guarded(operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer) -> None:
-    """Guard rails judge by what agents report, whichever control plane is asked."""
+    """Guard rails use the agents' reports on every control plane."""
     for path, body in (
         ("/v1/regions/eu-de/drain", DRAIN),
         ("/v1/overrides", DRAIN | {"kind": "fail_over", "region": "eu-de"}),
@@ -98,8 +98,10 @@ async def guarded(operator: Operator, leader: ControlPlaneServer, follower: Cont
     ]
 
 
-async def whoever_led_last(operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer) -> None:
-    """While etcd is away, both answer by the reports that the last leader has."""
+async def without_etcd_the_last_leader_responds(
+    operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer
+) -> None:
+    """Without etcd, both respond by the reports of the last leader."""
     await operator.until(leader, lambda status: not status.leading)
     for server in (leader, follower):
         page = (await operator.http.get(server.url + "/v1/regions")).json()
@@ -118,7 +120,7 @@ async def test_both_give_the_same_answers_with_etcd_and_without(
         leader, follower = await pair(operator, servers)
         async with HalfOfEurope([leader.url]) as agents:
             agents.demand = {"eu-de": (offered(10.0, "eu-de", "eu-es"),)}
-            await heard(operator, leader)
+            await leader_has_reports(operator, leader)
             for method, path, body in (
                 ("GET", "/v1/regions", None),
                 ("GET", "/v1/regions?limit=2", None),
@@ -161,10 +163,10 @@ async def test_both_give_the_same_answers_with_etcd_and_without(
             }
             await guarded(operator, leader, follower)
             own_etcd.kill()
-            await whoever_led_last(operator, leader, follower)
+            await without_etcd_the_last_leader_responds(operator, leader, follower)
 
 
-async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+async def test_an_unreachable_leader_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
     (nobodys,) = free_ports(1)
     ghost = Member("ghost", f"http://{LOOPBACK}:{nobodys}")
     store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions("ghost"))
@@ -195,7 +197,7 @@ async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, oper
     await store.close()
 
 
-async def test_without_a_leader_nobody_pretends(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+async def test_without_a_leader_requests_are_refused(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with control_planes("a", tmp_path, own_etcd.endpoint, empty) as (one,):

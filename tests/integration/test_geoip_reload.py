@@ -15,8 +15,8 @@ from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY
 from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, control_planes
 from tests.support.planet import policy
-from tests.support.sockets import Heard, ScriptedEngine, engine
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import PATIENCE_S, until_async
 from tests.unit.adapters.test_geoip_lookup import write_database
 
 CLIENT, OTHERS = "203.0.113.9", 200
@@ -26,7 +26,7 @@ JAPANESE_CLIENTS_ELSEWHERE = ResidencyRule(
 SERVED, MISDIRECTED = 200, 421
 
 
-async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
@@ -77,12 +77,12 @@ async def test_a_geoip_file_that_changes_in_place_ends_no_process(tmp_path: Path
         settings = {"POLICY_DIR": str(PLANET), "GEOIP_FILE": str(file)}
         (server,) = stack.enter_context(control_planes("a", tmp_path, etcd.endpoint, policy_settings=settings))
         site = Site(agent, server, http)
-        await until_told(lambda: site.locates("DE"))
+        await until_async(lambda: site.locates("DE"))
 
         file.write_bytes(b"")
         for number in range(1, OTHERS):
             assert await site.locates("DE", f"{number}.1.2.3"), "addresses that no cache has"
         write_database(file, "JP")
-        await until_told(lambda: site.locates("JP"))
+        await until_async(lambda: site.locates("JP"))
         assert agent.alive
         assert server.alive

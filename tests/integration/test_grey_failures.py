@@ -19,7 +19,7 @@ from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 RULES = EjectionRules(base_s=0.4, suspect_after_s=1.0)
@@ -58,7 +58,7 @@ async def between(processes: list[EngineProcess], directory: Path) -> AsyncItera
 async def ask(running: Agent, path: str = "/v1/chat/completions") -> Answer:
     client = await RawClient.connect(running.traffic)
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
-    client.say(post(body, "x-lab-output-tokens: 5", path=path))
+    client.send(post(body, "x-lab-output-tokens: 5", path=path))
     try:
         return await client.answer()
     finally:
@@ -90,16 +90,16 @@ async def test_requests_at_a_stopped_engine_are_served_by_its_sibling(
         assert running.held() == 0
 
 
-async def say_nothing(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def stay_silent(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(3600.0)
 
 
-async def send_a_head_alone(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def send_a_head_alone(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
     await asyncio.sleep(3600.0)
 
 
-async def answer_well(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answer_well(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
 
 
@@ -113,7 +113,7 @@ async def updating(running: Agent) -> AsyncIterator[None]:
         task.cancel()
 
 
-@pytest.mark.parametrize("script", [say_nothing, send_a_head_alone])
+@pytest.mark.parametrize("script", [stay_silent, send_a_head_alone])
 async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: object, tmp_path: Path) -> None:
     async with (
         engine(script) as hung,  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: 
     ):
         asked = [asyncio.create_task(ask(running)) for _ in range(4)]
         assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 4
-        assert hung.heard
+        assert hung.requests
         await asyncio.wait_for(hung.closed_by_client.wait(), 30.0)
         assert running.held() == 0
         assert running.endpoints.pool(MODEL).ejected == 1
@@ -131,17 +131,17 @@ async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: 
 
 async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -> None:
     async with (
-        engine(say_nothing) as first,
-        engine(say_nothing) as second,
-        engine(say_nothing) as third,
-        engine(say_nothing) as fourth,
+        engine(stay_silent) as first,
+        engine(stay_silent) as second,
+        engine(stay_silent) as third,
+        engine(stay_silent) as fourth,
         agent(tmp_path, [hung.address for hung in (first, second, third, fourth)], limits=LIMITS) as running,
         updating(running),
     ):
         asked = asyncio.create_task(ask(running))
         await until(lambda: running.endpoints.pool(MODEL).ejected == 2)
         await asyncio.sleep(0.5)  # several turns of the timers
-        assert sum(len(hung.heard) for hung in (first, second, third, fourth)) == 2
+        assert sum(len(hung.requests) for hung in (first, second, third, fourth)) == 2
         assert not asked.done()
         asked.cancel()
         await until(lambda: running.held() == 0)
@@ -149,8 +149,8 @@ async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -
 
 async def test_a_stall_of_all_engines_makes_none_suspect(tmp_path: Path) -> None:
     async with (
-        engine(say_nothing) as first,
-        engine(say_nothing) as second,
+        engine(stay_silent) as first,
+        engine(stay_silent) as second,
         agent(tmp_path, [first.address, second.address], limits=LIMITS) as running,
         updating(running),
     ):

@@ -77,7 +77,7 @@ REFUSED: dict[str, Sends] = {
 async def test_a_malformed_response_is_refused(tmp_path: Path, case: str) -> None:
     async with engine_that_sends(REFUSED[case]) as address, agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         status, headers, _ = await client.answer()
         assert status in (502, 503), headers
         assert "x-penstock-refusal" in headers
@@ -95,7 +95,7 @@ ENDLESS: dict[str, Sends] = {
 async def test_a_response_that_becomes_endless_framing_is_cut(tmp_path: Path, case: str) -> None:
     async with engine_that_sends(ENDLESS[case]) as address, agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         tracemalloc.start()
         try:
             received = await asyncio.wait_for(client.reader.read(), 30.0)
@@ -114,7 +114,7 @@ async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) 
         client = await RawClient.connect(one.traffic)
         tracemalloc.start()
         try:
-            client.say(post(BODY))
+            client.send(post(BODY))
             assert (await client.answer()).body == packed
             assert tracemalloc.get_traced_memory()[1] < 4_000_000
         finally:
@@ -126,5 +126,5 @@ async def test_what_follows_a_response_is_in_no_other_response(tmp_path: Path, e
     async with engine_that_sends(lambda: iter([OK + extra])) as address, agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
         for _ in range(5):
-            client.say(post(BODY))
+            client.send(post(BODY))
             assert (await client.answer()).body == b"ok"

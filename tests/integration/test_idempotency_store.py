@@ -1,4 +1,4 @@
-"""A change is made once under one key, whatever dies meanwhile and whoever is asked again: on both stores, and live."""
+"""A change is made once for one key, across crashes and retries at another control plane: on both stores, and live."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
     assert isinstance(found, IdempotencyRecord)
     assert (found.phase, found.status, found.headers, found.body) == (Phase.ANSWERED, 201, (("etag", '"1"'),), b"\xff")
     assert isinstance(await other.claim("another name", "print"), Claim)
-    # A restart forgets nothing, an hour does: the key has a lease.
+    # The key survives a restart, and expires after an hour by its lease.
     item = await either_store.get(keys.idempotency_record("name"))
     assert item is not None
     assert item.lease_id != 0

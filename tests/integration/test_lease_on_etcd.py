@@ -57,7 +57,7 @@ async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd:
                 await following.until(lambda: following.values.get(KEY) == b"me")
 
 
-async def test_key_goes_when_nobody_renews_it(own_etcd: EtcdServer, store: EtcdStore) -> None:
+async def test_key_expires_without_renewal(own_etcd: EtcdServer, store: EtcdStore) -> None:
     of_the_dead = EtcdStore([own_etcd.endpoint])
     mine = registration(of_the_dead)
     mine.start()

@@ -1,4 +1,4 @@
-"""Where a client is by a trusted proxy's word: residency goes by it, nobody else is believed, and it ends here."""
+"""The location header of a trusted proxy: residency follows it, other senders are ignored, it is not forwarded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, answers
 from tests.support.identities import region_sessions
 from tests.support.planet import policy
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
 
 PROXY, STRANGER = "127.0.0.1", "127.0.0.2"
@@ -55,7 +55,7 @@ class Client:
         self.raw = raw
 
     async def ask(self, *headers: str) -> Answer:
-        self.raw.say(post(BODY, *headers))
+        self.raw.send(post(BODY, *headers))
         return await self.raw.answer()
 
     async def told(self, country: str) -> tuple[int, str]:
@@ -77,7 +77,7 @@ def govern(one: Agent) -> None:
     one.config.policy = replace(one.config.policy, residency=RULES)
 
 
-async def test_residency_goes_by_what_a_trusted_proxy_says(tmp_path: Path) -> None:
+async def test_residency_follows_the_header_of_a_trusted_proxy(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     log = AccessLog(file, 1.0, Random(1))
     where = locator(tmp_path)
@@ -95,15 +95,15 @@ async def test_residency_goes_by_what_a_trusted_proxy_says(tmp_path: Path) -> No
             assert twice.headers["x-penstock-refusal"] == "location_unknown"
             assert (await proxy.ask("X-Forwarded-For: 127.0.0.2")).status == 421, "nothing said: the database"
             assert (await proxy.ask("X-Forwarded-For: forged, 8.8.8.8", "CF-IPCountry: DE")).status == 200
-        assert len(gpu.heard) == 5
-        assert all(heard.header("cf-ipcountry") is None for heard in gpu.heard)
+        assert len(gpu.requests) == 5
+        assert all(received.header("cf-ipcountry") is None for received in gpu.requests)
     log.close()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     served = [(line.get("country"), line.get("subdivision")) for line in lines if line["status"] == 200]
     assert sorted(served, key=str) == [("DE", "BE")] * 2 + [("DE", None)] * 3
 
 
-async def test_nobody_else_is_believed_nor_heard_by_engines(tmp_path: Path) -> None:
+async def test_headers_of_other_senders_are_ignored_and_removed(tmp_path: Path) -> None:
     where = locator(tmp_path)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where) as one:
         govern(one)
@@ -114,11 +114,11 @@ async def test_nobody_else_is_believed_nor_heard_by_engines(tmp_path: Path) -> N
                     assert await stranger.told(forged) == (421, "misdirected"), "in the US by its address"
                 forwarded = await stranger.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
                 assert forwarded.status == 421
-            assert len(gpu.heard) == 2
+            assert len(gpu.requests) == 2
             one.config.policy = replace(one.config.policy, residency=RULES[:1])
             assert [await stranger.told(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
-        assert len(gpu.heard) == 5
-        assert all(heard.header("cf-ipcountry") is None for heard in gpu.heard)
+        assert len(gpu.requests) == 5
+        assert all(received.header("cf-ipcountry") is None for received in gpu.requests)
 
 
 async def test_an_agent_in_earnest_is_set_up_so(tmp_path: Path, own_etcd: EtcdServer) -> None:
@@ -141,17 +141,17 @@ async def test_an_agent_in_earnest_is_set_up_so(tmp_path: Path, own_etcd: EtcdSe
                 assert await proxy.told("DE") == (200, "")
                 assert await proxy.told("US") == (421, "misdirected")
                 assert await stranger.told("DE") == (451, "location_unknown"), "there is no database either"
-            assert [heard.header("cf-ipcountry") for heard in gpu.heard if heard.body] == [None]
+            assert [received.header("cf-ipcountry") for received in gpu.requests if received.body] == [None]
         finally:
             await asyncio.to_thread(process.kill)
 
 
-async def test_a_peer_is_told_by_the_signed_context_alone(tmp_path: Path) -> None:
-    heard_by_peer: list[Heard] = []
+async def test_a_peer_receives_the_location_in_the_signed_context_only(tmp_path: Path) -> None:
+    heard_by_peer: list[ReceivedRequest] = []
 
-    async def peer(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        heard_by_peer.append(heard)
-        await answers(e, heard, writer)
+    async def peer(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        heard_by_peer.append(received)
+        await answers(e, received, writer)
 
     where = locator(tmp_path)
     async with (
@@ -163,15 +163,15 @@ async def test_a_peer_is_told_by_the_signed_context_alone(tmp_path: Path) -> Non
         govern(server)
         async with client(origin.traffic, PROXY) as proxy:
             assert await proxy.told("DE-BE") == (200, "")
-        (heard,) = heard_by_peer
-        token = heard.header("x-penstock-route") or ""
+        (received,) = heard_by_peer
+        token = received.header("x-penstock-route") or ""
         context = route_context.accept(token, region_sessions("eu-de"), server.config.policy, "eu-de", time.time())
         assert isinstance(context, RouteContext)
         assert context.location == Location("DE", "BE")
-        assert heard.header("cf-ipcountry") is None
+        assert received.header("cf-ipcountry") is None
         raw = await RawClient.connect(server.peer)
-        raw.say(heard.head.replace(b"\r\n\r\n", b"\r\nCF-IPCountry: FR\r\n\r\n") + heard.body)
+        raw.send(received.head.replace(b"\r\n\r\n", b"\r\nCF-IPCountry: FR\r\n\r\n") + received.body)
         assert (await raw.answer()).status == 200, "a German's, whatever else is said of it"
         raw.close()
-        (reached,) = gpu.heard
+        (reached,) = gpu.requests
         assert reached.header("cf-ipcountry") is None

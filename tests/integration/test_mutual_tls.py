@@ -21,7 +21,7 @@ from tests.support.identities import agent_id, control_plane_id, write_identity
 from tests.support.mutual_tls import mutual_tls_etcd, mutual_tls_relay
 from tests.support.sockets import ScriptedEngine, engine
 from tests.support.stores import put_when_possible
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.wait import PATIENCE_S, until_async
 
 AGENT = agent_id("eu-de", "a")
 
@@ -126,15 +126,15 @@ async def test_an_agent_uses_its_certificate_for_etcd_and_redis(tmp_path: Path, 
                     status = await asyncio.to_thread(process.status)
                     return bool(status["shared_load"]["up"]) and status["not_ready_because"] is not None
 
-                await until_told(connected)
+                await until_async(connected)
                 store = EtcdStore([endpoint], tls=etcd_tls(directory / "identity", endpoint))
-                await until_told(lambda: is_registered(store))
+                await until_async(lambda: is_registered(store))
                 await store.close()
             finally:
                 await asyncio.to_thread(process.kill)
 
 
-async def nothing(engine: ScriptedEngine, heard: object, writer: asyncio.StreamWriter) -> None:
+async def nothing(engine: ScriptedEngine, received: object, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 

@@ -19,7 +19,7 @@ from penstock.routing.weighted_sampler import samplers_of
 from tests.support.agents import Agent, agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan
-from tests.support.sockets import Answer, Heard, RawClient, Script, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 RESPONSES = "/v1/responses"
@@ -29,12 +29,12 @@ def keeps(name: str, *, split: bool = False) -> Script:
     """An engine with the Responses API: its objects are `<name>-1` and so on."""
     created: set[str] = set()
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        method, target = heard.head.split(b" ", 2)[:2]
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        method, target = received.head.split(b" ", 2)[:2]
         if method == b"POST" and target in (RESPONSES.encode(), b"/prompt"):
             object_id = f"{name}-{len(created) + 1}"
             created.add(object_id)
-            if json.loads(heard.body).get("stream"):
+            if json.loads(received.body).get("stream"):
                 event = b'event: response.created\ndata: {"response": {"object": "response", "id": "%b"}}\n\n'
                 data = event % object_id.encode()
                 writer.write(SSE_HEAD)
@@ -76,10 +76,10 @@ async def request(one: Agent, method: str, path: str, *headers: str) -> Answer:
     """The answer to a request for an object."""
     client = await RawClient.connect(one.traffic)
     if method == "POST":
-        client.say(post(b"", *headers, path=path))
+        client.send(post(b"", *headers, path=path))
     else:
         lines = "".join(f"{header}\r\n" for header in headers)
-        client.say(f"{method} {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+        client.send(f"{method} {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
     answer = await client.answer()
     client.close()
     return answer
@@ -188,7 +188,7 @@ async def test_an_object_that_another_region_created(tmp_path: Path) -> None:
         agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         created = [await create(origin, stream=stream) for stream in (False, True, False, True)]
-        assert not near.heard
+        assert not near.requests
         for object_id in created * 2:
             answer = await request(origin, "GET", f"{RESPONSES}/{object_id}")
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
@@ -231,14 +231,14 @@ async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
 def comfyui(name: str) -> Script:
     """A ComfyUI: a WebSocket by client id, prompts, and files."""
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        target = heard.head.split(b" ", 2)[1]
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        target = received.head.split(b" ", 2)[1]
         if target.startswith(b"/ws"):
             writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
             writer.write(name.encode())
             await writer.drain()
             await asyncio.Event().wait()
-        writer.write(_json(200, {"prompt_id": f"{name}-{len(e.heard)}", "at": name}))
+        writer.write(_json(200, {"prompt_id": f"{name}-{len(e.requests)}", "at": name}))
 
     return script
 
@@ -247,7 +247,7 @@ async def open_websocket(one: Agent, client_id: str) -> tuple[RawClient, str]:
     """A WebSocket of a client, and the name of the ComfyUI at its other end."""
     client = await RawClient.connect(one.traffic)
     head = f"GET /ws?clientId={client_id} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
-    client.say(head.encode())
+    client.send(head.encode())
     status, _ = await client.head()
     assert status == 101
     return client, (await client.reader.readexactly(len("first"))).decode().strip()

@@ -73,7 +73,7 @@ async def test_a_good_token_is_let_in(issuer: Issuer, party: Party, kid: str, al
     assert await party.caller(issuer.token(kid, algorithm)) == Caller("oidc:ada", Role.OPERATOR)
 
 
-async def test_claims_say_who_what_and_where(issuer: Issuer, party: Party) -> None:
+async def test_claims_map_to_name_roles_and_regions(issuer: Issuer, party: Party) -> None:
     assert (await party.caller(issuer.token("one", groups="owners"))).role is Role.ADMIN
     assert (await party.caller(issuer.token("one", groups=["everybody"]))).role is Role.VIEWER
     assert (await party.caller(issuer.token("one", roles=["owners"]), role_claim="roles")).role is Role.ADMIN
@@ -174,7 +174,7 @@ async def test_a_key_that_is_gone_is_let_go_in_time(issuer: Issuer, party: Party
     assert await party.refusal(old) == "the issuer has no key of the token's kid"
 
 
-async def test_a_storm_of_unknown_kids_asks_once_in_a_while(issuer: Issuer, party: Party) -> None:
+async def test_many_unknown_kids_fetch_the_keys_at_a_bounded_rate(issuer: Issuer, party: Party) -> None:
     await party.caller(issuer.token("one"))
     for number in range(50):
         await party.refusal(issuer.token(f"unknown-{number}", key=OTHER))
@@ -186,7 +186,7 @@ async def test_a_storm_of_unknown_kids_asks_once_in_a_while(issuer: Issuer, part
     assert await party.caller(issuer.token("one"))
 
 
-async def test_an_issuer_that_is_away_leaves_its_keys_for_a_while(issuer: Issuer, party: Party) -> None:
+async def test_keys_of_an_unavailable_issuer_stay_valid_for_a_while(issuer: Issuer, party: Party) -> None:
     await party.caller(issuer.token("one"))
     for answer in (
         (500, b"away"),

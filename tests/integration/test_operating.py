@@ -194,7 +194,7 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     export.write_text("".join([lines[0], lines[1].replace("region-1", "region-9"), lines[2]]))
     changed = await penstock("audit", "verify", str(export))
     assert (changed.code, "entry 2: changed" in changed.err) == (1, True)
-    # The hash says nothing of these, and other readers of the file would see them.
+    # The hash does not cover these fields, and other readers of the file would show them.
     for addition in ('"reason":"nobody said so",', '"approved":"by everybody",'):
         export.write_text("".join([lines[0], "{" + addition + lines[1].removeprefix("{"), lines[2]]))
         changed = await penstock("audit", "verify", str(export))

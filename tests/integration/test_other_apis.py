@@ -25,7 +25,7 @@ from tests.support.agents import agent
 from tests.support.chats import SSE_HEAD, answers, ask, chunk
 from tests.support.engines import Connect, EngineProcess, running_engines
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, ScriptedEngine, engine
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
 
 KEY = "a-client-key"
@@ -120,7 +120,7 @@ async def test_the_engine_receives_no_key_of_a_client(tmp_path: Path) -> None:
     async with engine(answers) as gpu, serving(tmp_path, gpu.address, key=KEY) as client:
         headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
         assert (await client.post("/v1/messages", json=MESSAGE, headers=headers)).status_code == 200
-        assert KEY.encode() not in gpu.heard[0].head
+        assert KEY.encode() not in gpu.requests[0].head
 
 
 async def test_a_message_that_breaks_off_ends_with_an_error_event(
@@ -138,7 +138,7 @@ async def test_a_message_that_breaks_off_ends_with_an_error_event(
         assert error["request_id"] == "r-1"
 
 
-async def test_ollama_streams_lines_unless_asked_not_to(tmp_path: Path, engines: EngineProcess) -> None:
+async def test_ollama_streams_lines_unless_stream_is_false(tmp_path: Path, engines: EngineProcess) -> None:
     async with serving(tmp_path, engines.urls["whole"]) as client:
         streamed = await client.post("/api/chat", json=OLLAMA)
         assert streamed.headers["content-type"] == "application/x-ndjson"
@@ -210,7 +210,7 @@ async def test_a_model_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         refused = await client.post("/api/chat", content=body)
         assert refused.status_code == 400
         assert "repeated" in refused.json()["error"]
-        assert not gpu.heard
+        assert not gpu.requests
 
 
 async def test_an_image_job_takes_a_slot_and_is_accounted_by_its_size(tmp_path: Path, engines: EngineProcess) -> None:
@@ -236,7 +236,7 @@ async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> No
     def event(kind: str, **fields: Any) -> bytes:
         return chunk(b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode()))
 
-    async def speaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def speaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + event("message_start", message={"usage": {"input_tokens": 77, "output_tokens": 1}}))
         for _ in range(100):
             writer.write(event("content_block_delta", delta={"type": "text_delta", "text": "word " * 20}))

@@ -33,7 +33,7 @@ from tests.support.control_planes import PLANET, Agents, ControlPlaneServer, Ope
 from tests.support.reports import MODEL, offered
 from tests.support.sockets import engine
 from tests.support.stores import Following
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
@@ -45,7 +45,7 @@ MAX_STEP = 0.25
 
 @asynccontextmanager
 async def real_agents(directory: Path, store: SignedStore) -> AsyncIterator[dict[str, Agent]]:
-    """An agent in each region of the EU, with an engine, that obey what is published in the store."""
+    """An agent in each region of the EU, with an engine, that apply what the store holds."""
     async with (
         engine(answers) as german,
         engine(answers) as spanish,
@@ -104,7 +104,7 @@ async def post(operator: Operator, server: ControlPlaneServer, path: str, body: 
     return await operator.http.post(f"{server.url}/v1/{path}", json={"reason": "a test"} | body)
 
 
-async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_the_ramp(
+async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ramp(
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
@@ -185,12 +185,12 @@ async def test_a_fail_over_moves_everything_with_one_plan_and_what_expires_is_re
 
 
 async def judging(operator: Operator, server: ControlPlaneServer) -> None:
-    """Return once a leader that this one asks knows enough to judge, so that nonsense is refused for being nonsense."""
+    """Return once the leader has enough reports to judge, so that bad input is refused as such."""
 
     async def refused() -> bool:
         return (await post(operator, server, "regions/mars/drain", {"expires_in_s": 1})).status_code == 422
 
-    await until_told(refused)
+    await until_async(refused)
 
 
 async def test_two_control_planes_at_once_never_empty_a_class_together(

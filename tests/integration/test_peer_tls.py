@@ -36,7 +36,7 @@ from tests.support.identities import (
 )
 from tests.support.planet import plan, policy
 from tests.support.sockets import RawClient, engine, post
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.wait import PATIENCE_S, until_async
 
 HERE, THERE = agent_id("eu-de"), agent_id("eu-es")
 
@@ -90,7 +90,7 @@ async def test_requests_are_forwarded_to_an_agent_of_the_expected_region(tmp_pat
     ):
         client = await RawClient.connect(origin.traffic)
         for _ in range(3):
-            client.say(post(BODY))
+            client.send(post(BODY))
             status, headers, _ = await client.answer()
             assert (status, headers["x-penstock-region"]) == (200, "eu-es")
         client.close()
@@ -188,8 +188,8 @@ async def test_agent_processes_use_tls_without_any_setting(tmp_path: Path, own_e
                 await asyncio.to_thread(process.wait_ready, PATIENCE_S)
             here, plain = agents["eu-de"], agents["us-east"]
 
-            await until_told(state_of(here, "eu-es", "healthy"))
-            await until_told(state_of(plain, "eu-es", "healthy"))
+            await until_async(state_of(here, "eu-es", "healthy"))
+            await until_async(state_of(plain, "eu-es", "healthy"))
             assert here.faces()["peer"].tls
             assert not plain.faces()["peer"].tls
             assert here.status()["peers"]["us-east"] == {"state": "unknown", "rtt_ms": None, "agents": []}

@@ -21,7 +21,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import YEAR_S, agent_id, agent_sessions, authority, control_plane_sessions
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
@@ -121,7 +121,7 @@ async def two(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
     made.connections.close()
 
 
-async def test_learns_what_a_region_says_and_asks_for_what_is_wanted(one: Observer, agents: list[Agent]) -> None:
+async def test_probes_return_the_region_state_and_request_credits(one: Observer, agents: list[Agent]) -> None:
     one.wanted = {"m": 3}
     one.peers.use(POLICY)
     await one.reaches(RegionState.HEALTHY)
@@ -259,7 +259,7 @@ async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list
     ],
     ids=["other region", "other fleet", "control plane"],
 )
-async def test_a_stranger_attracts_no_traffic(
+async def test_an_unauthenticated_agent_attracts_no_traffic(
     sessions: Callable[[], Sessions], agents: list[Agent], tmp_path: Path
 ) -> None:
     agents[0].sessions = sessions()
@@ -301,7 +301,7 @@ async def test_a_restarted_agent_is_trusted_with_the_next_probe(
     ) == 0
 
 
-async def test_a_region_whose_agents_nobody_knows_was_never_lost(tmp_path: Path) -> None:
+async def test_a_region_without_known_agents_does_not_count_as_failed(tmp_path: Path) -> None:
     observer = Observer(tmp_path)
     observer.peers.use(POLICY)
     await asyncio.sleep(0.5)
@@ -320,7 +320,7 @@ async def test_follows_policy_in_whom_to_watch(one: Observer, agents: list[Agent
         await asyncio.sleep(0.6)
         return agents[0].requests == asked
 
-    await until_told(is_left_alone)
+    await until_async(is_left_alone)
     one.peers.use(POLICY)
     await one.reaches(RegionState.HEALTHY)
 

@@ -26,7 +26,7 @@ from tests.support.control_planes import (
     rollout_rules,
 )
 from tests.support.git_repositories import PolicyRepository, bundle_files
-from tests.support.wait import found, until_told
+from tests.support.wait import found, until_async
 
 Serving = AbstractContextManager[list[ControlPlaneServer]]
 
@@ -88,7 +88,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
     with serving() as (server,):
         async with ObedientAgents(store, [server.url]):
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
-            await until_told(lambda: planned(store, AT_HOME))
+            await until_async(lambda: planned(store, AT_HOME))
             repository.commit(files("linear_program"), message=b"Plan by price")
             await operator.until(server, lambda status: is_in(status, Phase.SHADOW))
 
@@ -106,9 +106,9 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             assert await shares(store) == AT_HOME
 
             await operator.until(server, lambda status: is_in(status, Phase.CANARY))
-            await until_told(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            await until_async(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             await operator.until(server, lambda status: is_in(status, Phase.DONE))
-            await until_told(lambda: planned(store, BY_PRICE))
+            await until_async(lambda: planned(store, BY_PRICE))
 
 
 async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
@@ -120,7 +120,7 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
         async with ObedientAgents(store, [server.url]) as agents:
             agents.slow_from = {CHEAPEST}
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
-            await until_told(lambda: planned(store, AT_HOME))
+            await until_async(lambda: planned(store, AT_HOME))
             repository.commit(files("linear_program", **limits))
             held = await operator.until(server, lambda status: is_in(status, Phase.SHADOW_HELD))
             assert held.rollout is not None
@@ -132,8 +132,8 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
                 f"{server.url}/v1/rollouts/current/resume", json={"reason": "try it"}, headers={"if-match": tag}
             )
             assert resumed.status_code == 200, resumed.text
-            await until_told(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            await until_async(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             back = await operator.until(server, lambda status: is_in(status, Phase.ROLLED_BACK))
             assert back.rollout is not None
             assert "mean time to first byte" in back.rollout.why
-            await until_told(lambda: planned(store, AT_HOME))
+            await until_async(lambda: planned(store, AT_HOME))

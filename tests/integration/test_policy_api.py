@@ -148,7 +148,7 @@ def planet(**replaced: str) -> dict[str, str]:
 
 
 async def written(world: World) -> list[str]:
-    """Keys in the store, but for the plans that a leader makes meanwhile, and what it tells of them."""
+    """Keys in the store, without the leader's plans and their events."""
     items = (await world.control_plane._store.list("")).items
     return [item.key for item in items if not item.key.startswith((keys.PLANS, keys.JOURNAL))]
 
@@ -232,7 +232,7 @@ async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_
     assert audited[0]["before"]["phase"] == "watch"
 
 
-async def test_orders_want_the_state_that_was_seen(world: World) -> None:
+async def test_actions_require_the_revision_that_was_read(world: World) -> None:
     await in_shadow(world)
     stale = await world.tag()
     assert (await world.order("/v1/rollouts/current/halt", {})).status_code == 428

@@ -1,4 +1,4 @@
-"""What policy says of senders and their places, as clients meet it on the wire."""
+"""Policy on tenants and locations, as clients see it on the wire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
 from tests.support.identities import agent_id, agent_sessions, write_identity
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 REGIONS = ("eu-de", "eu-es")
@@ -55,7 +55,7 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
     usage = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
     released = asyncio.Event()
 
-    async def counts_tokens(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def counts_tokens(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await released.wait()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(usage), usage))
 
@@ -176,7 +176,7 @@ async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path
 async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
         writer.write(JSON_ANSWER)
 
@@ -184,7 +184,7 @@ async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_
         under_quota(one, Quota(requests_per_s=None, burst_requests=1, concurrent=2))
         stays, leaves = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
         for client in (stays, leaves):
-            client.say(post(BODY))
+            client.send(post(BODY))
         await until(lambda: one.quotas.running("open") == 2)
         assert (await ask(one))[0] == 429
         leaves.close()
@@ -207,7 +207,7 @@ LIGHTER = "llama-3.2-1b"
 
 
 def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
-    """The fleet knows a lighter model: as a fallback, or as a version of what is asked for with a share of it."""
+    """The fleet has a lighter model: as a fallback, or as a version with a share of the requested model."""
     config = one.config
     models = {MODEL: Model(MODEL, fallback=LIGHTER if fallback else None), LIGHTER: Model(LIGHTER)}
     versions = {}
@@ -216,8 +216,8 @@ def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = F
     config.policy = msgspec.structs.replace(config.policy, models=models, versions=versions)
 
 
-async def says_its_model(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-    answer = json.dumps({"served": json.loads(heard.body)}).encode()
+async def responds_with_its_model(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    answer = json.dumps({"served": json.loads(received.body)}).encode()
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
     )
@@ -225,7 +225,7 @@ async def says_its_model(e: ScriptedEngine, heard: Heard, writer: asyncio.Stream
 
 @pytest.mark.parametrize(("percent", "model"), [(0.0, MODEL), (100.0, LIGHTER)])
 async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: str) -> None:
-    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
+    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
         with_lighter(one, percent)
         status, headers, body = await ask(one, body=json.dumps({"model": "llama", "messages": ["hi"]}).encode())
         assert status == 200
@@ -236,7 +236,7 @@ async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: st
 
 async def test_a_session_keeps_its_version_and_others_are_drawn(tmp_path: Path) -> None:
     body = json.dumps({"model": "llama", "messages": []}).encode()
-    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
+    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
         with_lighter(one, 50.0)
         drawn = {(await ask(one, body=body))[1]["x-penstock-model"] for _ in range(40)}
         assert drawn == {MODEL, LIGHTER}
@@ -245,9 +245,9 @@ async def test_a_session_keeps_its_version_and_others_are_drawn(tmp_path: Path) 
             assert len(kept) == 1
 
 
-async def test_a_forwarded_request_asks_its_server_for_the_version(tmp_path: Path) -> None:
+async def test_a_forwarded_request_names_the_version(tmp_path: Path) -> None:
     async with (
-        engine(says_its_model) as gpu,
+        engine(responds_with_its_model) as gpu,
         agent(tmp_path / "serving", [gpu.address], models=[MODEL, LIGHTER]) as serving,
         agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}) as origin,
     ):
@@ -258,7 +258,7 @@ async def test_a_forwarded_request_asks_its_server_for_the_version(tmp_path: Pat
         assert (headers["x-penstock-model"], headers["x-penstock-region"]) == (LIGHTER, "eu-de")
 
 
-async def test_what_cannot_be_changed_gets_the_version_of_its_name_or_is_told_the_names(tmp_path: Path) -> None:
+async def test_a_body_that_cannot_be_rewritten_gets_the_named_version_or_an_error_with_names(tmp_path: Path) -> None:
     upload = ("content-type: audio/wav", "x-model: llama")
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
         with_lighter(one, 100.0)
@@ -269,8 +269,8 @@ async def test_what_cannot_be_changed_gets_the_version_of_its_name_or_is_told_th
         assert (status, "repeated" in json.loads(body)["error"]["message"]) == (400, True)
 
 
-async def test_a_lighter_model_serves_what_nobody_has_the_model_for(tmp_path: Path) -> None:
-    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[LIGHTER]) as one:
+async def test_a_lighter_model_serves_when_no_endpoint_has_the_model(tmp_path: Path) -> None:
+    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[LIGHTER]) as one:
         with_lighter(one)
         assert (await ask(one))[0] == 503
         with_lighter(one, fallback=True)
@@ -290,11 +290,11 @@ async def test_a_lighter_model_that_is_not_there_either_changes_no_refusal(tmp_p
         assert (status, json.loads(body)["error"]["code"]) == (503, "none_ready")
 
 
-async def test_clients_are_told_the_names_that_stand_for_versions(tmp_path: Path) -> None:
+async def test_the_list_of_models_has_the_names_of_versions(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         with_lighter(one, 10.0)
         client = await RawClient.connect(one.traffic)
-        client.say(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.send(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
         _, _, body = await client.answer()
         client.close()
     assert [model["id"] for model in json.loads(body)["data"]] == [MODEL, LIGHTER, "llama"]
@@ -303,15 +303,15 @@ async def test_clients_are_told_the_names_that_stand_for_versions(tmp_path: Path
 async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
         writer.write(JSON_ANSWER)
 
     async with engine(waits) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
         first, second = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
-        first.say(post(BODY))
+        first.send(post(BODY))
         await until(lambda: one.held() == 1)
-        second.say(post(BODY))
+        second.send(post(BODY))
         await until(lambda: one.waiting() == 1)
         config = one.config
         not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))

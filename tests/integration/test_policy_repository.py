@@ -1,4 +1,4 @@
-"""Policy from real git repositories: commits taken whole or refused whole, whatever is in them or happens to them."""
+"""Policy from real git repositories: a commit is accepted or rejected as a whole, for any content and any fault."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_too_many_files_are_refused(repository: PolicyRepository) -> None:
     assert "has 201 files" in str((await reader(repository.path).read()).errors)
 
 
-async def test_what_a_clone_knows_of_its_origin_head_and_a_commits_id_can_be_read_too(
+async def test_remote_branches_of_a_clone_head_and_commit_ids_can_be_read_too(
     repository: PolicyRepository, tmp_path: Path
 ) -> None:
     first = repository.commit(bundle_files(PLANET))
@@ -198,7 +198,7 @@ async def test_a_tag_is_followed_to_its_commit_and_branches_to_theirs(repository
     assert "both a branch and a tag" in await why_not(reader(repository.path, "v1"))
 
 
-async def test_a_deleted_branch_leaves_the_last_good_policy_and_says_so(repository: PolicyRepository) -> None:
+async def test_a_deleted_branch_keeps_the_last_good_policy_and_is_reported(repository: PolicyRepository) -> None:
     repository.commit(bundle_files(PLANET))
     repository.commit(bundle_files(PLANET), branch="other")
     source = PolicySource(reader(repository.path))
@@ -213,7 +213,7 @@ async def test_a_deleted_branch_leaves_the_last_good_policy_and_says_so(reposito
     assert (target(source), source.unreadable) == (0.7, "")
 
 
-async def test_no_repository_is_said_in_a_word(tmp_path: Path, repository: PolicyRepository) -> None:
+async def test_a_missing_repository_is_one_clear_error(tmp_path: Path, repository: PolicyRepository) -> None:
     assert "there is no git repository" in await why_not(reader(tmp_path / "nothing"))
     assert "it has no branches" in await why_not(reader(repository.path))
 
@@ -235,7 +235,7 @@ async def test_a_repository_with_a_torn_object_changes_nothing(repository: Polic
     assert (target(source), source.unreadable) == (0.7, "")
 
 
-async def test_an_object_that_unfolds_to_far_more_than_was_sent_harms_nobody(repository: PolicyRepository) -> None:
+async def test_an_object_that_decompresses_to_far_more_is_rejected(repository: PolicyRepository) -> None:
     repository.commit({**bundle_files(PLANET), "zeros.yaml": b"\0" * (120 << 20)})
     source = PolicySource(reader(repository.path))
     await source.load()
@@ -243,7 +243,7 @@ async def test_an_object_that_unfolds_to_far_more_than_was_sent_harms_nobody(rep
     assert "of memory" in source.unreadable or "zeros.yaml: larger than" in str(source.refused)
 
 
-async def test_over_http_with_a_password_that_is_told_nobody(repository: PolicyRepository) -> None:
+async def test_over_http_with_a_password_that_is_never_shown(repository: PolicyRepository) -> None:
     commit = repository.commit(bundle_files(PLANET))
     with git_over_http(repository, "hunter2-hunter2") as url:
         with_password = url.replace("http://", "http://penstock:hunter2-hunter2@")

@@ -67,7 +67,7 @@ async def test_the_next_look_needs_no_new_process(
     await until(lambda: first not in waiting())
 
 
-async def test_one_that_died_while_it_waited_is_replaced(reader: RepositoryReader) -> None:
+async def test_a_reader_process_that_exited_while_idle_is_replaced(reader: RepositoryReader) -> None:
     before = await reader.read()
     pid = await one_waits()
     os.kill(pid, signal.SIGKILL)
@@ -95,7 +95,7 @@ async def test_where_none_could_be_started_ahead_the_look_starts_its_own(
     assert await reader.read() is before
 
 
-def test_one_that_nobody_asks_ends_without_a_word() -> None:
+def test_an_idle_reader_process_exits_silently() -> None:
     done = subprocess.run(
         [sys.executable, "-m", checkout.__name__], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True
     )

@@ -1,4 +1,4 @@
-"""A control plane that serves policy from a git repository on real etcd, and is told of pushes by webhook."""
+"""A control plane that serves policy from a git repository on real etcd; a webhook reports pushes to it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TestRate:
     async def deliver(self, webhook: PolicyWebhook, address: str = "192.0.2.1", secret: bytes = SECRET) -> None:
         await webhook.receive(address, signed(b"{}", secret)["x-hub-signature-256"], None, self.body())
 
-    async def test_who_guesses_is_refused_unread_and_crowds_nobody_out(self) -> None:
+    async def test_wrong_signatures_are_rejected_unread_and_displace_no_caller(self) -> None:
         woken: list[None] = []
         webhook = PolicyWebhook(WebhookSecret(SECRET), lambda: woken.append(None), ControlPlaneMetrics(), SetClock())
         statuses = []

@@ -319,7 +319,7 @@ WELL = {
 
 
 def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str]) -> str:
-    """Ask promtool whether exactly `expected` fire at `at`; returns its complaint, empty when they do."""
+    """Run promtool: exactly `expected` must fire at `at`; returns its error output, empty on success."""
     case = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "5s",
@@ -364,7 +364,7 @@ def test_every_alert_is_shown_to_fire_and_not_to_fire() -> None:
 
 
 @needs_promtool
-def test_a_fleet_that_is_well_alarms_nobody(tmp_path: Path) -> None:
+def test_a_healthy_fleet_fires_no_alert(tmp_path: Path) -> None:
     assert firing(tmp_path, WELL, "6m", []) == ""
 
 
@@ -497,7 +497,7 @@ async def prometheus(directory: Path, agent_target: str, leader_target: str) -> 
 
 
 async def listening(output: asyncio.StreamReader) -> str:
-    """The address that Prometheus, asked for any free port, says that it listens on."""
+    """The address that Prometheus printed after it took a free port."""
     said: list[str] = []
     async with asyncio.timeout(60):
         async for line in output:

@@ -1,4 +1,4 @@
-"""A request and its answer on the wire: both flow as they come, and what goes away takes with it what was held."""
+"""A request and its response on the wire: both are streamed, and every end releases its reservations."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import agent
-from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, says_nothing, streams_forever
+from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
 async def test_a_stream_flows_as_it_comes(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await go_on.wait()
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         status, headers = await client.head()
         assert (status, headers["x-penstock-region"], headers["x-penstock-endpoint"]) == (200, "eu-de", "gpu-0")
         assert await client.chunk() == b"data: 1\n\n", "before the stream has ended"
@@ -40,31 +40,31 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for _ in range(3):
-            client.say(post(BODY))
+            client.send(post(BODY))
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
-        assert len(gpu.heard) == 3
+        assert len(gpu.requests) == 3
         told = one.tally.report()
         assert (told.ended, told.failed, told.begun) == (3, 0, 3)
         assert told.first_byte_s > 0.0
 
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.05 if len(e.heard) == 1 else 0.0)
-        name = heard.header("x-request-id") or ""
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05 if len(e.requests) == 1 else 0.0)
+        name = received.header("x-request-id") or ""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
 
     async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(40)))
+        client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(40)))
         assert [(await client.answer()).body for _ in range(40)] == [f"r{n}".encode() for n in range(40)]
 
 
 async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await client.head()
         client.close()
         async with asyncio.timeout(PATIENCE_S):
@@ -74,10 +74,10 @@ async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path) -
 
 
 async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path) -> None:
-    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
-        await until(lambda: bool(gpu.heard))
+        client.send(post(BODY))
+        await until(lambda: bool(gpu.requests))
         client.close()
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
@@ -88,7 +88,7 @@ async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path)
 async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_path: Path) -> None:
     sent_bytes = 0
 
-    async def floods(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def floods(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         nonlocal sent_bytes
         writer.write(SSE_HEAD)
         block = chunk(b"x" * 65536)
@@ -100,7 +100,7 @@ async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_pat
     async with engine(floods) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        client.say(post(BODY))
+        client.send(post(BODY))
         await until(lambda: sent_bytes > 0)
         before = -1
         while before != sent_bytes:
@@ -131,19 +131,19 @@ async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
             "X_Penstock_Route: forged",
             "Content_Length: 1",
         )
-        heard = gpu.heard[0]
+        received = gpu.requests[0]
         for alike in ("x_forwarded_for", "x_penstock_route", "content_length"):
-            assert heard.header(alike) is None, "some servers take _ for -"
+            assert received.header(alike) is None, "some servers take _ for -"
         addresses = ("x-forwarded-for", "cf-connecting-ip")
         for gone in ("connection", "x-hop", "te", "x-penstock-route", "authorization", *addresses):
-            assert heard.header(gone) is None, gone
-        assert heard.header("x-request-id") == "mine-1"
-        assert heard.header("x-lab-residency") == "eu-de"
-        assert (heard.header("traceparent") or "").startswith("00-0af7")
+            assert received.header(gone) is None, gone
+        assert received.header("x-request-id") == "mine-1"
+        assert received.header("x-lab-residency") == "eu-de"
+        assert (received.header("traceparent") or "").startswith("00-0af7")
 
 
 async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
-    async def forges(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def forges(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
             b"X-Penstock-Region: moon\r\nX-Penstock-Refusal: saturated\r\n\r\nok"
@@ -163,7 +163,7 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         monkeypatch.delattr(one.demand, "offered")
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         assert await client.closed(), "and does not leave it waiting"
         assert len(told) == 1
         assert not one.listener.connections
@@ -174,17 +174,17 @@ async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) 
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for byte in head + chunk(BODY[:10]) + chunk(BODY[10:]) + b"0\r\n\r\n":
-            client.say(bytes([byte]))
+            client.send(bytes([byte]))
             await client.writer.drain()
         assert (await client.answer()).status == 200
-        assert gpu.heard[0].body == BODY
-        assert gpu.heard[0].header("transfer-encoding") is None
+        assert gpu.requests[0].body == BODY
+        assert gpu.requests[0].header("transfer-encoding") is None
 
 
 async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await go_on.wait()
         writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
@@ -192,7 +192,7 @@ async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> Non
     async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
         idle = await RawClient.connect(one.traffic)
         busy = await RawClient.connect(one.traffic)
-        busy.say(post(BODY))
+        busy.send(post(BODY))
         await busy.head()
         one.listener.stop_accepting()
         drained = asyncio.create_task(one.listener.drain(PATIENCE_S))

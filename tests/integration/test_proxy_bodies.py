@@ -29,15 +29,15 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
     async def send(client: RawClient) -> None:
         nonlocal sent_bytes
         while sent_bytes < total:
-            client.say(block if length else b"%x\r\n%b\r\n" % (len(block), block))
+            client.send(block if length else b"%x\r\n%b\r\n" % (len(block), block))
             await client.writer.drain()
             sent_bytes += len(block)
         if length is None:
-            client.say(b"0\r\n\r\n")
+            client.send(b"0\r\n\r\n")
 
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.send(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         sending = asyncio.create_task(send(client))
         await until(lambda: bool(gpu.head))
         before = -1
@@ -57,8 +57,8 @@ async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: P
     limits = replace(LIMITS, stall_timeout_s=0.3)
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(200_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
-        client.say(b"x" * 64_000_000)
+        client.send(upload_head(200_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.send(b"x" * 64_000_000)
         status, _, answer = await client.answer()
         assert (status, code(answer)) == (504, "engine_timeout")
         await until(lambda: one.held() == 0)
@@ -77,7 +77,9 @@ async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: P
     ],
     ids=["as-it-comes", "whole"],
 )
-async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connection(tmp_path: Path, said: bytes) -> None:
+async def test_the_connection_of_an_engine_that_responds_early_and_stops_reading_is_closed(
+    tmp_path: Path, said: bytes
+) -> None:
     held: list[asyncio.StreamWriter] = []
     full = asyncio.Event()
 
@@ -93,7 +95,7 @@ async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connectio
 
     async with agent(tmp_path, [address], limits=ROOMY) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(said)
+        client.send(said)
         await until(lambda: any(not upstream.writable for upstream in one.upstreams()))
         (connection,) = one.upstreams()
         full.set()
@@ -122,10 +124,10 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
-        client.say(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
+        client.send(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.send(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
         await until(lambda: gpu.body_bytes > 0x40000)
-        client.say(rest)
+        client.send(rest)
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, why)
         assert await client.closed()
@@ -144,11 +146,11 @@ async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of
     address, stall_s = Address(*server.sockets[0].getsockname()[:2]), 0.3
     async with agent(tmp_path, [address], limits=replace(ROOMY, stall_timeout_s=stall_s)) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(200_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
+        client.send(upload_head(200_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
         assert (await client.head())[0] == 200
         assert await client.chunk() == b"data: 1\n\n"
         await asyncio.sleep(3 * stall_s)
-        client.say(b"x" * 100_000)
+        client.send(b"x" * 100_000)
         assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
         (endpoint,) = one.endpoints.every()
         assert (endpoint.ejection.failures, one.counted()) == (0, {"ok": 1})
@@ -165,10 +167,10 @@ async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1"))
-        client.say(form[:100_000])
+        client.send(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1"))
+        client.send(form[:100_000])
         await until(lambda: bool(gpu.head))
-        client.say(form[100_000:])
+        client.send(form[100_000:])
         assert (await client.answer()).status == 200
         assert gpu.body_bytes == len(form)
 
@@ -184,13 +186,13 @@ async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: P
         outcomes = set()
         for _ in range(12):
             client = await RawClient.connect(one.traffic)
-            client.say(post(body))
+            client.send(post(body))
             status, _, answer = await client.answer()
             outcomes.add((status, code(answer) if status != 200 else ""))
             client.close()
-        assert busy.heard
-        assert gpu.heard
-        assert gpu.heard[0].body == body
+        assert busy.requests
+        assert gpu.requests
+        assert gpu.requests[0].body == body
         await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
         again = {(200, "")}
         assert outcomes == (again if kept is ROOMY else again | {(502, "engine_failed")})
@@ -200,46 +202,46 @@ async def test_a_large_body_that_names_no_model_in_time_is_refused(tmp_path: Pat
     body = json.dumps({"messages": ["x" * 600_000], "model": MODEL}).encode()
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(body))
+        client.send(post(body))
         status, _, answer = await client.answer()
         assert (status, code(answer)) == (400, "bad_request")
         assert b"x-model" in answer
-        assert not gpu.heard
+        assert not gpu.requests
         assert await client.closed()
 
 
-async def test_continue_is_said_only_for_what_will_be_served(tmp_path: Path) -> None:
+async def test_100_continue_is_sent_only_for_admitted_requests(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(5, "Expect: 100-continue", path="/v1/chat/completions"))
+        client.send(upload_head(5, "Expect: 100-continue", path="/v1/chat/completions"))
         status, _, _ = await client.answer()
         assert status == 401, "no 100 before it"
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(1 << 30, "Expect: 100-continue", path="/v1/chat/completions"))
+        client.send(upload_head(1 << 30, "Expect: 100-continue", path="/v1/chat/completions"))
         assert (await client.answer()).status == 413
     async with engine(answers) as gpu, agent(tmp_path / "open", [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions"))
+        client.send(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions"))
         assert (await client.head())[0] == 100
-        assert not gpu.heard
-        client.say(BODY)
+        assert not gpu.requests
+        client.send(BODY)
         assert (await client.answer()).status == 200
-        assert gpu.heard[0].header("expect") is None
+        assert gpu.requests[0].header("expect") is None
 
 
-async def test_continue_is_not_said_to_who_did_not_wait_for_it(tmp_path: Path) -> None:
+async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
-        await until(lambda: bool(gpu.heard))
-        client.say(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions") + BODY)
+        client.send(post(BODY))
+        await until(lambda: bool(gpu.requests))
+        client.send(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions") + BODY)
         connection = next(iter(one.listener.connections))
         await until(lambda: bool(connection._waiting))
         release.set()
         for _ in range(2):
             assert (await client.answer()).body == b'{"ok": 1}'
-        client.say(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"ok\n", "and nothing before it"
 
 
@@ -249,7 +251,7 @@ async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=room_for_one) as one:
         clients = [await RawClient.connect(one.traffic) for _ in range(3)]
         for client, body in zip(clients, (BODY, large, large), strict=True):
-            client.say(post(body))
+            client.send(post(body))
             assert (await client.head())[0] == 200
             assert await client.chunk()
         assert one.listener.state.bodies.bytes_kept == 0
@@ -261,10 +263,10 @@ async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None
     limits = Limits(max_kept_bytes=300_000, idle_linger_s=0.0)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         first = await RawClient.connect(one.traffic)
-        first.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
+        first.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
         await until(lambda: one.listener.state.bodies.bytes_kept > 100_000)
         second = await RawClient.connect(one.traffic)
-        second.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
+        second.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
         status, headers, body = await second.answer()
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
@@ -282,11 +284,11 @@ async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length
     ):
         half = b"x" * 150_000
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
-        client.say(half if length else b"%x\r\n%b\r\n" % (len(half), half))
+        client.send(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.send(half if length else b"%x\r\n%b\r\n" % (len(half), half))
         await until(lambda: bool(far.head))
         far.read_on.set()
-        client.say(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
+        client.send(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
         assert (await client.answer()).status == 200
         assert far.body_bytes >= 300_000
 
@@ -315,13 +317,13 @@ async def test_a_form_that_turns_out_ambiguous_is_never_forwarded_whole(
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)
         length = None if chunked else len(form)
-        client.say(upload_head(length, "Content-Type: multipart/form-data; boundary=b1", f"X-Model: {MODEL}"))
+        client.send(upload_head(length, "Content-Type: multipart/form-data; boundary=b1", f"X-Model: {MODEL}"))
         blocks = [form[:150_000], form[150_000:299_000], form[299_000:]]
         for block in blocks:
-            client.say(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+            client.send(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
             await asyncio.sleep(0.05)
         if chunked:
-            client.say(b"0\r\n\r\n")
+            client.send(b"0\r\n\r\n")
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (400, "bad_request")
         assert gpu.head
@@ -335,6 +337,6 @@ async def test_a_form_may_name_its_model_after_its_file(tmp_path: Path) -> None:
         async with taker() as gpu, agent(tmp_path, [gpu.address], limits=ROOMY) as one:
             gpu.read_on.set()
             client = await RawClient.connect(one.traffic)
-            client.say(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1", *headers) + form)
+            client.send(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1", *headers) + form)
             assert (await client.answer()).status == 200
             assert gpu.body_bytes == len(form)

@@ -12,36 +12,36 @@ import pytest
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import agent
 from tests.support.chats import BODY, JSON_ANSWER, SSE_HEAD, answers, ask, chunk
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await writer.drain()
         writer.transport.abort()
 
     async with engine(dies) as gpu, engine(answers) as other, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         _, _, body = await client.answer()
         first, _, event = body.partition(b"data: {")
         assert first == b"data: 1\n\n"
         assert json.loads(b"{" + event)["error"]["code"] == "engine_failed"
         assert await client.closed()
         assert (one.held(), one.counted()) == (0, {"engine_error": 1})
-        assert not other.heard, "never again after the first byte"
+        assert not other.requests, "never again after the first byte"
 
 
 async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b'data: {"choi'))
         writer.close()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         half, event, end = (await client.answer()).body.split(b"\n\n")
         assert (half, end) == (b'data: {"choi', b"")
         assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
@@ -51,7 +51,7 @@ async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path:
     parts = (b"data: 1\n\n", b"data: 2\n\n", b'data: {"choi')
     go_on = asyncio.Event()
 
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD)
         for data in parts:
             writer.write(chunk(data))
@@ -62,7 +62,7 @@ async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await client.head()
         for data in parts:
             assert await client.chunk() == data
@@ -77,27 +77,27 @@ async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path:
 
 
 async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + chunk(b"\x1f\x8b"))
         writer.close()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await client.head()
         assert await client.chunk() == b"\x1f\x8b"
         assert await client.closed()
 
 
 async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         await writer.drain()
         writer.transport.abort()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.answer()
         await until(lambda: one.held() == 0)
@@ -105,7 +105,7 @@ async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path)
 
 @pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
 async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: Path, half: bytes) -> None:
-    async def stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def stops(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + half)
         await writer.drain()
         writer.close()
@@ -118,7 +118,7 @@ async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: 
 
 
 async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -> None:
-    async def short(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def short(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(JSON_ANSWER[:-3])
         await writer.drain()
         writer.close()

@@ -43,9 +43,9 @@ def reset(client: RawClient) -> None:
 async def half_way(one: Agent, half: bytes) -> RawClient:
     """A client whose request waits for room with half of its body on the way."""
     client = await RawClient.connect(one.traffic)
-    client.say(half)
+    client.send(half)
     await until(lambda: one.waiting() == 1)
-    client.say(b"x" * 5000)
+    client.send(b"x" * 5000)
     await client.writer.drain()
     return client
 
@@ -58,7 +58,7 @@ async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], Non
         await until(lambda: one.waiting() == 0)
         assert one.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
         await until(lambda: one.listener.state.bodies.bytes_kept == 0 and len(one.listener.connections) == 1)
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
 @pytest.mark.parametrize("half", [HALF, HALF_OF_A_LARGE_ONE])
@@ -94,9 +94,9 @@ async def test_so_it_is_over_tls(tmp_path: Path) -> None:
         ]
         one.endpoints.pool(MODEL).prior_s = 0.1
         one.endpoints.pool(MODEL).recount()
-        clients[0].say(post(BODY))
+        clients[0].send(post(BODY))
         await clients[0].head()
-        clients[1].say(HALF_OF_A_LARGE_ONE)
+        clients[1].send(HALF_OF_A_LARGE_ONE)
         await until(lambda: one.waiting() == 1)
         clients[1].close()
         await until(lambda: one.waiting() == 0)
@@ -107,10 +107,10 @@ async def test_so_it_is_over_tls(tmp_path: Path) -> None:
 async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_path: Path) -> None:
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.send(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         block = b"x" * (1 << 18)
         while one.listener.state.disconnects.watching == 0:
-            client.say(b"%x\r\n%b\r\n" % (len(block), block))
+            client.send(b"%x\r\n%b\r\n" % (len(block), block))
             await asyncio.sleep(0)
         reset(client)
         await until(lambda: one.held() == 0)
@@ -122,11 +122,11 @@ async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_p
 async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, length: int) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=LIMITS) as (one, first):
         client = await half_way(one, half)
-        client.say(b"x" * (length - 75_000))
+        client.send(b"x" * (length - 75_000))
         await client.writer.drain()
         first.close()
         assert (await client.head())[0] == 200
-        assert len(gpu.heard[1].body) == length
+        assert len(gpu.requests[1].body) == length
         assert one.listener.state.disconnects.watching == 0
         client.close()
 
@@ -135,9 +135,9 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
     limits = replace(LIMITS, max_kept_bytes=100_000)
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (one, _):
         client = await RawClient.connect(one.traffic)
-        client.say(HALF)
+        client.send(HALF)
         await until(lambda: one.waiting() == 1)
-        client.say(b"x" * 130_000)
+        client.send(b"x" * 130_000)
         await until(lambda: one.listener.state.disconnects.watching == 1)
         assert one.waiting() == 1
         client.close()
@@ -146,11 +146,11 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
 async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
     async with echoing() as (address, _), agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
+        client.send(UPGRADE + b"\r\n")
         assert (await client.head())[0] == 101
         said_bytes = 0
         while one.listener.state.disconnects.watching == 0:
-            client.say(b"x" * (1 << 18))
+            client.send(b"x" * (1 << 18))
             said_bytes += 1 << 18
             await asyncio.sleep(0)
         client.writer.write_eof()
@@ -159,7 +159,7 @@ async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) 
 
 
 def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:
-    """Whether the kernel asks after the other side, and how long (ms) it waits for an answer to anything."""
+    """Whether TCP keepalive is on, and the TCP user timeout (ms)."""
     connection = transport.get_extra_info("socket")
     return (
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
@@ -173,7 +173,7 @@ async def test_the_kernel_looks_for_hosts_that_vanish(tmp_path: Path) -> None:
     limits = replace(LIMITS, write_stall_timeout_s=30.0)
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await client.head()
         (connection,) = one.listener.connections
         assert connection._transport is not None

@@ -13,7 +13,7 @@ from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import agent
 from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -36,7 +36,7 @@ async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Pat
 
 @pytest.mark.parametrize("early", [b"", SSE_HEAD, b"HTTP/1.1 200 OK\r\nContent-Le"])
 async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_path: Path, early: bytes) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(early)
         writer.close()
 
@@ -44,14 +44,14 @@ async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_pat
         for _ in range(12):
             status, headers, _ = await ask(one)
             assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-1")
-        assert dead.heard, "it was tried"
+        assert dead.requests, "it was tried"
         assert one.held() == 0
 
 
 async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing(tmp_path: Path) -> None:
     served: set[asyncio.StreamWriter] = set()
 
-    async def answers_once(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answers_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if writer in served:
             writer.transport.abort()
         else:
@@ -63,21 +63,21 @@ async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing
             assert (await ask(one))[0] == 200
         endpoint = next(iter(one.endpoints.every()))
         assert (endpoint.health.ready, endpoint.ejection.failures) == (True, 0)
-        assert len(gpu.heard) == 15, "each but the first was sent again at once"
+        assert len(gpu.requests) == 15, "each but the first was sent again at once"
 
 
 async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None:
     async with engine(is_busy) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
         for _ in range(12):
             assert (await ask(one))[0] == 200
-        assert busy.heard
+        assert busy.requests
 
 
 async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with engine(is_busy) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await until(lambda: one.waiting() == 1)
         client.close()
         await until(lambda: one.counted() == {"cancelled": 1})
@@ -87,7 +87,7 @@ async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path
 
 @pytest.mark.parametrize("ends", ["never", "late"])
 async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: Path, ends: str) -> None:
-    async def is_busy_at_length(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def is_busy_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n")
         while ends == "late":
             writer.write(chunk(b"not now"))
@@ -99,19 +99,19 @@ async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: 
         engine(answers) as gpu,
         agent(tmp_path, [busy.address, gpu.address]) as one,
     ):
-        while not busy.heard:
+        while not busy.requests:
             assert (await ask(one))[0] == 200
         assert one.held() == 0
         await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
 
 
 async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
-    async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbu")
         writer.close()
 
     async with engine(breaks_off) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
-        while not busy.heard:
+        while not busy.requests:
             assert (await ask(one))[0] == 200
         assert all(endpoint.health.ready for endpoint in one.endpoints.every()), "it lives"
 
@@ -128,7 +128,7 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
 
 
 async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
     async with (
@@ -139,4 +139,4 @@ async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path:
     ):
         status, _, body = await ask(one)
         assert (status, code(body)) == (502, "engine_failed")
-        assert sum(len(gpu.heard) for gpu in (a, b, c)) == 2
+        assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2

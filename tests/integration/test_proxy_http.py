@@ -11,7 +11,7 @@ import pytest
 from tests.support.agents import agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.support.planet import plan
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 
 CHUNKED = CHAT + b"Transfer-Encoding: chunked\r\n\r\n"
 WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -72,21 +72,21 @@ WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
     ],
 )
-async def test_what_could_be_read_in_two_ways_is_refused_and_never_forwarded(tmp_path: Path, said: bytes) -> None:
+async def test_ambiguous_requests_are_refused_and_never_forwarded(tmp_path: Path, said: bytes) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(said + post(BODY))
+        client.send(said + post(BODY))
         status, _, body = await client.answer()
         assert (status, code(body)) == (400, "bad_request")
         assert await client.closed(), "where the next request begins is unknown"
-        assert not gpu.heard
+        assert not gpu.requests
         assert (one.held(), one.listener.state.bodies.bytes_kept) == (0, 0)
 
 
 async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY) + b"nonsense\r\n\r\n")
+        client.send(post(BODY) + b"nonsense\r\n\r\n")
         assert (await client.answer()).body == b'{"ok": 1}'
         assert (await client.answer()).status == 400
         assert await client.closed()
@@ -95,67 +95,67 @@ async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: 
 async def test_what_comes_after_the_last_request_is_not_read(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, "Connection: close") + post(BODY))
+        client.send(post(BODY, "Connection: close") + post(BODY))
         status, headers, _ = await client.answer()
         assert (status, headers["connection"]) == (200, "close")
         assert await client.closed()
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
 async def test_trailers_end_here(tmp_path: Path) -> None:
-    async def with_trailers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def with_trailers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\nX-Secret: 1\r\nSet-Cookie: a=b\r\n\r\n")
 
     async with engine(with_trailers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
-            client.say(CHUNKED + WHOLE[:-2] + b"X-Penstock-Route: forged\r\nAuthorization: Bearer x\r\n\r\n")
+            client.send(CHUNKED + WHOLE[:-2] + b"X-Penstock-Route: forged\r\nAuthorization: Bearer x\r\n\r\n")
             assert (await client.answer()).body == b"data: 1\n\n"
-        assert gpu.heard[1].body == BODY
-        assert gpu.heard[1].header("x-penstock-route") is None
+        assert gpu.requests[1].body == BODY
+        assert gpu.requests[1].header("x-penstock-route") is None
 
 
 async def test_a_target_in_absolute_form_is_a_path_and_a_host(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, path="http://api.test:8080/v1/chat/completions?x=1"))
+        client.send(post(BODY, path="http://api.test:8080/v1/chat/completions?x=1"))
         assert (await client.answer()).status == 200
-        assert gpu.heard[0].head.startswith(b"POST /v1/chat/completions?x=1 HTTP/1.1\r\n")
-        assert gpu.heard[0].header("host") == str(gpu.address)
-        assert gpu.heard[0].header("x-forwarded-host") == "api.test:8080"
+        assert gpu.requests[0].head.startswith(b"POST /v1/chat/completions?x=1 HTTP/1.1\r\n")
+        assert gpu.requests[0].header("host") == str(gpu.address)
+        assert gpu.requests[0].header("x-forwarded-host") == "api.test:8080"
 
 
 async def test_head_is_get_without_a_body(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for path in ("/v1/models", "/livez", "/readyz"):
-            client.say(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            client.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
             head_status, head = await client.head()
             got = await client.answer()
             assert (head_status, head["content-length"]) == (got.status, str(len(got.body)))
 
 
 async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:
-    async def streams(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\n\r\n")
 
     async with engine(streams) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY).replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: test\r\n", b""))
+        client.send(post(BODY).replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: test\r\n", b""))
         _, headers = await client.head()
         assert "transfer-encoding" not in headers
         assert await client.reader.read() == b"data: 1\n\n", "delimited by the close"
 
 
-async def test_http_1_0_is_told_that_its_connection_stays(tmp_path: Path) -> None:
+async def test_http_1_0_clients_receive_connection_keep_alive(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
-            client.say(post(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"))
+            client.send(post(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"))
             assert (await client.answer()).headers["connection"] == "keep-alive"
-        client.say(b"GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        client.send(b"GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert (await client.answer()).headers["connection"] == "keep-alive"
-        client.say(b"GET /livez HTTP/1.0\r\n\r\n")
+        client.send(b"GET /livez HTTP/1.0\r\n\r\n")
         assert (await client.answer()).headers["connection"] == "close"
         assert await client.closed()
 
@@ -173,35 +173,35 @@ async def test_headers_by_trust(tmp_path: Path) -> None:
             agent(tmp_path / str(trusted), [gpu.address], trusted=trusted) as one,
         ):
             await ask(one, *claims, "Forwarded: for=x", "Via: 1.0 edge", "X-Real-Ip: 192.0.2.1", "Accept: */*")
-            heard = gpu.heard[0]
-            assert heard.header("x-forwarded-proto") == proto
-            assert heard.header("x-forwarded-host") == host
-            assert heard.header("via") == "1.0 edge, 1.1 agent-1.eu-de.test"
-            assert heard.header("accept") == "*/*"
+            received = gpu.requests[0]
+            assert received.header("x-forwarded-proto") == proto
+            assert received.header("x-forwarded-host") == host
+            assert received.header("via") == "1.0 edge, 1.1 agent-1.eu-de.test"
+            assert received.header("accept") == "*/*"
             for gone in ("x-forwarded-for", "forwarded", "x-real-ip"):
-                assert heard.header(gone) is None, gone
+                assert received.header(gone) is None, gone
 
 
 async def test_a_request_that_has_been_here_is_a_loop(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         status, _, body = await ask(one, "Via: 1.1 edge", "Via: 1.1 agent-1.eu-de.test, 1.1 x")
         assert (status, code(body)) == (508, "loop_detected")
-        assert not gpu.heard
+        assert not gpu.requests
 
 
 async def test_a_trace_is_continued_or_started(tmp_path: Path) -> None:
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         await ask(one, f"Traceparent: {theirs}", "Tracestate: a=1")
-        assert gpu.heard[0].header("traceparent") == theirs
-        assert gpu.heard[0].header("tracestate") == "a=1"
+        assert gpu.requests[0].header("traceparent") == theirs
+        assert gpu.requests[0].header("tracestate") == "a=1"
         _, headers, _ = await ask(one)
-        started = gpu.heard[1].header("traceparent") or ""
+        started = gpu.requests[1].header("traceparent") or ""
         assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", started)
-        assert headers["x-request-id"] == gpu.heard[1].header("x-request-id") == started[3:35]
+        assert headers["x-request-id"] == gpu.requests[1].header("x-request-id") == started[3:35]
         await ask(one, "Traceparent: 00-zero-zero-00", "Tracestate: a=1")
-        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", gpu.heard[2].header("traceparent") or "")
-        assert gpu.heard[2].header("tracestate") is None, "it belonged to another trace"
+        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", gpu.requests[2].header("traceparent") or "")
+        assert gpu.requests[2].header("tracestate") is None, "it belonged to another trace"
 
 
 async def test_a_request_id_is_one_and_usable(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_a_request_id_is_one_and_usable(tmp_path: Path) -> None:
         for given in ("bad id", "x" * 200, "\x80"):
             _, headers, _ = await ask(one, f"X-Request-Id: {given}")
             assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
-            assert gpu.heard[-1].head.lower().count(b"x-request-id") == 1
+            assert gpu.requests[-1].head.lower().count(b"x-request-id") == 1
         assert (await ask(one, "X-Request-Id: mine"))[1]["x-request-id"] == "mine"
 
 
@@ -222,12 +222,12 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
         agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         _, headers, _ = await ask(origin, "X-Request-Timeout-Ms: 5000")
-        heard = far.heard[0]
-        assert heard.header("x-request-id") == headers["x-request-id"]
-        assert (heard.header("traceparent") or "")[3:35] == headers["x-request-id"]
-        assert heard.header("x-forwarded-host") == "test"
-        assert heard.header("via") == "1.1 agent-1.eu-de.test, 1.1 agent-1.eu-es.test"
-        assert 0 < int(heard.header("x-request-timeout-ms") or "") <= 5000
+        received = far.requests[0]
+        assert received.header("x-request-id") == headers["x-request-id"]
+        assert (received.header("traceparent") or "")[3:35] == headers["x-request-id"]
+        assert received.header("x-forwarded-host") == "test"
+        assert received.header("via") == "1.1 agent-1.eu-de.test, 1.1 agent-1.eu-es.test"
+        assert 0 < int(received.header("x-request-timeout-ms") or "") <= 5000
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
     ],
 )
 async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
-    async def speaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def speaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(garbage)
         await writer.drain()
         await asyncio.Event().wait()
@@ -262,41 +262,41 @@ async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, gar
     async with engine(speaks) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
         for _ in range(12):
             assert (await ask(one))[0] == 200
-        assert bad.heard
+        assert bad.requests
         assert one.held() == 0
 
 
 async def test_more_than_one_answer_is_never_the_next_request_s(tmp_path: Path) -> None:
-    async def twice(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        name = heard.header("x-request-id") or ""
+    async def twice(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        name = received.header("x-request-id") or ""
         mine = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode())
         writer.write(mine + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
 
     async with engine(twice) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(10)))
+        client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(10)))
         assert [(await client.answer()).body for _ in range(10)] == [f"r{n}".encode() for n in range(10)]
 
 
 async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
-    async def bare(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        status = (heard.header("x-status") or "").encode()
+    async def bare(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        status = (received.header("x-status") or "").encode()
         writer.write(b"HTTP/1.1 %b X\r\n%b\r\n" % (status, b"" if status == b"204" else b"Content-Length: 7\r\n"))
 
     async with engine(bare) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         for status in (204, 304, 204):
-            client.say(post(BODY, f"X-Status: {status}"))
+            client.send(post(BODY, f"X-Status: {status}"))
             got, headers = await client.head()
             assert got == status
             assert "transfer-encoding" not in headers
-        client.say(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"ok\n"
 
 
 @pytest.mark.parametrize("headers", [b"", b"X: y\r\n", b"Connection: keep-alive\r\n"])
 async def test_an_answer_may_end_with_its_connection(tmp_path: Path, headers: bytes) -> None:
-    async def closes(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def closes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"\r\nhello")
         writer.close()
 

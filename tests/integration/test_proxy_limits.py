@@ -1,4 +1,4 @@
-"""What a client or an engine can make an agent hold or wait for is bounded, and says so when the bound is reached."""
+"""Memory and time that a client or an engine can take from an agent are bounded; a reached bound is a clear error."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.chats import (
     ask,
     chunk,
     code,
-    says_nothing,
+    never_responds,
     streams_forever,
 )
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.uploads import upload_head
 from tests.support.wait import PATIENCE_S, until
 
@@ -43,10 +43,10 @@ def limits(**changed: float) -> Limits:
         (CHAT + b"Content-Length: 50\r\n\r\n{", {"body_timeout_s": 0.2}),
     ],
 )
-async def test_half_a_request_is_not_waited_for_for_ever(tmp_path: Path, said: bytes, bound: dict[str, float]) -> None:
+async def test_an_incomplete_request_times_out(tmp_path: Path, said: bytes, bound: dict[str, float]) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(**bound)) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(said)
+        client.send(said)
         status, _, body = await client.answer()
         assert (status, code(body)) == (408, "request_timeout")
         assert await client.closed()
@@ -80,9 +80,9 @@ async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) ->
         client = await RawClient.connect(one.traffic)
         body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 60_000]}).encode()
         head, _, _ = post(body).partition(body)
-        client.say(head)
+        client.send(head)
         for at in range(0, len(body), 16_000):
-            client.say(body[at : at + 16_000])
+            client.send(body[at : at + 16_000])
             if at + 16_000 < len(body):
                 connection = await only(one.listener.connections)
                 await comes(connection, at + 16_000)
@@ -96,13 +96,13 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
         clock = LaterClock(one.listener.state)
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(900_000, media, f"X-Model: {MODEL}") + b"x" * 800_000)
+        client.send(upload_head(900_000, media, f"X-Model: {MODEL}") + b"x" * 800_000)
         connection = await only(one.listener.connections)
         await comes(connection, 800_000)
         connection.check_timeouts(clock())
         clock.later_s = 19.0
         connection.check_timeouts(clock())
-        client.say(b"x")
+        client.send(b"x")
         await comes(connection, 800_001)
         connection.check_timeouts(clock())
         assert one.held() == ("audio" in media), "it goes on, and the engine of an upload has begun"
@@ -113,16 +113,16 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str
         await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
 
 
-async def test_nobody_keeps_a_body_here_for_as_long_as_it_likes(tmp_path: Path) -> None:
+async def test_a_slow_upload_does_not_hold_body_memory(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
         clock = LaterClock(one.listener.state)
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(2_000_000, path="/v1/chat/completions"))
+        client.send(upload_head(2_000_000, path="/v1/chat/completions"))
         connection = await only(one.listener.connections)
         said = 0
         while clock.later_s < 590.0:
             clock.later_s += 15.0
-            client.say(b" " * 20_000)
+            client.send(b" " * 20_000)
             said += 20_000
             await comes(connection, said)
             connection.check_timeouts(clock())
@@ -136,14 +136,14 @@ async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=0.2)) as one:
         assert await (await RawClient.connect(one.traffic)).closed()
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         assert (await client.answer()).status == 200
         assert await client.closed()
         await until(lambda: not one.listener.connections)
 
 
 async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
-    async def floods(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def floods(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD)
         while True:
             writer.write(chunk(b"x" * 65536))
@@ -152,7 +152,7 @@ async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
     async with engine(floods) as gpu, agent(tmp_path, [gpu.address], limits=limits(write_stall_timeout_s=0.3)) as one:
         client = await RawClient.connect(one.traffic)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        client.say(post(BODY))
+        client.send(post(BODY))
         await until(lambda: one.held() == 1)
         await until(lambda: one.held() == 0)
         assert one.counted() == {"cancelled": 1}
@@ -172,7 +172,7 @@ async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -
         allowed[0].close()
         await until(lambda: len(one.listener.connections) == 1)
         fourth = await RawClient.connect(one.traffic)
-        fourth.say(post(BODY))
+        fourth.send(post(BODY))
         assert (await fourth.answer()).status == 200
     total = limits(max_connections=1, max_connections_per_address=1)
     async with engine(answers) as gpu, agent(tmp_path / "b", [gpu.address], limits=total, trusted=True) as one:
@@ -186,7 +186,7 @@ async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_connections=8)) as one:
         clients = [await RawClient.connect(one.traffic) for _ in range(3)]
         assert (await clients[2].answer()).status == 429
-        clients[0].say(post(BODY))
+        clients[0].send(post(BODY))
         assert (await clients[0].answer()).status == 200
 
 
@@ -199,13 +199,13 @@ def test_what_counts_as_one_address() -> None:
 
 
 async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path) -> None:
-    async def numbers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        name = heard.header("x-request-id") or ""
+    async def numbers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        name = received.header("x-request-id") or ""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
 
     async with engine(numbers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_pipelined=2)) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
+        client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
 
 
@@ -213,8 +213,8 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY) + b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
-        await until(lambda: bool(gpu.heard))
+        client.send(post(BODY) + b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
+        await until(lambda: bool(gpu.requests))
         release.set()
         assert (await client.answer()).status == 200
         for _ in range(MAX_WAITING + 1):
@@ -237,7 +237,7 @@ def unsent_bytes(connection: ClientConnection) -> int:
     return connection._transport.get_write_buffer_size()
 
 
-async def answers_at_length(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60_000)
 
 
@@ -246,7 +246,7 @@ async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path
     bounds = limits(first_byte_timeout_s=patience_s)
     async with engine(answers_at_length) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
         client, connection = await deaf_client(one)
-        client.say(post(BODY) * 120)
+        client.send(post(BODY) * 120)
         await until(lambda: connection._write_stalled_since is not None)
         await asyncio.sleep(2 * patience_s)
         assert unsent_bytes(connection) < 400_000
@@ -259,7 +259,7 @@ async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path
 async def test_nor_do_refusals(tmp_path: Path) -> None:
     async with agent(tmp_path, [], limits=limits()) as one:
         client, connection = await deaf_client(one)
-        client.say(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
+        client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
         await until(lambda: connection._write_stalled_since is not None)
         assert unsent_bytes(connection) < 200_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -276,16 +276,16 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
         loop, later_s = asyncio.get_running_loop(), 0.0
         one.listener.state.clock = lambda: loop.time() + later_s
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
-        await until(lambda: bool(gpu.heard))
+        client.send(post(BODY))
+        await until(lambda: bool(gpu.requests))
         later_s = 100.0
-        client.say(post(BODY)[:-5])
+        client.send(post(BODY)[:-5])
         connection = next(iter(one.listener.connections))
         await until(lambda: connection._current is not None)
         connection.check_timeouts(one.listener.state.clock())
         release.set()
         assert (await client.answer()).status == 200
-        client.say(BODY[-5:])
+        client.send(BODY[-5:])
         assert (await client.answer()).status == 200
 
 
@@ -293,7 +293,7 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
     bounds = limits(stall_timeout_s=0.3)
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         _, _, body = await client.answer()
         event = json.loads(body.partition(b"data: {")[2].join([b"{", b""]))
         assert event["error"]["code"] == "stream_stalled"
@@ -307,23 +307,23 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
 async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
     bounds = limits(first_byte_timeout_s=0.2)
     async with (
-        engine(says_nothing) as gpu,
-        engine(says_nothing) as other,
+        engine(never_responds) as gpu,
+        engine(never_responds) as other,
         agent(tmp_path, [gpu.address, other.address], limits=bounds) as one,
     ):
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         status, _, body = await client.answer()
         assert (status, code(body)) == (504, "engine_timeout")
-        assert len(gpu.heard) + len(other.heard) == 1, "it may have started, so it is not sent again"
+        assert len(gpu.requests) + len(other.requests) == 1, "it may have started, so it is not sent again"
         assert (one.held(), one.counted()) == (0, {"timeout": 1})
 
 
 async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:
-    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
         status, _, body = await ask(one, "X-Request-Timeout-Ms: 200")
         assert (status, code(body)) == (504, "deadline_passed")
-        assert 0 < int(gpu.heard[0].header("x-request-timeout-ms") or "") <= 200
+        assert 0 < int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 200
         for bad in ("0", "-1", "soon", "1.5", "9999999999"):
             assert (await ask(one, f"X-Request-Timeout-Ms: {bad}"))[0] == 400
     async with (
@@ -331,7 +331,7 @@ async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> 
         agent(tmp_path / "b", [gpu.address], limits=limits(request_timeout_s=5.0)) as one,
     ):
         await ask(one, "X-Request-Timeout-Ms: 999999999")
-        assert int(gpu.heard[0].header("x-request-timeout-ms") or "") <= 5000, "within what is allowed here"
+        assert int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 5000, "within what is allowed here"
 
 
 async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> 
 
 
 async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
-    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
@@ -350,24 +350,24 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
         status, _, body = await ask(one)
         assert (status, code(body)) == (502, "engine_failed")
         assert b"the retry budget is used up" in body
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"])
 async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: bytes) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(before + post(BODY, "X-Big: " + "x" * 70_000))
+        client.send(before + post(BODY, "X-Big: " + "x" * 70_000))
         if before:
             assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 431
-        assert not gpu.heard
+        assert not gpu.requests
 
 
 async def test_a_number_of_any_length_in_a_body_keeps_nothing_reserved(tmp_path: Path) -> None:
     usage = b'{"usage": {"prompt_tokens": 9, "completion_tokens": 9}}'
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(usage), usage))
 
     async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:

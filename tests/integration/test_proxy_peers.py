@@ -11,13 +11,13 @@ from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from regional_agent.http.limits import Limits
 from tests.support.agents import agent
-from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, says_nothing, streams_forever
+from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, never_responds, streams_forever
 from tests.support.planet import plan
-from tests.support.sockets import Heard, RawClient, Script, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 
-async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path: Path) -> None:
+async def test_a_request_is_forwarded_by_the_plan_and_checked_by_the_server(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
     async with (
         engine(answers) as far,
@@ -30,9 +30,9 @@ async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path:
         origin.location = Location("DE")
         status, headers, _ = await ask(origin, "X-Request-Id: far-1")
         assert (status, headers["x-penstock-region"]) == (200, "eu-es")
-        assert (len(far.heard), len(near.heard)) == (1, 0)
-        assert far.heard[0].header("x-request-id") == "far-1"
-        assert far.heard[0].header("x-penstock-route") is None, "an engine never sees the route context"
+        assert (len(far.requests), len(near.requests)) == (1, 0)
+        assert far.requests[0].header("x-request-id") == "far-1"
+        assert far.requests[0].header("x-penstock-route") is None, "an engine never sees the route context"
         assert server.offered == [], "demand is counted where it lands"
         assert server.counted() == origin.counted() == {"ok": 1}
 
@@ -47,7 +47,7 @@ async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path
         one.location = Location("DE")
         status, headers, _ = await ask(one)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
-        assert not forbidden.heard
+        assert not forbidden.requests
 
 
 async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_pat
 async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
-        engine(says_nothing) as black_hole,
+        engine(never_responds) as black_hole,
         engine(answers) as near,
         agent(tmp_path, [near.address], plan=away, peers={"eu-es": black_hole.address}) as origin,
     ):
         asked = asyncio.create_task(ask(origin))
-        await until(lambda: bool(black_hole.heard))
+        await until(lambda: bool(black_hole.requests))
         origin.peers.states["eu-es"] = RegionState.FAILED
         status, headers, _ = await asked
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
@@ -82,17 +82,17 @@ async def test_a_peer_whose_engine_may_have_started_is_the_last_to_be_tried(tmp_
     slow = Limits(first_byte_timeout_s=0.2, idle_linger_s=0.0)
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
-        engine(says_nothing) as far,
+        engine(never_responds) as far,
         engine(answers) as near,
         agent(tmp_path / "es", [far.address], region="eu-es", limits=slow) as server,
         agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as one,
     ):
         status, _, body = await ask(one)
         assert (status, code(body)) == (504, "engine_timeout")
-        assert not near.heard
+        assert not near.requests
 
 
-async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
     await writer.drain()
     writer.close()
@@ -101,7 +101,7 @@ async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWrit
 @pytest.mark.parametrize(
     ("script", "why"), [(streams_forever, "stream_stalled"), (breaks_off, "engine_failed")], ids=["stalls", "breaks"]
 )
-async def test_a_stream_that_its_server_had_to_end_went_well_for_nobody(
+async def test_a_stream_that_its_server_cut_counts_as_failed_in_both_regions(
     tmp_path: Path, script: Script, why: str
 ) -> None:
     impatient = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
@@ -126,11 +126,11 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
         agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
     ):
         first = await RawClient.connect(origin.traffic)
-        first.say(post(BODY))
+        first.send(post(BODY))
         await first.head()
         second = asyncio.create_task(ask(origin))
         await until(lambda: origin.waiting() == 1)
-        assert not far.heard, "not invited"
+        assert not far.requests, "not invited"
         origin.peers.credits["us-east"] = 1
         status, headers, _ = await second
         assert (status, headers["x-penstock-region"]) == (200, "us-east")
@@ -138,14 +138,14 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
         first.close()
 
 
-async def test_the_peer_face_believes_nobody_without_a_signature(tmp_path: Path) -> None:
+async def test_the_peer_listener_rejects_requests_without_a_signature(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         for route in ("forged", "e30.00", ""):
             client = await RawClient.connect(one.peer)
-            client.say(post(BODY, f"X-Penstock-Route: {route}"))
+            client.send(post(BODY, f"X-Penstock-Route: {route}"))
             assert (await client.answer()).status == 403
             client.close()
         client = await RawClient.connect(one.peer)
-        client.say(post(BODY))
+        client.send(post(BODY))
         assert (await client.answer()).status == 404, "clients have no business there"
-        assert not gpu.heard
+        assert not gpu.requests

@@ -17,7 +17,7 @@ from penstock.policy.policy import Policy, ResidencyRule
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, agent
-from tests.support.chats import BODY, answers, answers_after, ask, code, full, says_nothing, streams_forever
+from tests.support.chats import BODY, answers, answers_after, ask, code, full, never_responds, streams_forever
 from tests.support.planet import EU_ONLY, MODEL, plan, policy
 from tests.support.sockets import RawClient, engine, post
 from tests.support.tunnels import UPGRADE, echoing
@@ -66,7 +66,7 @@ async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: Policy, rea
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
         one.config.policy = with_key()
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, KEY))
+        client.send(post(BODY, KEY))
         await client.head()
         assert await client.chunk() == b"data: 1\n\n"
         one.config.policy = change
@@ -83,7 +83,7 @@ async def test_a_tunnel_is_closed_on_both_sides(tmp_path: Path, change: Policy, 
     async with echoing() as (address, _), agent(tmp_path, [address]) as one:
         one.config.policy = with_key()
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + KEY.encode() + b"\r\n\r\n")
+        client.send(UPGRADE + KEY.encode() + b"\r\n\r\n")
         await client.head()
         assert await client.reader.readexactly(5) == b"hello"
         one.config.policy = change
@@ -96,7 +96,7 @@ async def test_a_queued_request_is_refused(tmp_path: Path, change: Policy, reaso
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
         one.config.policy = replace(with_key(), anonymous_tenant="personal")
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, KEY))
+        client.send(post(BODY, KEY))
         await until(lambda: one.waiting() == 1)
         one.config.policy = change
         assert code((await client.answer()).body) == reason
@@ -105,11 +105,11 @@ async def test_a_queued_request_is_refused(tmp_path: Path, change: Policy, reaso
 
 @CHANGES
 async def test_a_request_without_a_response_yet_is_refused(tmp_path: Path, change: Policy, reason: str) -> None:
-    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address]) as one:
         one.config.policy = with_key()
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, KEY))
-        await until(lambda: bool(gpu.heard))
+        client.send(post(BODY, KEY))
+        await until(lambda: bool(gpu.requests))
         one.config.policy = change
         assert code((await client.answer()).body) == reason
         await gpu.closed_by_client.wait()
@@ -122,7 +122,7 @@ async def test_an_upload_that_an_engine_reads_ends(tmp_path: Path, change: Polic
         one.config.policy = with_key()
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(64 << 20, KEY, f"x-model: {MODEL}", "content-type: audio/wav") + b"x" * (1 << 20))
+        client.send(upload_head(64 << 20, KEY, f"x-model: {MODEL}", "content-type: audio/wav") + b"x" * (1 << 20))
         await until(lambda: gpu.body_bytes == 1 << 20)
         one.config.policy = change
         assert code((await client.answer()).body) == reason
@@ -138,11 +138,11 @@ async def test_a_body_that_still_arrives_is_not_read_to_its_end(
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
         one.config.policy = with_key()
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(200_000, KEY, path=path) + b"x" * 100_000)
+        client.send(upload_head(200_000, KEY, path=path) + b"x" * 100_000)
         await until(lambda: one.listener.state.bodies.bytes_kept > 0)
         one.config.policy = change
         assert code((await client.answer()).body) == reason
-        assert not gpu.heard
+        assert not gpu.requests
         assert one.listener.state.bodies.bytes_kept == 0
 
 
@@ -154,7 +154,7 @@ async def test_a_request_in_a_region_that_is_now_forbidden_ends_at_its_origin(tm
         agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         client = await RawClient.connect(origin.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await client.head()
         await client.chunk()
         origin.config.policy = replace(policy(NOT_IN_MADRID), anonymous_tenant="open")
@@ -181,7 +181,7 @@ async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
     ):
         server.config.policy = origin.config.policy = with_key()
         client = await RawClient.connect(origin.traffic)
-        client.say(post(BODY, KEY))
+        client.send(post(BODY, KEY))
         await client.head()
         await client.chunk()
         server.config.policy = change
@@ -190,10 +190,10 @@ async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
         await until(lambda: origin.counted() == {"revoked": 1.0})
         status, headers, _ = await ask(origin, KEY)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de"), "the serving region refuses later ones"
-        assert len(far.heard) == 1
+        assert len(far.requests) == 1
 
 
-async def test_what_a_new_policy_permits_goes_on(tmp_path: Path) -> None:
+async def test_requests_that_a_new_policy_permits_continue(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
         one.endpoints.pool(MODEL).prior_s = 0.1
@@ -212,7 +212,7 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
         one.config.policy = with_key()
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, KEY))
+        client.send(post(BODY, KEY))
         await client.head()
         one.config.policy = replace(with_key(), models={})
         await until(lambda: all(entry._context.policy is one.config.policy for entry in contexts(one)))
@@ -221,11 +221,11 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
 
 
 async def test_a_tenant_with_a_new_data_class_is_held_to_its_rules_at_once(tmp_path: Path) -> None:
-    """Whatever is evaluated for a request admitted earlier must not serve new ones under the data class of then."""
+    """A cached evaluation of an earlier request must not admit new ones under the earlier data class."""
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, region="us-east") as (one, _):
         one.config.policy = replace(with_key(EU_ONLY), anonymous_tenant="open")
         client = await RawClient.connect(one.traffic)
-        client.say(post(BODY, KEY))
+        client.send(post(BODY, KEY))
         await until(lambda: one.waiting() == 1)
         one.config.policy = with_key(EU_ONLY, data_class="personal")
         one.queue.room_appeared()
@@ -245,7 +245,7 @@ async def test_the_serving_region_applies_its_own_data_class(tmp_path: Path) -> 
         origin.location = Location("DE")
         server.config.policy = with_key(EU_ONLY, data_class="personal")
         assert (await ask(origin, KEY)).headers["x-penstock-region"] == "eu-de"
-        assert not far.heard
+        assert not far.requests
 
 
 async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
@@ -253,12 +253,12 @@ async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with echoing() as (address, _), agent(tmp_path, [address], limits=limits, access_log=log) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
+        client.send(UPGRADE + b"\r\n")
         await client.head()
 
         async def talk() -> None:
             while True:
-                client.say(b"x")
+                client.send(b"x")
                 await client.reader.readexactly(1)
 
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):

@@ -53,9 +53,9 @@ async def connect(address: Address, tls: ClientTls) -> RawClient:
 
 
 async def ask_over(address: Address, tls: ClientTls) -> Answer:
-    """TLS 1.3 clients hear of a refused certificate only when they read."""
+    """A TLS 1.3 client learns of its rejected certificate only when it reads."""
     one = await connect(address, tls)
-    one.say(post(BODY))
+    one.send(post(BODY))
     return await one.answer()
 
 
@@ -64,18 +64,18 @@ def shown_to(one: RawClient) -> str:
     return dict(field[0] for field in one.writer.get_extra_info("peercert")["subject"])["commonName"]
 
 
-async def test_clients_are_served_over_tls_and_engines_are_told(tmp_path: Path, made: Path) -> None:
+async def test_clients_are_served_over_tls_and_engines_receive_the_scheme(tmp_path: Path, made: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made)) as one:
         over = await connect(one.traffic, client(made))
         assert over.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
         for _ in range(3):
-            over.say(post(BODY))
+            over.send(post(BODY))
             assert (await over.answer()).body == b'{"ok": 1}'
-        assert gpu.heard[0].header("x-forwarded-proto") == "https"
+        assert gpu.requests[0].header("x-forwarded-proto") == "https"
         with pytest.raises(ssl.SSLCertVerificationError):
             await connect(one.traffic, client(made, ca="stranger"))
         plain = await RawClient.connect(one.traffic)
-        plain.say(post(BODY))
+        plain.send(post(BODY))
         assert await plain.closed()
         over.close()
 
@@ -103,7 +103,7 @@ async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: P
         still = await connect(one.traffic, client(made))
         assert shown_to(still) == "two", "the last good one stays"
         for connection in (before, after, still):
-            connection.say(post(BODY))
+            connection.send(post(BODY))
             assert (await connection.answer()).status == 200
             connection.close()
 
@@ -111,13 +111,13 @@ async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: P
 async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made, client_ca="ours")) as one:
         known = await connect(one.traffic, client(made, "client"))
-        known.say(post(BODY))
+        known.send(post(BODY))
         assert (await known.answer()).status == 200
         known.close()
         for who in (client(made), client(made, "intruder")):
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await ask_over(one.traffic, who)
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
 def ask_again(address: Address, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
@@ -149,7 +149,7 @@ async def test_who_is_trusted_no_more_cannot_resume_a_session(
         trusted.write_bytes((made / "stranger.pem").read_bytes())
         tls.reload_if_changed()
         assert await asyncio.to_thread(ask_again, one.traffic, context, session) is None
-        assert len(gpu.heard) == 2
+        assert len(gpu.requests) == 2
 
 
 async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
@@ -170,10 +170,10 @@ async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
     ):
         asking = await RawClient.connect(origin.traffic)
         for _ in range(2):
-            asking.say(post(BODY))
+            asking.send(post(BODY))
             status, headers, _ = await asking.answer()
             assert (status, headers["x-penstock-region"]) == (200, "eu-es")
-        assert len(far.heard) == 2
+        assert len(far.requests) == 2
         asking.close()
     async with (
         engine(answers) as near,
@@ -187,12 +187,12 @@ async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
         ) as origin,
     ):
         asking = await RawClient.connect(origin.traffic)
-        asking.say(post(BODY))
+        asking.send(post(BODY))
         assert (await asking.answer()).headers["x-penstock-region"] == "eu-de", "a stranger's agent is let in nowhere"
         asking.close()
 
 
-async def test_a_server_is_verified_by_the_name_it_was_asked_for_by(made: Path) -> None:
+async def test_a_server_is_verified_by_the_requested_name(made: Path) -> None:
     async with engine(answers, tls=server(made)()) as gpu:
 
         async def at_home(host: str) -> tuple[str, ...]:
@@ -222,13 +222,13 @@ async def handshakes_are_counted(directory: Path, made: Path) -> None:
         assert await third.closed(), "before it has cost a handshake"
         with pytest.raises(OSError):  # noqa: PT011  which one is the platform's business
             await connect(one.traffic, client(made))
-        silent.pop().say(b"no TLS at all\r\n\r\n")
+        silent.pop().send(b"no TLS at all\r\n\r\n")
         over = None
         async with asyncio.timeout(PATIENCE_S):
             while over is None:
                 with suppress(OSError):
                     over = await connect(one.traffic, client(made))
-        over.say(post(BODY))
+        over.send(post(BODY))
         assert (await over.answer()).status == 200
         with pytest.raises(OSError):  # noqa: PT011
             await connect(one.traffic, client(made))
@@ -265,7 +265,7 @@ async def test_a_drain_waits_for_handshakes_and_begins_no_more(tmp_path: Path, m
         fresh.close()
         await slow[1].start_tls(client(made)(), server_hostname=one.traffic.host)
         over = RawClient(*slow)
-        over.say(post(BODY))
+        over.send(post(BODY))
         answer = await over.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         over.close()

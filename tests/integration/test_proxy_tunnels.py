@@ -11,7 +11,7 @@ from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import plan
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.tunnels import UPGRADE, echoing
 from tests.support.wait import PATIENCE_S, until
 
@@ -20,7 +20,7 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with echoing() as (address, heads), agent(tmp_path, [address], access_log=log) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
+        client.send(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
         status, headers = await client.head()
         assert (status, headers["upgrade"], headers["sec-websocket-accept"]) == (101, "websocket", "abc")
         assert headers["x-penstock-endpoint"] == "gpu-0"
@@ -28,7 +28,7 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
         assert b"sec-websocket-key: k" in heads[0]
         assert b"x-penstock" not in heads[0]
         blob = b"y" * (4 << 20)
-        client.say(blob)
+        client.send(blob)
         assert await client.reader.readexactly(len(blob)) == blob
         assert one.held() == 1, "in flight until the end"
         client.writer.write_eof()
@@ -45,7 +45,7 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
 async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
     async with echoing() as (address, _), agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
+        client.send(UPGRADE + b"\r\n")
         await client.head()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         sent_bytes = 0
@@ -53,7 +53,7 @@ async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
         async def flood() -> None:
             nonlocal sent_bytes
             while True:
-                client.say(b"z" * 65536)
+                client.send(b"z" * 65536)
                 await client.writer.drain()
                 sent_bytes += 65536
 
@@ -71,22 +71,22 @@ async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
 async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
+        client.send(UPGRADE + b"\r\n")
         assert (await client.answer()).body == b'{"ok": 1}', "the engine speaks no WebSocket"
         assert await client.closed()
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
+        client.send(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
         assert (await client.answer()).status == 404
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
+        client.send(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
         assert (await client.answer()).status == 426, "HTTP/1.0 has no upgrades"
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
-            client.say(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
+            client.send(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
             assert (await client.answer()).status == 200, "an offer of h2c is passed over"
-        assert gpu.heard[-1].header("upgrade") is None
-        assert gpu.heard[-1].header("http2-settings") is None
-        assert gpu.heard[-1].body == BODY
+        assert gpu.requests[-1].header("upgrade") is None
+        assert gpu.requests[-1].header("http2-settings") is None
+        assert gpu.requests[-1].body == BODY
 
 
 async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) -> None:
@@ -97,25 +97,25 @@ async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) 
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         # More than Python's limit of recursion.
-        client.say(offer * 1200 + posted + offer)
+        client.send(offer * 1200 + posted + offer)
         for _ in range(1200):
             assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).body == b'{"ok": 1}'
         assert (await client.answer()).body == b"ok\n"
-        assert gpu.heard[0].body == BODY
+        assert gpu.requests[0].body == BODY
 
 
 async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path: Path) -> None:
-    async def switches(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def switches(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
 
     async with engine(switches) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
         for _ in range(12):
             client = await RawClient.connect(one.traffic)
-            client.say(post(BODY))
+            client.send(post(BODY))
             assert (await client.answer()).status == 200
             client.close()
-        assert bad.heard
+        assert bad.requests
 
 
 async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
         agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
     ):
         client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n" + b"early")
+        client.send(UPGRADE + b"\r\n" + b"early")
         assert (await client.head())[0] == 101
         assert await client.reader.readexactly(10) == b"helloearly"
         assert b"x-penstock-route" not in heads[0].lower()

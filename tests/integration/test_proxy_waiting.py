@@ -13,7 +13,7 @@ from regional_agent.http.listener import drain_all
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -21,12 +21,12 @@ async def one_more(one: Agent, *headers: str) -> RawClient:
     """A client whose request waits."""
     before = one.waiting()
     client = await RawClient.connect(one.traffic)
-    client.say(post(BODY, *headers))
+    client.send(post(BODY, *headers))
     await until(lambda: one.waiting() == before + 1)
     return client
 
 
-def tell_dead(one: Agent) -> None:
+def report_dead(one: Agent) -> None:
     """The only endpoint is found out to be gone."""
     for endpoint in one.endpoints.every():
         endpoint.connection_failed()
@@ -40,12 +40,12 @@ async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path
     ):
         clients = [await RawClient.connect(one.traffic) for _ in range(4)]
         for client in clients[:2]:
-            client.say(post(BODY))
+            client.send(post(BODY))
             await client.head()
         for number, client in enumerate(clients[2:], 1):
-            client.say(post(BODY))
+            client.send(post(BODY))
             await until(lambda number=number: one.waiting() == number)
-        assert (len(one_gpu.heard), len(other_gpu.heard)) == (1, 1)
+        assert (len(one_gpu.requests), len(other_gpu.requests)) == (1, 1)
         clients[2].close()
         await until(lambda: one.waiting() == 1)
         clients[1].close()
@@ -60,13 +60,13 @@ async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
         clients = [await RawClient.connect(one.traffic) for _ in range(9)]
         for client in clients:
-            client.say(post(BODY))
+            client.send(post(BODY))
         await until(lambda: one.counted().get("refused", 0) > 0)
         for _ in range(3):
             status, headers, body = await ask(one)
             assert (status, code(body)) == (429, "saturated")
             assert int(headers["retry-after"]) >= 1
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
         for client in clients:
             client.close()
         await until(lambda: one.held() == 0 and one.waiting() == 0)
@@ -89,13 +89,13 @@ async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path)
         await until(lambda: one.waiting() == 1)
         first.close()
         assert (await clients[2].head())[0] == 200
-        assert (len(gpu.heard), one.held()) == (2, 1)
+        assert (len(gpu.requests), one.held()) == (2, 1)
         clients[2].close()
         await until(lambda: one.counted() == {"cancelled": 4})
         assert one.waited() == {"abandoned": 2, "dispatched": 1}
 
 
-async def test_when_the_last_endpoint_dies_who_waits_fails_over(tmp_path: Path) -> None:
+async def test_when_the_last_endpoint_fails_queued_requests_fail_over(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as near,
         engine(answers) as far,
@@ -103,17 +103,17 @@ async def test_when_the_last_endpoint_dies_who_waits_fails_over(tmp_path: Path) 
         full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (one, _),
     ):
         clients = [await one_more(one) for _ in range(3)]
-        assert not far.heard, "nobody was invited there"
-        tell_dead(one)
+        assert not far.requests, "nobody was invited there"
+        report_dead(one)
         for client in clients:
             answer = await client.answer()
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "us-east")
 
 
-async def test_when_the_last_endpoint_dies_and_nobody_else_is_left_it_is_503(tmp_path: Path) -> None:
+async def test_when_the_last_endpoint_of_the_fleet_fails_queued_requests_get_503(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
         clients = [await one_more(one) for _ in range(3)]
-        tell_dead(one)
+        report_dead(one)
         for client in clients:
             answer = await client.answer()
             assert (answer.status, code(answer.body)) == (503, "none_ready")
@@ -122,11 +122,11 @@ async def test_when_the_last_endpoint_dies_and_nobody_else_is_left_it_is_503(tmp
 
 
 async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Path) -> None:
-    async def breaks_the_second(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if len(e.heard) == 2:
+    async def breaks_the_second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if len(e.requests) == 2:
             writer.close()
         else:
-            await streams_forever(e, heard, writer)
+            await streams_forever(e, received, writer)
 
     async with (
         engine(breaks_the_second) as gpu,
@@ -139,17 +139,17 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
         running = [await RawClient.connect(one.traffic) for _ in range(2)]
         runs_on = {}
         for client in running:
-            client.say(post(BODY))
+            client.send(post(BODY))
             _, headers = await client.head()
             runs_on[headers["x-penstock-endpoint"]] = client
         clients = [await one_more(one, f"x-request-id: r{n}") for n in range(2)]
         runs_on["gpu-0"].close()
-        await until(lambda: len(gpu.heard) >= 2)
-        assert gpu.heard[1].header("x-request-id") == "r0"
+        await until(lambda: len(gpu.requests) >= 2)
+        assert gpu.requests[1].header("x-request-id") == "r0"
         await until(lambda: one.waiting() == 2)
         runs_on["gpu-1"].close()
         assert (await clients[0].head())[0] == 200
-        assert other.heard[1].header("x-request-id") == "r0", "not r1"
+        assert other.requests[1].header("x-request-id") == "r0", "not r1"
         for client in (*running, *clients):
             client.close()
         await until(lambda: one.held() == one.waiting() == 0)
@@ -176,7 +176,7 @@ async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path)
         assert one.counted() == {"cancelled": 3}
 
 
-async def test_higher_priority_goes_first_and_the_queue_is_told_in_metrics(tmp_path: Path) -> None:
+async def test_higher_priority_goes_first_and_metrics_show_the_queue(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
         low = await one_more(one, "x-request-id: low")
         config = one.config
@@ -185,7 +185,7 @@ async def test_higher_priority_goes_first_and_the_queue_is_told_in_metrics(tmp_p
         high = await one_more(one, "x-request-id: high")
         first.close()
         assert (await high.head())[0] == 200
-        assert [heard.header("x-request-id") for heard in gpu.heard[1:]] == ["high"]
+        assert [received.header("x-request-id") for received in gpu.requests[1:]] == ["high"]
         for client in (low, high):
             client.close()
 
@@ -196,9 +196,9 @@ async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> No
         full(tmp_path / "far", far.address, region="us-east") as (server, first),
         agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
     ):
-        tell_dead(origin)
+        report_dead(origin)
         client = await RawClient.connect(origin.traffic)
-        client.say(post(BODY))
+        client.send(post(BODY))
         await until(lambda: server.waiting() == 1)
         first.close()
         assert (await client.head())[0] == 200
@@ -216,24 +216,26 @@ async def test_a_forwarded_request_waits_only_for_what_its_origin_has_left(tmp_p
         client = await one_more(origin)
         (waiting,) = origin.queue._queues[MODEL].in_order()
         waiting.item.context.received_at -= 12.0
-        tell_dead(origin)
+        report_dead(origin)
         await until(lambda: server.waiting() == 1)
         (forwarded,) = server.queue._queues[MODEL].in_order()
         assert 0.0 < forwarded.leave_at - time.monotonic() <= MAX_WAIT_S - 12.0
         client.close()
 
 
-async def test_an_engine_that_turns_requests_down_keeps_nobody_else_from_it(tmp_path: Path) -> None:
-    async def picky(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        await (is_busy if heard.header("x-request-id") == "unwelcome" else answers)(e, heard, writer)
+async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path: Path) -> None:
+    async def picky(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await (is_busy if received.header("x-request-id") == "unwelcome" else answers)(e, received, writer)
 
     async with engine(picky) as gpu, agent(tmp_path, [gpu.address]) as one:
         unwelcome = asyncio.create_task(ask(one, "x-request-id: unwelcome"))
-        await until(lambda: bool(gpu.heard))
+        await until(lambda: bool(gpu.requests))
         for _ in range(5):
             assert (await ask(one))[0] == 200
         status, headers, body = await unwelcome
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
-        assert sum(heard.header("x-request-id") == "unwelcome" for heard in gpu.heard) > 1, "it was tried again"
+        assert sum(received.header("x-request-id") == "unwelcome" for received in gpu.requests) > 1, (
+            "it was tried again"
+        )
         assert one.held() == one.waiting() == 0

@@ -1,4 +1,4 @@
-"""An etcd cluster that loses its quorum: nobody leads, agents obey what they have, and all goes on when it is back."""
+"""An etcd cluster loses its quorum: there is no leader, agents keep their plans, and all recovers with the quorum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.wait import until
 EU = ("eu-de", "eu-es")
 
 
-async def test_without_a_quorum_agents_obey_what_they_have_and_nobody_leads(tmp_path: Path) -> None:
+async def test_without_a_quorum_agents_keep_their_plans_and_there_is_no_leader(tmp_path: Path) -> None:
     cluster = await asyncio.to_thread(start_etcd_cluster, tmp_path / "etcd")
     endpoints = [server.endpoint for server in cluster]
     store = SignedStore(EtcdStore(endpoints), control_plane_sessions())

@@ -1,4 +1,4 @@
-"""Refusals on the wire: the status, the machine-readable reason, and that no engine heard."""
+"""Refusals on the wire: the status, the machine-readable reason, and that no engine received the request."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
 ) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(request_bytes)
+        client.send(request_bytes)
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, reason)
         assert one.metrics.registry.get_sample_value("penstock_agent_refusals_total", {"reason": reason}) == 1
-        assert not gpu.heard
+        assert not gpu.requests
         assert one.held() == 0
 
 
@@ -84,12 +84,12 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_
     assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "invalid_api_key")
 
 
-async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:
+async def test_a_forbidden_origin_redirects_the_client(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], region="us-east", anonymous="personal") as one:
         status, headers, body = await ask(one)
         assert (status, code(body)) == (421, "misdirected")
         assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
-        assert not gpu.heard
+        assert not gpu.requests
         assert one.offered == [], "not this origin's demand"
 
 
@@ -107,14 +107,14 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         assert (error["type"], error["code"]) == ("residency_error", "no_permitted_region")
         assert "retry-after" not in answer.headers, "time changes nothing"
         assert "x-penstock-regions" not in answer.headers, "nowhere to go"
-        assert not gpu.heard
+        assert not gpu.requests
 
 
 PATH = b"/v1/chat/completions"
 
 
 def signed(session: Session | None = None, **fields: object) -> str:
-    """A route context for eu-de as the agent of us-east would seal it now, or whoever has `session` with eu-de's."""
+    """A route context for eu-de, sealed by the agent of us-east or by `session`."""
     now = time.time()
     context = RouteContext(
         request_id="r",
@@ -142,15 +142,15 @@ def stranger() -> Session:
 
 
 async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answer:
-    """What an agent of eu-de answers to a request with this route header; no engine hears of it unless it is 200."""
+    """The response of an agent of eu-de to a request with this route header; engines receive it only if it is 200."""
     async with engine(answers) as gpu, agent(directory, [gpu.address]) as one:
         if rules:
             one.config.policy = replace(one.config.policy, residency=rules)
         client = await RawClient.connect(one.peer)
-        client.say(post(BODY, f"X-Penstock-Route: {token}"))
+        client.send(post(BODY, f"X-Penstock-Route: {token}"))
         answer = await client.answer()
         client.close()
-        assert bool(gpu.heard) is (answer.status == 200)
+        assert bool(gpu.requests) is (answer.status == 200)
         assert one.held() == one.waiting() == 0
         return answer
 
@@ -163,14 +163,14 @@ async def test_what_is_signed_is_served_once(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.peer)
         request = post(BODY, f"X-Penstock-Route: {signed()}")
-        client.say(request + request)
+        client.send(request + request)
         assert (await client.answer()).status == 200
         again = await client.answer()
         assert (again.status, code(again.body)) == (403, "bad_route_context")
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
-async def test_the_clock_of_its_origin_says_how_long_it_may_take(tmp_path: Path) -> None:
+async def test_the_deadline_follows_the_clock_of_the_origin(tmp_path: Path) -> None:
     late = time.time() - CLOCK_SKEW_S
     token = signed(issued_at=late, deadline_at=late + CLOCK_SKEW_S - 0.5)
     assert (await forwarded(tmp_path, token)).status == 200, "its clock is some seconds behind ours"
@@ -222,7 +222,7 @@ async def test_a_forwarded_request_is_refused_with_its_reason(
     assert (answer.status, code(answer.body), answer.headers["x-penstock-refusal"]) == (status, reason, reason)
 
 
-async def test_the_server_refuses_what_its_own_policy_forbids_whatever_the_origin_signed(tmp_path: Path) -> None:
+async def test_the_server_refuses_what_its_own_policy_forbids_despite_the_signature(tmp_path: Path) -> None:
     not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
     answer = await forwarded(tmp_path, signed(), not_here)
     assert (answer.status, code(answer.body)) == (451, "residency_denied")

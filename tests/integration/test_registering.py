@@ -38,7 +38,7 @@ async def call(address: Address, method: str, path: str, body: Any = None, token
     client = await RawClient.connect(address)
     raw = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: admin\r\nAuthorization: Bearer {token}\r\n"
-    client.say(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    client.send(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     try:
         return await client.answer()
     finally:
@@ -56,7 +56,7 @@ async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path)
 
             client = await RawClient.connect(one.traffic)
             request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
-            client.say(post(json.dumps({**request, "max_tokens": 400, "ignore_eos": True}).encode()))
+            client.send(post(json.dumps({**request, "max_tokens": 400, "ignore_eos": True}).encode()))
             assert (await client.head())[0] == 200
             await client.chunk()
             drained = json.loads((await call(address, "DELETE", "/v1/endpoints/new")).body)

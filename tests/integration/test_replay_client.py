@@ -90,7 +90,7 @@ async def test_connections_are_kept_for_the_next_request() -> None:
 
 
 @on_uvloop
-async def test_a_kept_connection_that_died_is_replaced_by_a_new_one_at_the_same_entry() -> None:
+async def test_a_closed_keep_alive_connection_is_replaced_at_the_same_entry() -> None:
     both_asked = asyncio.Event()
 
     async def die_on_kept_connections_at_the_third(asked: Asked) -> None:
@@ -176,7 +176,7 @@ async def test_what_has_started_is_never_tried_again(how: str) -> None:
 
 
 @on_uvloop
-async def test_a_misdirected_request_goes_where_it_is_told_and_nowhere_else() -> None:
+async def test_a_misdirected_request_follows_the_redirect_only() -> None:
     async def send_away(asked: Asked) -> None:
         body = b'{"error": {"message": "no", "code": "misdirected"}}'
         asked.answer(421, body, x_penstock_regions="c, b,unknown")
@@ -259,7 +259,7 @@ async def test_a_silent_entry_is_left_for_the_next() -> None:
 
 
 @on_uvloop
-async def test_patience_for_the_whole_ends_even_a_stream_that_goes_on() -> None:
+async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
     async def never_end(asked: Asked) -> None:
         asked.open_stream(x_penstock_region="a")
         while True:
@@ -301,9 +301,9 @@ async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> No
     ],
 )
 @on_uvloop
-async def test_nonsense_is_a_failure_with_a_reason(said: bytes) -> None:
+async def test_a_malformed_response_is_a_failure_with_a_reason(said: bytes) -> None:
     async def say_it(asked: Asked) -> None:
-        asked.say(said)
+        asked.send(said)
         await asyncio.Event().wait()
 
     async with entry(say_it) as near:
@@ -315,8 +315,8 @@ async def test_nonsense_is_a_failure_with_a_reason(said: bytes) -> None:
 @on_uvloop
 async def test_reads_a_stream_that_ends_with_its_connection_and_skips_interim_answers() -> None:
     async def old_style(asked: Asked) -> None:
-        asked.say(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
-        asked.say(b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices":[{"delta":{"content":"w"}}]}\n\n' + DONE)
+        asked.send(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
+        asked.send(b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices":[{"delta":{"content":"w"}}]}\n\n' + DONE)
         asked.writer.close()
 
     async with entry(old_style) as near:
@@ -331,7 +331,7 @@ def test_a_url_that_will_not_do_is_named(url: str) -> None:
 
 
 @on_uvloop
-async def test_an_image_is_asked_for_and_answered_in_one_piece() -> None:
+async def test_an_image_request_has_one_whole_response() -> None:
     answers = [
         (200, b'{"images":["aGk="],"parameters":{},"info":"{}"}', OutcomeKind.OK, ""),
         (200, b'{"images":[]}', OutcomeKind.FAILED, "the answer has no image"),

@@ -102,7 +102,7 @@ async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
 
 
 @on_uvloop
-async def test_every_request_has_an_outcome_even_if_nobody_waits() -> None:
+async def test_every_request_has_an_outcome_even_if_no_caller_waits() -> None:
     async with entry(answer) as near:
         outcomes = await run(steady(20, 10_000.0), [near.at("a")], drain_s=0.0)
     assert sorted(one.id for one in outcomes) == sorted(one.id for one in steady(20, 1.0))

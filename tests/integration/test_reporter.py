@@ -121,7 +121,7 @@ async def test_finds_the_leader_without_a_store_by_asking(planes: list[ControlPl
         assert len(planes[0].reports) == 1
 
 
-async def test_finds_another_when_the_leader_dies(planes: list[ControlPlane]) -> None:
+async def test_finds_another_leader_after_the_leader_failed(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     await elect(store, planes[0])
     async with Agent(store, planes[0].url, planes[1].url):
@@ -130,7 +130,7 @@ async def test_finds_another_when_the_leader_dies(planes: list[ControlPlane]) ->
         await until(lambda: len(planes[1].reports) >= 2)
 
 
-async def test_goes_on_trying_the_only_leader_it_knows(planes: list[ControlPlane]) -> None:
+async def test_keeps_trying_the_only_known_leader(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     await elect(store, planes[0])
     async with Agent(store):
@@ -156,7 +156,7 @@ async def test_a_hung_leader_holds_up_no_more_than_one_report(planes: list[Contr
         await until(lambda: len(planes[1].reports) >= 2)
 
 
-async def test_who_was_elected_while_the_old_leader_hung_is_told_next(planes: list[ControlPlane]) -> None:
+async def test_the_leader_elected_while_the_old_one_hung_gets_the_next_report(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     planes[0].silent = True
     await elect(store, planes[0])
@@ -177,7 +177,7 @@ async def test_a_late_receipt_of_the_old_leader_does_not_bring_it_back(planes: l
     agent.connections.close()
 
 
-async def test_a_refused_report_is_told_once_and_the_next_one_goes_out(planes: list[ControlPlane]) -> None:
+async def test_a_rejected_report_is_logged_once_and_the_next_is_sent(planes: list[ControlPlane]) -> None:
     planes[0].status = 422
     with capture_logs() as logs:
         async with Agent(MemoryStore(), planes[0].url):
@@ -185,7 +185,7 @@ async def test_a_refused_report_is_told_once_and_the_next_one_goes_out(planes: l
     assert sum("not delivered" in entry["event"] for entry in logs) == 1
 
 
-async def test_without_anybody_to_tell_nothing_happens() -> None:
+async def test_without_a_control_plane_nothing_is_sent() -> None:
     async with Agent(MemoryStore()) as agent:
         await asyncio.sleep(0.2)
         assert agent.seq == 0

@@ -29,7 +29,7 @@ from tests.support.control_planes import (
     rollout_rules,
 )
 from tests.support.git_repositories import PolicyRepository, bundle_files
-from tests.support.wait import found, until_told
+from tests.support.wait import found, until_async
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
 RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_timeout_s=10, watch_s=3)
@@ -115,7 +115,7 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
         assert {one["in_force"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
 
 
-async def test_a_takeover_in_the_middle_goes_on_and_the_old_leader_changes_nothing(
+async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(
     servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
@@ -135,7 +135,7 @@ async def test_a_takeover_in_the_middle_goes_on_and_the_old_leader_changes_nothi
         assert set((await told(store)).values()) == {second}
 
 
-async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
+async def test_a_rejection_rolls_back_although_the_leader_fails(
     servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
@@ -151,7 +151,7 @@ async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
         after = await operator.until(other, lambda status: is_in(status, Phase.ROLLED_BACK))
         assert after.rollout is not None
         assert after.rollout.why == "eu-es/one rejects it: a test says so"
-        await until_told(lambda: all_told(store, first.commit))
+        await until_async(lambda: all_told(store, first.commit))
         third = repository.commit(files("0.6"))
         agents.refuses = set()
         await operator.until(other, lambda status: is_in(status, Phase.DONE, 3))
@@ -193,7 +193,7 @@ async def test_an_operator_steers_it_from_the_command_line(
         code, told = await penstock("policy", "rollback", first.policy.digest[:8], "--reason", "it was not")
         assert (code, "done" in told) == (0, True)
         assert first.policy.provenance is not None
-        await until_told(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
+        await until_async(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
         code, told = await penstock("policy", "rollback", "abc123", "--reason", "x")
         assert (code, "no revision has a policy with the digest prefix 'abc123'" in told) == (2, True)
         code, told = await penstock("rollout", "resume", "--reason", "x")

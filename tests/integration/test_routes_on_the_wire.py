@@ -14,7 +14,7 @@ from regional_agent.http.limits import Limits
 from tests.support.agents import Agent, agent
 from tests.support.chats import answers, ask, chunk, code
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine
 
 BY_PATH = (ModelLocation(ModelSource.PATH, "model"),)
 ROUTES = (
@@ -40,7 +40,7 @@ def serve(one: Agent) -> None:
 
 async def get(one: Agent, path: str, method: str = "GET") -> Answer:
     client = await RawClient.connect(one.traffic)
-    client.say(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    client.send(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
     if method == "HEAD":
         return Answer(*await client.head(), b"")
     answer = await client.answer()
@@ -54,10 +54,10 @@ async def test_a_model_in_the_path(tmp_path: Path) -> None:
         body = b'{"inputs": []}'
         answer = await ask(one, body=body, path=f"/v2/models/{MODEL}/infer")
         assert answer.status == 200
-        assert gpu.heard[0].head.startswith(f"POST /v2/models/{MODEL}/infer HTTP/1.1".encode())
-        assert gpu.heard[0].body == body
+        assert gpu.requests[0].head.startswith(f"POST /v2/models/{MODEL}/infer HTTP/1.1".encode())
+        assert gpu.requests[0].body == body
         assert (await get(one, f"/v2/models/{MODEL}/ready")).status == 200
-        assert len(gpu.heard) == 2
+        assert len(gpu.requests) == 2
         unknown = await ask(one, body=body, path="/v2/models/nothing/infer")
         assert (unknown.status, code(unknown.body)) == (404, "model_not_found")
         assert (await ask(one, body=body, path="/v2/models/..%2Fx/infer")).status == 404
@@ -69,7 +69,7 @@ async def test_an_opaque_body_is_streamed_as_it_arrives(tmp_path: Path) -> None:
         serve(one)
         answer = await ask(one, "Content-Type: application/json", body=body, path=f"/predict?model={MODEL}")
         assert answer.status == 200
-        assert gpu.heard[0].body == body
+        assert gpu.requests[0].body == body
         missing = await ask(one, body=b"x", path="/predict")
         assert (missing.status, code(missing.body)) == (400, "bad_request")
         assert "query parameter `model`" in json.loads(missing.body)["error"]["message"]
@@ -78,7 +78,7 @@ async def test_an_opaque_body_is_streamed_as_it_arrives(tmp_path: Path) -> None:
 async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def lines(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def lines(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head + chunk(b'{"a": 1}\n'))
         await go_on.wait()
@@ -88,7 +88,7 @@ async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
         serve(one)
         client = await RawClient.connect(one.traffic)
         body = json.dumps({"options": {"model": MODEL}}).encode()
-        client.say(b"POST /api/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        client.send(b"POST /api/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         assert (await client.head())[0] == 200
         assert await client.chunk() == b'{"a": 1}\n'
         go_on.set()
@@ -106,7 +106,7 @@ async def test_what_has_no_route_is_refused_with_the_reason(tmp_path: Path) -> N
         tunnel = await get(one, "/v1/realtime")
         assert (tunnel.status, tunnel.headers["upgrade"]) == (426, "websocket")
         assert (await get(one, "/v2/models/x/ready", "HEAD")).status == 404
-        assert not gpu.heard
+        assert not gpu.requests
 
 
 async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None
         assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 200
         one.config.policy = replace(one.config.policy, routes=OPENAI_ROUTES)
         assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 404
-        assert len(gpu.heard) == 1
+        assert len(gpu.requests) == 1
 
 
 async def test_one_model_is_described(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ async def test_one_model_is_described(tmp_path: Path) -> None:
         assert (await get(one, f"/v1/models/{MODEL}", "HEAD")).status == 200
         missing = await get(one, "/v1/models/nothing%2Felse")
         assert (missing.status, code(missing.body)) == (404, "model_not_found")
-        assert not gpu.heard
+        assert not gpu.requests

@@ -13,10 +13,10 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.agent_metrics import HedgeOutcome
 from tests.support.agents import Agent, agent
-from tests.support.chats import answers, says_nothing
+from tests.support.chats import answers, never_responds
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 LIMITS = Limits(idle_linger_s=0.0)
@@ -37,7 +37,7 @@ def save_up(running: Agent, second_attempts: int) -> None:
 
 async def ask(running: Agent, path: str = EMBEDDINGS, body: bytes = BODY) -> Answer:
     client = await RawClient.connect(running.traffic)
-    client.say(post(body, path=path))
+    client.send(post(body, path=path))
     try:
         return await client.answer()
     finally:
@@ -66,7 +66,7 @@ async def settled(running: Agent) -> None:
 
 async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp_path: Path) -> None:
     async with (
-        engine(says_nothing) as slow,
+        engine(never_responds) as slow,
         engine(answers) as quick,
         agent(tmp_path, [slow.address, quick.address], limits=LIMITS) as running,
     ):
@@ -79,11 +79,11 @@ async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp
         await settled(running)
         assert outcomes(running) == {HedgeOutcome.WON: 1.0}
         assert all(not member.ejection.failures for member in running.endpoints.pool(MODEL).endpoints)
-        assert running.counted() == {"ok": len(quick.heard)}
+        assert running.counted() == {"ok": len(quick.requests)}
 
 
 async def test_a_second_attempt_that_serves_is_a_span(tmp_path: Path) -> None:
-    async with collector() as one, engine(says_nothing) as slow, engine(answers) as quick:
+    async with collector() as one, engine(never_responds) as slow, engine(answers) as quick:
         exporter = one.exporter()
         async with agent(tmp_path, [slow.address, quick.address], limits=LIMITS, exporter=exporter) as running:
             save_up(running, 2)
@@ -101,8 +101,8 @@ async def test_a_second_attempt_that_serves_is_a_span(tmp_path: Path) -> None:
 async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def first_waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if len(one.heard) + len(two.heard) == 2:
+    async def first_waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if len(one.requests) + len(two.requests) == 2:
             release.set()
             await asyncio.Event().wait()
         await release.wait()
@@ -117,19 +117,19 @@ async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) ->
         assert (await ask(running)).body == b"ok"
         await settled(running)
         assert outcomes(running) == {HedgeOutcome.LOST: 1.0}
-        assert len(one.heard) == len(two.heard) == 1
+        assert len(one.requests) == len(two.requests) == 1
 
 
-async def fails(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad")
 
 
 async def test_an_error_of_the_second_endpoint_does_not_win(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def answers_later(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answers_later(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await release.wait()
-        await answers(e, heard, writer)
+        await answers(e, received, writer)
 
     async with (
         engine(answers_later) as slow,
@@ -146,20 +146,20 @@ async def test_an_error_of_the_second_endpoint_does_not_win(tmp_path: Path) -> N
         await settled(running)
 
 
-async def test_the_second_attempt_goes_on_when_the_first_fails(tmp_path: Path) -> None:
+async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def first_breaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def first_breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if not release.is_set():
             await release.wait()
             writer.close()
         else:
-            await answers(e, heard, writer)
+            await answers(e, received, writer)
 
-    async def second(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         release.set()
         await until(lambda: first.closed_by_client.is_set() or not running.endpoints.pool(MODEL).views[0].ready)
-        await answers(e, heard, writer)
+        await answers(e, received, writer)
 
     async with (
         engine(first_breaks) as first,
@@ -171,14 +171,14 @@ async def test_the_second_attempt_goes_on_when_the_first_fails(tmp_path: Path) -
         prefer(members[0], members[1])
         assert (await ask(running)).status == 200
         await settled(running)
-        assert len(other.heard) == 1
+        assert len(other.requests) == 1
         assert outcomes(running) == {HedgeOutcome.WON: 1.0}
 
 
 async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -> None:
     async with (
-        engine(says_nothing) as one,
-        engine(says_nothing) as two,
+        engine(never_responds) as one,
+        engine(never_responds) as two,
         agent(tmp_path, [one.address, two.address], limits=LIMITS, slots=2) as running,
     ):
         save_up(running, 1)
@@ -196,8 +196,8 @@ async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -
 
 async def test_chat_is_not_hedged(tmp_path: Path) -> None:
     async with (
-        engine(says_nothing) as one,
-        engine(says_nothing) as two,
+        engine(never_responds) as one,
+        engine(never_responds) as two,
         agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
     ):
         save_up(running, 5)
@@ -205,7 +205,7 @@ async def test_chat_is_not_hedged(tmp_path: Path) -> None:
         asked = asyncio.create_task(ask(running, "/v1/chat/completions", body))
         await until(lambda: running.held() == 1)
         (exchange,) = running.proxy.active
-        await until(lambda: bool(one.heard or two.heard))
+        await until(lambda: bool(one.requests or two.requests))
         assert exchange._hedge is None  # type: ignore[attr-defined]
         asked.cancel()
         await settled(running)

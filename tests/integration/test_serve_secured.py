@@ -147,7 +147,7 @@ async def test_everything_locked_works_together(
     assert CLIENT_SECRET not in log
 
 
-async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
+async def test_another_control_plane_connects_only_where_it_trusts_the_certificate(
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")

@@ -31,7 +31,7 @@ def script(tmp_path: Path, code: str) -> ServerProcess:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, a zombie included (whoever adopted it reaps it when it likes)."""
+    """Whether the process has ended, a zombie included (its parent reaps it at some time)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def test_children_die_when_the_parent_is_killed(tmp_path: Path) -> None:
     wait_until_gone(child)
 
 
-async def test_a_child_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
+async def test_a_child_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, port=free_ports(1)[0])
 
     def start() -> None:

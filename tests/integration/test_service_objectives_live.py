@@ -1,4 +1,4 @@
-"""A service objective from a bundle through a real agent and back: a slow engine misses it, and the status says so."""
+"""A service objective from bundle to status: a slow engine misses it, and the status shows that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.chats import BODY
 from tests.support.control_planes import PLANET, Operator, control_planes
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
 
 WANTED = "service_objective: { first_byte_s: 1.5, share: 0.99 }"
@@ -45,9 +45,9 @@ def render(status: Status) -> str:
     return console.file.getvalue()
 
 
-async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, own_etcd: EtcdServer) -> None:
-    async def slowly(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if heard.head.startswith(b"POST"):
+async def test_an_engine_too_slow_for_the_objective_is_reported(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    async def slowly(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.head.startswith(b"POST"):
             await asyncio.sleep(0.05)  # five times as long as the objective allows
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
@@ -72,7 +72,7 @@ async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, o
                 assert (told.answers, told.is_met) == (0, None)
                 for _ in range(ASKED):
                     client = await RawClient.connect(agent.faces()["traffic"])
-                    client.say(post(BODY))
+                    client.send(post(BODY))
                     assert (await client.answer()).status == 200
                     client.close()
                 after = await operator.until(server, lambda status: here(status).objectives[0].answers == ASKED)

@@ -88,7 +88,7 @@ def in_flight(view: SharedLoad) -> list[int]:
 
 
 async def kill(view: Sharing) -> None:
-    """As kill -9 does: nothing is given back, nobody is told."""
+    """As kill -9 does: the agent releases nothing and sends nothing."""
     await cancel(view.exchange._tasks)
     view.exchange._tasks = []
 
@@ -149,7 +149,7 @@ async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) 
     assert in_flight(view) == [0, 0]
 
 
-async def test_up_and_age_tell_how_much_the_view_is_worth(start: Start) -> None:
+async def test_up_and_age_metrics_show_the_state_of_the_view(start: Start) -> None:
     view = start("a")
     assert not view.up
     assert view.age_s() == float("inf")
@@ -225,7 +225,7 @@ async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> N
     assert sum("is up" in event for event in said) == 2
 
 
-async def test_redis_that_hangs_stalls_nobody(start: Start, own_redis: RedisServer) -> None:
+async def test_redis_that_hangs_stalls_no_request(start: Start, own_redis: RedisServer) -> None:
     view = start("a", server=own_redis)
     await until(lambda: view.up)
     own_redis.pause()
@@ -245,7 +245,7 @@ async def test_redis_that_hangs_stalls_nobody(start: Start, own_redis: RedisServ
     await until(lambda: view.up)
 
 
-async def test_counts_fade_while_redis_is_away(start: Start, own_redis: RedisServer) -> None:
+async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     for _ in range(40):
         a.reserve(Reservation(endpoint(a)))
@@ -301,7 +301,7 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
 
 
 @pytest.mark.parametrize("kind", ["text", "list", "many"])
-async def test_a_stranger_who_replaces_the_key_does_not_stop_the_sharing(
+async def test_a_replaced_key_does_not_stop_the_sharing(
     start: Start, region: str, redis_server: RedisServer, kind: str
 ) -> None:
     a, b = start("a"), start("b")

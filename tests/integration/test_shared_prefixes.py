@@ -98,7 +98,7 @@ async def test_what_no_agent_of_the_region_published_is_rejected(
     assert a.has("gpu-0"), "an agent that the directory does not have counts for nothing"
 
 
-async def test_a_stream_of_a_stranger_stops_no_exchange(start: Start, region: str, client: redis.Redis) -> None:
+async def test_an_unauthenticated_stream_stops_no_exchange(start: Start, region: str, client: redis.Redis) -> None:
     key = prefixes_key(region)
     client.xadd(key, {"e": b"junk"}, id=f"{2**64 - 1}-{2**64 - 1}")
     a, b = start("a"), start("b")

@@ -13,8 +13,8 @@ from lab.servers.etcd import EtcdServer
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY
 from tests.support.planet import MODEL, policy
-from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until_async
 
 OVERFLOW = 5
 
@@ -22,12 +22,12 @@ OVERFLOW = 5
 async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_etcd: EtcdServer) -> None:
     hold = asyncio.Event()
 
-    async def holds(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if heard.head.startswith(b"POST"):
+    async def holds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.head.startswith(b"POST"):
             await hold.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
-    async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
     await publish(own_etcd, replace(policy(), anonymous_tenant="open"))
@@ -52,7 +52,7 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
 
         async def ask() -> Answer:
             client = await RawClient.connect(home.faces()["traffic"])
-            client.say(post(BODY))
+            client.send(post(BODY))
             answer = await client.answer()
             client.close()
             return answer
@@ -71,4 +71,4 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
 
 async def until_seen(holds: Callable[[], bool]) -> None:
     """Wait until `holds`, off the loop that the engines run on: it looks at processes."""
-    await until_told(lambda: asyncio.to_thread(holds))
+    await until_async(lambda: asyncio.to_thread(holds))

@@ -1,4 +1,4 @@
-"""What every ConfigStore promises: one suite, run against the store in memory and a real etcd."""
+"""The contract of ConfigStore: one suite, run against the store in memory and a real etcd."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ async def test_revoked_lease_takes_its_keys(store: ConfigStore, at: str) -> None
     assert {(change.key, change.now) for change in gone} == {(at + "a", None), (at + "b", None)}
 
 
-async def test_lost_lease_is_told_and_changes_nothing(store: ConfigStore, at: str) -> None:
+async def test_a_lost_lease_is_reported_and_changes_nothing(store: ConfigStore, at: str) -> None:
     lease = await store.grant_lease(60)
     await store.revoke_lease(lease)
     with pytest.raises(LeaseLost):
@@ -298,7 +298,7 @@ async def test_watch_from_revision_zero_is_from_the_beginning(store: ConfigStore
         revision = await put(store, at + "x", b"")
         assert (await take(store, at, 0, 1))[0].revision == revision
     except Compacted:
-        # A store with a compacted past must say so.
+        # A store must report that its history was compacted.
         pass
 
 
@@ -321,7 +321,7 @@ async def test_watches_do_not_disturb_each_other(store: ConfigStore, at: str) ->
     assert len({change.revision for change in b_changes}) == 20
 
 
-async def test_compacted_history_is_told(store: ConfigStore, compact: Compact, at: str) -> None:
+async def test_compacted_history_is_reported(store: ConfigStore, compact: Compact, at: str) -> None:
     first = await put(store, at + "x", b"1")
     second = await put(store, at + "x", b"2")
     third = await put(store, at + "x", b"3")
@@ -336,18 +336,18 @@ async def test_deletion_at_the_compacted_revision_is_not_lost(store: ConfigStore
     deleted = (await store.commit((), [Delete(at + "x")])).revision
     await put(store, at + "y", b"")
     await compact(deleted)
-    # Either the watch has the deletion or it says that it cannot: not a silent third.
+    # The watch reports the deletion, or that its history was compacted; silence is an error.
     with pytest.raises(Compacted):
         await take(store, at, seen, 1)
 
 
-async def test_watch_ahead_of_the_store_is_told(store: ConfigStore, at: str) -> None:
+async def test_a_watch_ahead_of_the_store_is_reported(store: ConfigStore, at: str) -> None:
     revision = await put(store, at + "x", b"")
     with pytest.raises(Compacted, match="before"):
         await take(store, at, revision + 1000, 1)
 
 
-async def test_closed_store_says_so_and_ends_its_watches(store: ConfigStore, at: str) -> None:
+async def test_a_closed_store_raises_and_ends_its_watches(store: ConfigStore, at: str) -> None:
     batches = store.watch(at, (await store.list(at)).revision)
     await anext(batches)
     await store.close()

@@ -22,7 +22,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
-from tests.support.chats import answers, ask, is_busy, says_nothing
+from tests.support.chats import answers, ask, is_busy, never_responds
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, Script, ScriptedEngine, engine, post
@@ -48,7 +48,7 @@ Fleet = tuple[Agent, list[ScriptedEngine]]
 
 @asynccontextmanager
 async def before(directory: Path, *scripts: Script, engines: int = 2, **options: Any) -> AsyncIterator[Fleet]:
-    """An agent that continues streams, before engines that answer as `scripts` say, in order of arrival."""
+    """An agent that continues streams, in front of engines that run `scripts` in order of arrival."""
     async with AsyncExitStack() as stack:
         shared = in_turn(*scripts)
         scripted = [await stack.enter_async_context(engine(shared)) for _ in range(engines)]
@@ -70,7 +70,7 @@ async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failur
     async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (one, engines):
         status, headers, body = await chat(one)
         assert (status, is_complete(body)) == (200, True)
-        assert [len(each.heard) for each in engines] == [1, 1]
+        assert [len(each.requests) for each in engines] == [1, 1]
         assert headers["x-penstock-endpoint"] in ("gpu-0", "gpu-1")
         await until(lambda: released(one))
         assert (one.counted(), one.continued()) == ({"ok": 1}, {"resumed": 1})
@@ -83,7 +83,7 @@ async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_pa
     async with before(tmp_path, speaks(1, 5), speaks(2), speaks(3)) as (one, _):
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
-            client.say(post(json.dumps(CHAT).encode()))
+            client.send(post(json.dumps(CHAT).encode()))
             assert is_complete((await client.answer()).body)
         client.close()
 
@@ -100,23 +100,23 @@ async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields:
     async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
         _, _, body = await chat(one, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
-        assert (code, sum(len(each.heard) for each in engines)) == ("engine_failed", 1)
+        assert (code, sum(len(each.requests) for each in engines)) == ("engine_failed", 1)
         assert (one.counted(), one.continued()) == ({"engine_error": 1}, {})
 
 
 async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
-    async def two(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
-        await speaks(1, 3)(e, replace_n(heard), writer)
+    async def two(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
+        await speaks(1, 3)(e, replace_n(received), writer)
 
-    def replace_n(heard: Any) -> Any:
-        return heard._replace(body=json.dumps(json.loads(heard.body) | {"n": 1}).encode())
+    def replace_n(received: Any) -> Any:
+        return received._replace(body=json.dumps(json.loads(received.body) | {"n": 1}).encode())
 
     async with before(tmp_path, two, speaks(2)) as (one, engines):
         assert b"engine_failed" in (await chat(one, n=2)).body
-        assert sum(len(each.heard) for each in engines) == 1
+        assert sum(len(each.requests) for each in engines) == 1
 
 
-async def test_a_model_whose_policy_says_nothing_is_not_continued(tmp_path: Path) -> None:
+async def test_a_model_without_a_continuation_policy_is_not_continued(tmp_path: Path) -> None:
     async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, _):
         policy = one.config.policy
         one.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
@@ -150,7 +150,7 @@ async def test_a_limit_ends_the_stream_with_an_error(
         assert (stream.text, stream.done) == (words(0, 7), False)
         assert stream.error is not None
         assert (stream.error["code"], told in stream.error["message"]) == ("engine_failed", True)
-        assert sum(len(each.heard) for each in engines) == 1
+        assert sum(len(each.requests) for each in engines) == 1
         assert (one.counted(), one.continued()) == ({"engine_error": 1}, {outcome: 1})
 
 
@@ -161,9 +161,9 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
         await go_on.wait()
         writer.transport.abort()
 
-    async def speaks_later(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+    async def speaks_later(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
-        await speaks(2)(e, heard, writer)
+        await speaks(2)(e, received, writer)
 
     async with (
         engine(speaks(1, 7, dies_later)) as dying,
@@ -172,8 +172,8 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
     ):
         one.continue_streams()
         asked = [asyncio.create_task(chat(one)) for _ in range(count)]
-        await until(lambda: len(dying.heard) + len(other.heard) == count)
-        dead = len(dying.heard)
+        await until(lambda: len(dying.requests) + len(other.requests) == count)
+        dead = len(dying.requests)
         budget, now = one.proxy.retry_budget, one.proxy.clock
         left = sum(budget.withdraw(now()) for _ in range(1000))
         budget._retries -= permitted
@@ -194,7 +194,7 @@ async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path
         assert (stream.text, stream.done) == (words(0, 14), False)
         assert stream.error is not None
         assert "may be the cause" in stream.error["message"]
-        assert sum(len(each.heard) for each in engines) == 2
+        assert sum(len(each.requests) for each in engines) == 2
 
 
 async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> Non
     async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.error and stream.error["code"]) == (words(0, 21), "stream_stalled")
-        assert sum(len(each.heard) for each in engines) == 3
+        assert sum(len(each.requests) for each in engines) == 3
         assert one.continued() == {"resumed": 2, "over_budget": 1}
 
 
 async def test_a_continuation_that_an_engine_refuses_ends_with_an_error(tmp_path: Path) -> None:
-    async def refuses(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
+    async def refuses(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
 
     async with before(tmp_path, speaks(1, 7), refuses) as (one, _):
@@ -239,9 +239,9 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
         pool.prior_s = 0.1
         pool.recount()
         first = asyncio.create_task(chat(one))
-        await until(lambda: any(each.heard for each in engines))
+        await until(lambda: any(each.requests for each in engines))
         second = asyncio.create_task(chat(one, n=1, logprobs=True))
-        await until(lambda: all(each.heard for each in engines))
+        await until(lambda: all(each.requests for each in engines))
         break_off.set()
         await until(lambda: one.waiting() == 1)
         go_on.set()
@@ -250,29 +250,29 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
 
 
 async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None:
-    async def forgets_the_end(e: ScriptedEngine, heard: Any, writer: asyncio.StreamWriter) -> None:
-        longer = json.loads(heard.body) | {"max_tokens": 31}
-        await speaks(1, 30)(e, heard._replace(body=json.dumps(longer).encode()), writer)
+    async def forgets_the_end(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
+        longer = json.loads(received.body) | {"max_tokens": 31}
+        await speaks(1, 30)(e, received._replace(body=json.dumps(longer).encode()), writer)
 
     async with before(tmp_path, forgets_the_end, speaks(2)) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
-        assert sum(len(each.heard) for each in engines) == 1
+        assert sum(len(each.requests) for each in engines) == 1
 
 
 async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), says_nothing) as (one, engines):
+    async with before(tmp_path, speaks(1, 7), never_responds) as (one, engines):
         client = await RawClient.connect(one.traffic)
-        client.say(post(json.dumps(CHAT).encode()))
+        client.send(post(json.dumps(CHAT).encode()))
         await client.head()
-        await until(lambda: all(each.heard for each in engines))
+        await until(lambda: all(each.requests for each in engines))
         client.close()
         await until(lambda: released(one))
         assert one.counted() == {"cancelled": 1}
 
 
 async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), says_nothing) as (one, _):
+    async with before(tmp_path, speaks(1, 7), never_responds) as (one, _):
         answer = await ask(one, "X-Request-Timeout-Ms: 400", body=json.dumps(CHAT).encode())
         stream = read_stream(answer.body)
         assert stream.error is not None
@@ -290,7 +290,7 @@ async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
     async with before(tmp_path, speaks(1, 7, waits), speaks(2), anonymous="personal") as (one, engines):
         one.location = Location("DE")
         client = await RawClient.connect(one.traffic)
-        client.say(post(json.dumps(CHAT).encode()))
+        client.send(post(json.dumps(CHAT).encode()))
         await client.head()
         policy = one.config.policy
         forbidding = replace(policy.residency[0], name="elsewhere", allow=frozenset({"eu-es"}))
@@ -301,7 +301,7 @@ async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
             body += part
         stream = read_stream(body)
         assert stream.error is not None
-        assert (stream.done, sum(len(each.heard) for each in engines)) == (False, 1)
+        assert (stream.done, sum(len(each.requests) for each in engines)) == (False, 1)
         assert one.counted() == {"revoked": 1}
 
 
@@ -318,7 +318,7 @@ async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Pat
         client = await RawClient.connect(one.traffic)
         messages = [{"role": "user", "content": "Why does the water flow? " * 1000}]
         body = json.dumps({**CHAT, "messages": messages, "padding": "x" * 100_000}).encode()
-        client.say(post(body))
+        client.send(post(body))
         await client.head()
         bodies = one.listener.state.bodies
         assert bodies.bytes_kept == len(body)
@@ -342,7 +342,7 @@ async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Pat
 
 @asynccontextmanager
 async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIterator[tuple[Agent, Agent]]:
-    """An origin that sends its requests to another region, where the engines answer as `away` says in turn."""
+    """An origin that forwards its requests to another region, whose engines run the scripts `away` in turn."""
     elsewhere = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with AsyncExitStack() as stack:
         shared = in_turn(*away)
@@ -372,7 +372,7 @@ async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_o
 async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path: Path) -> None:
     async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, server):
         client = await RawClient.connect(origin.traffic)
-        client.say(post(json.dumps(CHAT).encode()))
+        client.send(post(json.dumps(CHAT).encode()))
         await client.head()
         body = await client.chunk()
         origin.peers.addresses.clear()
@@ -387,7 +387,7 @@ async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path
 async def test_the_origin_continues_the_stream_of_a_region_that_fails_silently(tmp_path: Path) -> None:
     async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, _):
         client = await RawClient.connect(origin.traffic)
-        client.say(post(json.dumps(CHAT).encode()))
+        client.send(post(json.dumps(CHAT).encode()))
         await client.head()
         body = await client.chunk()
         origin.peers.states["eu-es"] = RegionState.FAILED
@@ -417,7 +417,7 @@ async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_
                 by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
                 one.config.policy = replace(policy, models={MODEL: by_token})
                 client = await RawClient.connect(one.traffic)
-                client.say(post(json.dumps(request).encode()))
+                client.send(post(json.dumps(request).encode()))
                 _, headers = await client.head()
                 body = await client.chunk()
                 processes[int(headers["x-penstock-endpoint"].removeprefix("gpu-"))].kill()

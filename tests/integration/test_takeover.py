@@ -9,7 +9,7 @@ from pathlib import Path
 from adapters.tls_contexts import ClientTls
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, SSE_HEAD, chunk
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
 
 UPGRADES = 3
@@ -47,7 +47,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
     context = ClientTls(made / "ours.pem")() if made is not None else None
     done, failed, enough = 0, [], asyncio.Event()
 
-    async def streams(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await asyncio.sleep(0.02)
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
@@ -55,7 +55,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
     async def ask(client: RawClient) -> bool:
         """Whether the connection may be used again."""
         nonlocal done
-        client.say(post(BODY))
+        client.send(post(BODY))
         answer = await client.answer()
         assert (answer.status, answer.body) == (200, b"data: 1\n\ndata: [DONE]\n\n")
         done += 1

@@ -1,4 +1,4 @@
-"""An upgrade of a whole agent on real etcd and Redis: nobody loses a request, and nobody notices from afar."""
+"""An upgrade of a whole agent on real etcd and Redis: no request is lost, and other regions see no change."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.support.chats import BODY, SSE_HEAD, chunk
 from tests.support.identities import control_plane_sessions
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import published_loads
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until_told
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until_async
 
 REGION = "eu-de"
 TOKEN = "0123456789abcdef-registration"
@@ -36,7 +36,7 @@ UPGRADES = 2
 
 
 class Load:
-    """Clients that ask one request after the other, and what became of them."""
+    """Clients that send one request after the other, and the outcomes."""
 
     def __init__(self, process: AgentProcess) -> None:
         self.address = process.faces()["traffic"]
@@ -66,7 +66,7 @@ class Load:
 
     async def _one(self, client: RawClient) -> bool:
         """Whether the connection may be used again."""
-        client.say(post(BODY))
+        client.send(post(BODY))
         answer = await client.answer()
         assert (answer.status, answer.body) == (200, b"data: 1\n\ndata: [DONE]\n\n"), answer
         self.done += 1
@@ -79,7 +79,7 @@ class Site:
     def __init__(
         self, directory: Path, etcd: EtcdServer, shared: RedisServer, gpu: Address, stack: AsyncExitStack
     ) -> None:
-        """Nothing runs yet; the stack ends whatever is started here."""
+        """Nothing runs yet; the stack stops what is started here."""
         self._directory = directory
         self._etcd = etcd
         self._redis_url = shared.url
@@ -119,12 +119,12 @@ class Site:
         healthy again, longer than anybody here waits.
         """
         first = self._process(REGION, "0")
-        await until_told(lambda: asyncio.to_thread(lambda: bool(first.faces())))
+        await until_async(lambda: asyncio.to_thread(lambda: bool(first.faces())))
         await asyncio.to_thread(_register, first, self._gpu)
         await asyncio.to_thread(first.wait_ready, PATIENCE_S)
         self._observer = self._process("eu-es", "observer")
         await asyncio.to_thread(self._observer.wait_ready, PATIENCE_S)
-        await until_told(self.seen_healthy)
+        await until_async(self.seen_healthy)
         return first
 
     async def take_over(self, running: AgentProcess, directory: str) -> AgentProcess:
@@ -136,11 +136,11 @@ class Site:
         async def replaced() -> bool:
             return await self.registered() > epoch
 
-        await until_told(replaced)
+        await until_async(replaced)
         return fresh
 
     async def registered(self) -> int:
-        """The epoch that is registered; 0 for nobody."""
+        """The registered epoch; 0 for none."""
         item = await self._store.get(keys.agent(REGION, "a"))
         return decode(item.value, AgentMember).epoch if item is not None else 0
 
@@ -159,10 +159,10 @@ class LongStream:
     def __init__(self) -> None:
         self._may_end = asyncio.Event()
 
-    async def engine(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def engine(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         """Answers every other request at once."""
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
-        if heard.header("x-request-id") == "long":
+        if received.header("x-request-id") == "long":
             await self._may_end.wait()
         await asyncio.sleep(0.02)
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
@@ -170,7 +170,7 @@ class LongStream:
     async def begin(self, process: AgentProcess) -> RawClient:
         self._may_end.clear()
         client = await RawClient.connect(process.faces()["traffic"])
-        client.say(post(BODY, "X-Request-Id: long"))
+        client.send(post(BODY, "X-Request-Id: long"))
         await client.head()
         return client
 
@@ -222,8 +222,8 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         async def nothing_told() -> bool:
             return await _told_requests(shared) == 0
 
-        await until_told(nothing_told)
-        await until_told(site.seen_healthy)
+        await until_async(nothing_told)
+        await until_async(site.seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
         assert await site.registered() == 0
 
@@ -245,7 +245,7 @@ def _health(process: AgentProcess) -> dict[str, int]:
 
 
 async def _told_requests(shared: redis.Redis) -> int:
-    """Requests that any agent of the region says it has."""
+    """Requests that the agents of the region publish."""
 
     def look() -> int:
         return sum(load[0] for agent in published_loads(shared, REGION) for load in agent.loads.values())

@@ -1,4 +1,4 @@
-"""Spans of requests, as a collector decodes them: one trace over two regions, what is kept, and a collector away."""
+"""Spans of requests, as a collector decodes them: one trace over two regions, sampling, and a lost collector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.agents import agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL, plan, policy
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.streamed_chats import chat, in_turn, is_complete, speaks
 from tests.support.wait import PATIENCE_S, until
 
@@ -30,11 +30,11 @@ def traceparent(sampled: bool) -> str:
     return f"Traceparent: 00-{TRACE}-{PARENT}-0{int(sampled)}"
 
 
-async def streams(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + chunk(USAGE) + b"0\r\n\r\n")
 
 
-async def fails(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 500 X\r\nContent-Length: 2\r\n\r\n{}")
 
 
@@ -57,7 +57,7 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
             origin.location = Location("DE")
             answer = await ask(origin, traceparent(sampled=False), "Tracestate: a=1", "X-Request-Id: far-1")
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
-            heard = far.heard[0]
+            received = far.requests[0]
         await there.close()
         await here.close()
         origin_spans, server_spans = one.named("eu-de"), one.named("eu-es")
@@ -69,8 +69,8 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
     assert attempt.parent_span_id == request.span_id
     assert served.parent_span_id == attempt.span_id, "the serving region continues the attempt of the origin"
     assert generated.parent_span_id == served.span_id
-    assert heard.header("traceparent") == f"00-{TRACE}-{generated.span_id.hex()}-01"
-    assert heard.header("tracestate") == "a=1"
+    assert received.header("traceparent") == f"00-{TRACE}-{generated.span_id.hex()}-01"
+    assert received.header("tracestate") == "a=1"
     assert set(origin_spans) == {request.name, "admission", "selection", attempt.name}
     assert set(server_spans) == {served.name, "admission", "selection", generated.name, "prefill", "stream"}
     assert {server_spans[name].parent_span_id for name in ("prefill", "stream")} == {generated.span_id}
@@ -101,7 +101,7 @@ async def test_each_attempt_is_a_span_with_its_reason(tmp_path: Path) -> None:
     assert [attributes(span).get("penstock.reason") for span in attempts] == ["connect_failed", None]
     assert [attributes(span)["penstock.server"] for span in attempts] == ["eu-es", "eu-de"]
     assert [span.status.code for span in attempts] == [2, 0]
-    assert near.heard[0].header("traceparent")[36:52] == attempts[1].span_id.hex()
+    assert near.requests[0].header("traceparent")[36:52] == attempts[1].span_id.hex()
     request = next(span for _, span in one.spans if span.kind == SERVER)
     assert attributes(request)["penstock.rejected_regions"] == ["eu-es=unreachable"]
 
@@ -137,7 +137,7 @@ async def test_only_trusted_callers_decide_what_is_sampled(
     assert bool(one.spans) is kept
 
 
-async def test_failed_requests_are_exported_whatever_the_share(tmp_path: Path) -> None:
+async def test_failed_requests_are_exported_at_any_sampling_share(tmp_path: Path) -> None:
     async with collector() as one, engine(fails) as near:
         exporter = one.exporter()
         async with agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
@@ -148,9 +148,7 @@ async def test_failed_requests_are_exported_whatever_the_share(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("slow_s", "kept"), [(0.0, True), (30.0, False)])
-async def test_requests_that_begin_late_are_exported_whatever_the_share(
-    tmp_path: Path, slow_s: float, kept: bool
-) -> None:
+async def test_slow_requests_are_exported_at_any_sampling_share(tmp_path: Path, slow_s: float, kept: bool) -> None:
     async with collector() as one, engine(answers) as near:
         exporter = one.exporter()
         async with agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0, trace_slow_s=slow_s) as origin:
@@ -174,7 +172,7 @@ def a_span(name: str = "a") -> Span:
     return Span(TRACE, PARENT, name, SERVER, "1", "2", [])
 
 
-async def test_spans_wait_for_a_collector_that_is_away_and_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_wait_for_an_unavailable_collector_and_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
     metrics = AgentMetrics()
     async with collector() as one:
@@ -234,7 +232,7 @@ async def test_an_agent_that_stops_sends_the_spans_that_are_left(tmp_path: Path,
         try:
             await asyncio.to_thread(process.wait_ready, PATIENCE_S)
             client = await RawClient.connect(process.faces()["traffic"])
-            client.say(post(BODY))
+            client.send(post(BODY))
             assert (await client.answer()).status == 200
             client.close()
         finally:

@@ -20,7 +20,7 @@ from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Operator, control_planes
 from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.planet import policy
-from tests.support.wait import until, until_told
+from tests.support.wait import until, until_async
 
 
 async def test_a_control_plane_of_another_fleet_does_not_lead(
@@ -29,7 +29,7 @@ async def test_a_control_plane_of_another_fleet_does_not_lead(
     with control_planes("x", tmp_path / "other", own_etcd.endpoint, fleet=1) as (other,):
         await operator.leader_among([other])
     with control_planes("a", tmp_path / "own", own_etcd.endpoint) as (own,):
-        await until_told(lambda: _has_logged(own.log_path, b"the store belongs to another fleet"))
+        await until_async(lambda: _has_logged(own.log_path, b"the store belongs to another fleet"))
         assert not (await operator.status(own)).leading
         with control_planes("y", tmp_path / "others", own_etcd.endpoint, fleet=1) as (second,):
             await operator.leader_among([second])

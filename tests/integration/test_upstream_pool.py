@@ -82,7 +82,7 @@ async def test_a_connection_of_former_trust_is_not_used_again() -> None:
 
 
 class Resolver:
-    """Answers as it is told to."""
+    """Responds by a script."""
 
     def __init__(self) -> None:
         self.answer: Sequence[str] | None = ("127.0.0.1",)
@@ -99,7 +99,7 @@ class Resolver:
 
 
 @on_uvloop
-async def test_a_name_that_nobody_answers_for_any_more_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_no_longer_resolves_keeps_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     server = await asyncio.start_server(idles, "127.0.0.1", 0)
     address = Address("engine.test", server.sockets[0].getsockname()[1])
     resolver = Resolver()

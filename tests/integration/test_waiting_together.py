@@ -18,7 +18,7 @@ from regional_agent.shared_load import other_agents, shared_load_exchange
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 PATIENT_S = 30.0
@@ -28,14 +28,14 @@ APART_S = 0.2
 
 
 class Gpu:
-    """An engine that runs each request until it is told to go on with it; one slot."""
+    """An engine with one slot that runs each request until a test releases it."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
         self.go_on = asyncio.Semaphore(0)
 
-    async def script(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        self.began.append(heard.header("x-request-id") or "")
+    async def script(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        self.began.append(received.header("x-request-id") or "")
         await self.go_on.acquire()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
@@ -51,30 +51,30 @@ class Region:
     async def ask(self, name: str, request: str) -> None:
         """Send a request to an agent."""
         client = self.asked[request] = await RawClient.connect(self.agents[name].traffic)
-        client.say(post(BODY, f"X-Request-Id: {request}"))
+        client.send(post(BODY, f"X-Request-Id: {request}"))
 
     async def fill(self, name: str, request: str) -> None:
-        """Send the one that the engine works on first, and see to it that every agent knows."""
+        """Send the request that the engine runs first; returns once every agent counts it."""
         await self.ask(name, request)
         await until(lambda: self.gpu.began == [request])
         pools = [one.endpoints.pool(MODEL) for one in self.agents.values()]
         await until(lambda: all(pool.in_flight == 1 for pool in pools))
 
     async def wait(self, name: str, request: str) -> None:
-        """Send one that has to wait, and see to it that every agent knows."""
+        """Send a request that has to wait; returns once every agent counts it."""
         before = self.agents[name].waiting()
         await self.ask(name, request)
         await until(lambda: self.agents[name].waiting() == before + 1)
-        await self.all_know()
+        await self.all_agents_agree()
 
     def first_in_line(self, name: str) -> None:
-        """Let what comes to one agent from now on go before what comes to others."""
+        """Give the next requests at one agent precedence over those at others."""
         config = self.agents[name].config
         tenants = {name: replace(tenant, priority=1) for name, tenant in config.policy.tenants.items()}
         config.policy = replace(config.policy, tenants=tenants)
 
-    async def all_know(self) -> None:
-        """Return once every agent has heard how many wait in all."""
+    async def all_agents_agree(self) -> None:
+        """Return once every agent has the total number of waiting requests."""
         total = sum(one.waiting() for one in self.agents.values())
         await until(lambda: all(one.queue.waiting(MODEL) == total for one in self.agents.values()))
 
@@ -118,7 +118,7 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
         region.gpu.go_on.release()
         assert await region.answered(request) == 200
         await until(lambda number=number: len(region.gpu.began) == number + 2)
-        await region.all_know()
+        await region.all_agents_agree()
     assert region.gpu.began == ["a0", *expected]
     region.gpu.go_on.release()
     assert await region.answered(expected[-1]) == 200
@@ -141,7 +141,7 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
         assert await region.answered(request) == 200
 
 
-async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_agent_delays_no_other(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (shared_counts, other_agents, shared_load_exchange):
         monkeypatch.setattr(module, "LEASE_S", PATIENT_S)
     for name in ("b", "c"):

@@ -1,4 +1,4 @@
-"""`penstock-lab wan` as a process: what it prints, its control socket, how it ends, and what it says of bad input."""
+"""`penstock-lab wan` as a process: its output, its control socket, its end, and its errors for bad input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_config(path: Path, **fields: object) -> str:
 
 @pytest.fixture
 def wan(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, object]], str]]:
-    """The process, what it says of its links, and the URL of its control socket."""
+    """The process, its links as it printed them, and the URL of its control socket."""
     process = start("--config", write_config(tmp_path / "wan.json"))
     try:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ def test_prints_links_takes_faults_and_ends_on_sigterm(
     assert process.wait(20) == 0
 
 
-def test_the_control_socket_says_what_it_did_not_understand(
+def test_the_control_socket_names_the_command_it_rejects(
     wan: tuple[subprocess.Popen[str], list[dict[str, object]], str],
 ) -> None:
     _, _, control = wan
@@ -90,7 +90,7 @@ def test_the_control_socket_says_what_it_did_not_understand(
 
 
 async def connect(port: int) -> None:
-    """Nobody is at the link's end, so what it has taken in it resets: at once, where the client is slow to look."""
+    """No server listens behind the link, so it resets the connections that it accepted."""
     with suppress(ConnectionResetError):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()

@@ -1,4 +1,4 @@
-"""An etcd that lost everything: its revisions begin anew, and agents that remember larger epochs obey all the same."""
+"""An etcd that lost its data: its revisions restart, and agents with larger epochs accept the new plans."""
 
 from __future__ import annotations
 

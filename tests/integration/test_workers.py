@@ -1,4 +1,4 @@
-"""Two workers behind one port, as real processes: one dies and loses its own requests alone; an upgrade loses none."""
+"""Two workers behind one port, as real processes: a crash loses only the worker's requests; an upgrade loses none."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
 from tests.support.identities import agent_id, write_identity
 from tests.support.planet import policy
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until, until_told
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until, until_async
 
 REGION = "eu-de"
 WORKERS = ("a-1", "a-2")
@@ -86,17 +86,17 @@ class Streams:
         self.may_end = asyncio.Event()
         self.open: dict[str, list[RawClient]] = {name: [] for name in WORKERS}
 
-    async def engine(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        worker = (heard.header("via") or "probe.").split()[-1].split(".")[0]
+    async def engine(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        worker = (received.header("via") or "probe.").split()[-1].split(".")[0]
         writer.write(SSE_HEAD + chunk(f"data: {worker}\n\n".encode()))
-        if heard.header("x-request-id") == "long":
+        if received.header("x-request-id") == "long":
             await self.may_end.wait()
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     async def begin(self, address: Address) -> str:
         """Open one more stream; returns the worker that accepted it."""
         client = await RawClient.connect(address)
-        client.say(post(BODY, "X-Request-Id: long"))
+        client.send(post(BODY, "X-Request-Id: long"))
         assert (await client.head())[0] == 200
         worker = (await client.chunk()).split()[1].decode()
         self.open[worker].append(client)
@@ -111,7 +111,7 @@ class Streams:
         raise AssertionError(f"one worker accepted all: { {name: len(each) for name, each in self.open.items()} }")
 
     def renew(self) -> None:
-        """Forget the streams that ended."""
+        """Drop the streams that ended."""
         self.may_end = asyncio.Event()
         self.open = {name: [] for name in WORKERS}
 
@@ -125,7 +125,7 @@ class Streams:
 async def ask(address: Address) -> str:
     """One request on a connection of its own; returns the worker that served it."""
     client = await RawClient.connect(address)
-    client.say(post(BODY))
+    client.send(post(BODY))
     answer = await client.answer()
     assert answer.status == 200, answer
     client.close()
@@ -141,7 +141,7 @@ async def keep_asking(address: Address, enough: asyncio.Event) -> int:
     return count
 
 
-async def test_a_worker_dies_alone_and_an_upgrade_of_all_loses_nothing(
+async def test_a_worker_fails_alone_and_an_upgrade_of_all_loses_nothing(
     tmp_path: Path, own_etcd: EtcdServer, redis_server: RedisServer
 ) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
@@ -166,7 +166,7 @@ async def test_a_worker_dies_alone_and_an_upgrade_of_all_loses_nothing(
             async def serves_again() -> bool:
                 return await ask(address) == "a-1"
 
-            await until_told(serves_again)
+            await until_async(serves_again)
             await streams.end_well("a-2")
 
             streams.renew()

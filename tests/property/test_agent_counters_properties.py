@@ -1,4 +1,4 @@
-"""Whole agents as processes, on a real Redis: whatever happens to them, every count comes back to what engines run.
+"""Agents as processes, on a real Redis: after any sequence of faults every count equals what the engines run.
 
 Requests that end well, fail, break off, are turned down or are left by their clients; agents killed with SIGKILL;
 engines that go and come back; a Redis that is flushed or restarted.
@@ -29,7 +29,7 @@ from tests.support.examples import examples
 from tests.support.loopback_server import LoopbackServer
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import has_no_load, published_loads
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, post
 
 REGION = "eu-de"
 AGENTS = ("a", "b")
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class FlappingEngine(LoopbackServer):
-    """An engine that counts what it runs, does to each request what its id says, and can go away and come back."""
+    """An engine that counts what it runs, treats each request as its id says, and can be stopped and restarted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class FlappingEngine(LoopbackServer):
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await ScriptedEngine(self._answer).serve(reader, writer)
 
-    async def _answer(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if heard.head.startswith(b"GET"):
+    async def _answer(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.head.startswith(b"GET"):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             return
-        kind = (heard.header("x-request-id") or "").partition(":")[0]
+        kind = (received.header("x-request-id") or "").partition(":")[0]
         self.running += 1
         try:
             await self._do(kind, writer)
@@ -132,10 +132,10 @@ class Region:
         """Send a request, and leave its answer to the socket."""
         client = await RawClient.connect(self.agents[agent].faces()["traffic"])
         self.clients.append(client)
-        client.say(post(BODY, f"X-Request-Id: {kind.replace(' ', '-')}:{len(self.clients)}"))
+        client.send(post(BODY, f"X-Request-Id: {kind.replace(' ', '-')}:{len(self.clients)}"))
 
     async def leave(self, which: int) -> None:
-        """A client goes away, whatever it waits for."""
+        """A client disconnects, in any state of its request."""
         if self.clients:
             self.clients.pop(which % len(self.clients)).close()
 
@@ -145,7 +145,7 @@ class Region:
             engine.finish()
 
     def views(self) -> list[tuple[dict[str, int], int, int]]:
-        """What each agent believes: requests by endpoint, those it carries itself, and those that wait at it."""
+        """The view of each agent: requests by endpoint, its own requests, and those in its queue."""
         found = []
         for agent in self.agents.values():
             status = agent.status()
@@ -162,7 +162,7 @@ class Region:
         return published_loads(self.shared, REGION)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for what nobody announces."""
+        """Wait until `condition` holds; there is no event for it."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, (
@@ -171,7 +171,7 @@ class Region:
             time.sleep(0.05)
 
     def settled(self) -> bool:
-        """Whether every agent believes what is true, and none has one waiting for whom there would be room."""
+        """Whether the view of every agent is true, and none queues a request for which there is a free slot."""
         truth = self.run()
         views = self.views()
         full = all(count >= SLOTS for count in truth.values())

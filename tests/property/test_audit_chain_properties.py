@@ -1,4 +1,4 @@
-"""Whatever is done to a chain of audit entries, the first one that is not what was written is named."""
+"""After any change to a chain of audit entries, verification names the first entry that is not what was written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_changed_entry_is_named(entries: list[AuditEntry], data: st.DataObject
     fault = verify_chain([*entries[:at], forged, *entries[at + 1 :]])
     assert fault is not None
     assert fault.seq == at + 1
-    # With its hash made anew, the one after it gives the forgery away, or the head that somebody kept.
+    # If the forged entry has a new hash, the next entry or a stored head does not match.
     fault = verify_chain(
         [*entries[:at], sealed(forged), *entries[at + 1 :]], head=AuditHead(entries[-1].seq, entries[-1].hash)
     )

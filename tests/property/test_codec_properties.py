@@ -1,4 +1,4 @@
-"""Whatever is in the store, decoding it gives a value or a CodecError."""
+"""Decoding any stored value returns a value or raises CodecError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of learned limits, whatever happens at an endpoint and whatever its engine reports."""
+"""Properties of learned limits, for any history of an endpoint and any reports of its engine."""
 
 from hypothesis import given
 from hypothesis import strategies as st

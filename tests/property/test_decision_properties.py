@@ -1,4 +1,4 @@
-"""Whatever the rules, the plan, the fleet's state and what was tried: a forbidden region never serves."""
+"""For any rules, plan, fleet state and earlier attempts, a forbidden region never serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a pool's endpoints, its numbers are those of its members, and ejection keeps to its bounds."""
+"""For any history of a pool's endpoints, its counts equal those of its members, and ejection keeps its bounds."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""Whatever comes, goes and breaks off, in whatever order: no KV block is lost, no limit exceeded, nobody starves."""
+"""For any order of arrivals, ends and aborts: no KV block is lost, no limit exceeded, no request starves."""
 
 from __future__ import annotations
 

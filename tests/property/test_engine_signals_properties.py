@@ -1,4 +1,4 @@
-"""Whatever an engine or a stranger serves, reading it ends, and what comes out is within bounds."""
+"""For any response of an engine or of an unknown server, reading ends, and the signals are within bounds."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whatever two attempts of one request do, in any order: one response, and everything that was held is released."""
+"""For any order of events of two attempts: the client gets one response, and every reservation is released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regional_agent.proxy.hedge import OVER, PLANNED, TRANSITIONS, WON
 from tests.support.agents import agent
 from tests.support.examples import examples
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 STEP_S = 0.01
@@ -45,7 +45,7 @@ requests = st.lists(st.tuples(attempts, st.one_of(st.none(), st.integers(0, 8)))
 async def _run(directory: Path, scripts: list[tuple[list[tuple[int, str]], int | None]]) -> None:
     script: list[tuple[int, str]] = []
 
-    async def act(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def act(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         steps, action = script.pop(0) if script else (0, "whole")
         for part in ACTIONS[action]:
             await asyncio.sleep(steps * STEP_S)
@@ -70,7 +70,7 @@ async def _run(directory: Path, scripts: list[tuple[list[tuple[int, str]], int |
                 running.proxy._services.hedging.budget.request()
             script[:] = attempts
             client = await RawClient.connect(running.traffic)
-            client.say(post(BODY, "Connection: close", path="/v1/embeddings"))
+            client.send(post(BODY, "Connection: close", path="/v1/embeddings"))
             if leaves_after is None:
                 received = await asyncio.wait_for(client.reader.read(), 60.0)
                 assert received.count(b"HTTP/1.1 ") == 1

@@ -1,4 +1,4 @@
-"""Whatever breaks and whatever is compacted, the informer ends equal to the store and told how it got there."""
+"""After any faults and compactions the informer equals the store, and its changes lead from one state to the other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS = st.one_of(
 
 
 class Retelling:
-    """The state as the changes tell it, checking that each makes sense after the ones before."""
+    """The state by the changes; checks that each change is consistent with the ones before."""
 
     def __init__(self) -> None:
         self.items: dict[str, KeyValue] = {}

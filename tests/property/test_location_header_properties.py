@@ -1,4 +1,4 @@
-"""Whatever headers anybody but a trusted proxy sends, and whoever asked before, its place is what its address says."""
+"""A client that is no trusted proxy is located by its address, whatever headers it or an earlier client sent."""
 
 from __future__ import annotations
 

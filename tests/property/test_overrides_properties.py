@@ -1,4 +1,4 @@
-"""Whatever operators want at once: residency holds, nobody is left unserved by it, and what is lifted comes back."""
+"""For any set of overrides residency holds, every class keeps a region, and lifting an override restores its effect."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_w
 
 
 def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan], *, homeward: bool = True) -> list[float]:
-    """How much of each class's traffic moved, of those that came home only where it is asked for."""
+    """The share of each class's traffic that moved; where `came_home`, of the classes that returned only."""
     return [moved_share(*shares) for _, _, home, shares in changes(before, after) if homeward or not more(home, shares)]
 
 

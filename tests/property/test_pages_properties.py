@@ -1,4 +1,4 @@
-"""Pages, put together, are the list in order, whatever comes and goes in between."""
+"""The pages together are the list in order, whatever is added or removed between them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def keys() -> list[Key]:
 
 
 def snapshot(rates: Rates, reported_at: float) -> Snapshot:
-    """What regions said at that time."""
+    """The reports of the regions at that time."""
     members = {residency_class(frozenset(where)).name: where for where in (ANYWHERE, BLOC)}
     agents = {}
     for name in NAMES:

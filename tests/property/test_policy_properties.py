@@ -1,4 +1,4 @@
-"""Whatever stands in a bundle, compiling it ends in a policy or in errors that say where and what to do."""
+"""Compiling any bundle returns a policy, or errors that name the place and the remedy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def damaged(draw: st.DrawFn) -> dict[str, str]:
 
 
 def outcome(files: dict[str, str]) -> Policy | None:
-    """The policy, or None after seeing that every error says where and what to do."""
+    """The policy, or None after a check that every error names the place and the remedy."""
     try:
         return compile_bundle(files)
     except PolicyRefused as refused:

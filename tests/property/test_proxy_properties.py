@@ -29,7 +29,7 @@ BOUNDS = Limits(max_body_bytes=1 << 20, kept_body_bytes=1 << 18, max_head_bytes=
 
 
 class Wire(asyncio.Transport):
-    """The other end of a connection: what was written to it, and what it was asked to do."""
+    """The transport of a connection: records writes and calls."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -68,7 +68,7 @@ class Wire(asyncio.Transport):
 
 
 class Repeater:
-    """An application that says what it understood, at once."""
+    """An application whose response states what it parsed."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
@@ -258,7 +258,7 @@ class Heard:
     def on_writable(self, writable: bool) -> None: ...
 
 
-def heard(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
+def read_response(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
     """What comes of pieces of an engine's bytes, and whether the connection is kept."""
 
     async def body() -> tuple[int, bytes, list[str], bool]:
@@ -303,7 +303,7 @@ ENGINE_NOISE = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(ENGINE_NOISE)
 def test_whatever_an_engine_says_the_sink_hears_one_end(noise: bytes) -> None:
-    _, _, over, kept = heard([noise])
+    _, _, over, kept = read_response([noise])
     assert len(over) == 1
     assert not (kept and over == ["broken"]), "a connection that spoke garbage is not used again"
 
@@ -317,7 +317,7 @@ def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked:
         framed if chunked else b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     )
     for pieces in ([whole], cut(whole, places), [whole[at : at + 1] for at in range(len(whole))]):
-        assert heard(pieces) == (200, body, ["end"], True)
+        assert read_response(pieces) == (200, body, ["end"], True)
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -357,8 +357,8 @@ LIKE_CHUNKS = st.lists(
 @example([b"5\r\nhello\r\n", b"1", b"5\r\nhello\r\n"])
 @example([b"5\r\nhello\r\n1", b"5\r\nhello\r\n"])
 def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
-    # But for whether the connection is kept: bytes after the end are told from empty lines only in a read of their own.
-    assert heard([CHUNKED, *reads])[:3] == heard([CHUNKED + b"".join(reads)])[:3]
+    # Except whether the connection is kept: only in a read of their own are bytes after the end told from empty lines.
+    assert read_response([CHUNKED, *reads])[:3] == read_response([CHUNKED + b"".join(reads)])[:3]
 
 
 def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
@@ -408,7 +408,7 @@ def test_what_is_no_body_is_bounded(begins: bytes, goes_on: bytes) -> None:
 def test_a_connection_that_says_more_than_its_answer_is_not_used_again() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     for more in (answer, b"HTTP/1.1 2", b"H", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"):
-        assert heard([answer + more]) == (200, b"ok", ["end"], False)
+        assert read_response([answer + more]) == (200, b"ok", ["end"], False)
 
 
 def test_the_parser_is_the_strict_one() -> None:
@@ -432,4 +432,4 @@ def test_whitespace_after_a_header_s_value_is_not_part_of_it() -> None:
     )
     assert b"(b'authorization', b'Bearer k')" in answered([request])[0]
     response = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"
-    assert heard([response])[:3] == (200, b"{}", ["end"])
+    assert read_response([response])[:3] == (200, b"{}", ["end"])

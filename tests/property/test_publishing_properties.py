@@ -1,4 +1,4 @@
-"""Whoever publishes whenever, the store only ever holds what its leader of the moment wrote, and never goes back."""
+"""For any order of publications the store holds only what the leader of that moment wrote, and never an older plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ steps = st.lists(elections | publications, max_size=30)
 
 
 class Seat:
-    """One control plane: its way to the store, and the epoch that it believes to lead under."""
+    """One control plane: its connection to the store, and the epoch under which it leads by its own view."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.way = FaultyStore(store)

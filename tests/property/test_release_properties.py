@@ -1,4 +1,4 @@
-"""Whatever fails after an answer (learning, counting, logging), everything that the request held is released."""
+"""If any step after a response fails (learning, counting, logging), every reservation of the request is released."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.agents import agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
 from tests.support.examples import examples
 from tests.support.planet import MODEL
-from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 STEPS: tuple[tuple[Any, str], ...] = (
@@ -51,8 +51,8 @@ class Defect(Exception):
     """A fault in a step."""
 
 
-async def _script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-    kind = heard.header("x-request-id")
+async def _script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    kind = received.header("x-request-id")
     if kind == "whole":
         writer.write(JSON_ANSWER)
         return
@@ -80,7 +80,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                 stream = ending != "whole"
                 body = msgspec.json.encode({"model": MODEL, "stream": stream, "messages": [], "max_tokens": 5})
                 client = await RawClient.connect(one.traffic)
-                client.say(post(body, f"X-Request-Id: {ending}"))
+                client.send(post(body, f"X-Request-Id: {ending}"))
                 status, _ = await client.head()
                 assert status == 200, f"the request before holds its quota: {ending}, {failing}"
                 if ending == "stream":

@@ -1,4 +1,4 @@
-"""Heads that come again: whatever the connection remembers of those before, a head means what the parser says."""
+"""Repeated heads: a connection that caches parsed heads gives the same result as the parser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tells(Repeater):
 
 
 class Unwanted:
-    """A parser that must not be asked."""
+    """A parser that must not be called."""
 
     def feed_data(self, data: bytes) -> None:
         raise AssertionError(data)
@@ -187,31 +187,31 @@ class Hears:
     """A sink that remembers everything."""
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.parts: list[object] = []
 
     def on_head(self, head: ResponseHead) -> None:
         onward = (head.lines_to_client(from_peer=False), head.lines_to_client(from_peer=True))
-        self.heard.append((head.status, head.headers, head.by_name, onward))
+        self.parts.append((head.status, head.headers, head.by_name, onward))
 
     def on_body(self, chunk: bytes) -> None:
-        self.heard.append(chunk)
+        self.parts.append(chunk)
 
     def on_end(self) -> None:
-        self.heard.append("end")
+        self.parts.append("end")
 
     def on_broken(self, error: UpstreamError) -> None:
-        self.heard.append("broken")
+        self.parts.append("broken")
 
     def on_pause(self) -> None: ...
     def on_writable(self, writable: bool) -> None: ...
 
 
-def heard(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tuple[list[object], bool]:
+def read_response(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tuple[list[object], bool]:
     """What one read brings, and whether the connection is kept."""
     sink = Hears()
     connection.send(sink, b"")
     connection.data_received(read)
-    return sink.heard, pool.take(connection.address) is connection
+    return sink.parts, pool.take(connection.address) is connection
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -226,10 +226,10 @@ def test_an_answer_means_the_same_whatever_came_before_it(said: list[bytes]) -> 
 
         known = opened()
         for read in said:
-            again = heard(*known, read)
-            (fresh, keeps) = heard(*opened(), read)
+            again = read_response(*known, read)
+            (fresh, keeps) = read_response(*opened(), read)
             assert again[0] == fresh
-            # Empty lines after an answer are passed over by the parser; here they are bytes that nobody asked for.
+            # The parser skips empty lines after a response; here they are unexpected bytes.
             assert keeps or not again[1]
             if not again[1]:
                 known = opened()
@@ -244,14 +244,14 @@ def test_an_answer_s_head_that_comes_again_is_not_parsed_again() -> None:
         pool = UpstreamPool()
         connection = pool.connection(Address("127.0.0.1", 1))
         connection.connection_made(Wire())
-        assert heard(connection, pool, answer % (b"now", 2, b"ok"))[1]
+        assert read_response(connection, pool, answer % (b"now", 2, b"ok"))[1]
         connection._parser = Unwanted()
         for date, text in ((b"now", b"ok"), (b"Sun, 1 Nov", b"okay"), (b"then", b"")):
-            (head, *rest), kept = heard(connection, pool, answer % (date, len(text), text))
+            (head, *rest), kept = read_response(connection, pool, answer % (date, len(text), text))
             assert repr(date) in repr(head)
             assert (rest, kept) == ([text, "end"] if text else ["end"], True)
-        assert heard(connection, pool, answer % (b"now", 2, b"okay")) == (
-            heard(connection, pool, answer % (b"now", 2, b"ok"))[0],
+        assert read_response(connection, pool, answer % (b"now", 2, b"okay")) == (
+            read_response(connection, pool, answer % (b"now", 2, b"ok"))[0],
             False,
         ), "what nobody asked for ends the connection"
 

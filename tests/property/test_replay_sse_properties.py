@@ -1,4 +1,4 @@
-"""However a stream is cut into pieces, whatever its line endings: the same events come out."""
+"""The events of a stream do not depend on how it is cut into pieces, nor on its line endings."""
 
 from __future__ import annotations
 

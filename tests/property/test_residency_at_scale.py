@@ -31,7 +31,7 @@ def test_no_request_is_touched_by_a_forbidden_region() -> None:
     print(msgspec.json.encode(tally).decode())
     assert tally.violations == []
     assert tally.cases >= CASES
-    # The run means something: requests were served, retried, refused, and turned away by servers.
+    # The run covers each case: requests were served, retried, refused, and rejected by servers.
     assert tally.served > CASES / 5
     assert tally.retried > CASES / 20
     assert tally.refused_at_origin > CASES / 20

@@ -1,4 +1,4 @@
-"""A log that was tampered with proves nothing, whatever was done to it; an untouched one, however rotated, is whole."""
+"""A log with any manipulation proves nothing; an untouched log is complete, however it was rotated."""
 
 from __future__ import annotations
 

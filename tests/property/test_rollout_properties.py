@@ -1,4 +1,4 @@
-"""Whatever agents, people and the source do, in any order: one of two policies is obeyed, and there is a way back."""
+"""For any order of actions of agents, operators and the source: one of two policies is in force, with a way back."""
 
 from __future__ import annotations
 

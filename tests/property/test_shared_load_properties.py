@@ -129,7 +129,7 @@ class Region(RuleBasedStateMachine):
     def kill(self, number: int) -> None:
         exchange = self.agents.pop(self.some_agent(number)).exchange
         self.run(cancel(exchange._tasks))
-        self.run(exchange._redis.aclose())  # as the kernel closes a dead process's sockets; nothing is told
+        self.run(exchange._redis.aclose())  # as the kernel closes a dead process's sockets, without a message
 
     @precondition(lambda self: self.agents)
     @rule(number=st.integers(0, 2))
@@ -200,7 +200,7 @@ def added(one: Load, other: Load) -> Load:
 async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
     try:
         async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 (nobody announces it)
+            while not condition():  # noqa: ASYNC110 (there is no event)
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"the view did not {what}") from None

@@ -84,7 +84,7 @@ def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: 
         shares = {arc.server: arc.share for arc in entry.arcs}
         if any((name, one.model) in able for name in one.regions - here.over_price_cap):
             assert not shares.keys() & here.over_price_cap
-        # On its failback ramp an origin serves no more than that grants, whatever the limit says.
+        # On its failback ramp an origin serves no more than the ramp grants, whatever its limit is.
         if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
             assert 1.0 - shares.get(one.origin, 0.0) <= here.max_away + EPSILON
 

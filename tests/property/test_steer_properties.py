@@ -1,4 +1,4 @@
-"""Whatever the rules and the fleet's state: advice never names a region that residency forbids the client."""
+"""For any rules and fleet state, advice never names a region that residency forbids the client."""
 
 from __future__ import annotations
 

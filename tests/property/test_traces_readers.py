@@ -1,4 +1,4 @@
-"""Whatever a trace file holds, reading gives the requests back or one clear error; never anything else."""
+"""Reading any trace file returns requests or raises one clear error."""
 
 from __future__ import annotations
 

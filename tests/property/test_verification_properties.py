@@ -1,4 +1,4 @@
-"""Whatever the rules: verifying finds every residency class that a request can have, and no breach where none is."""
+"""For any rules, verification finds every residency class that a request can have, and no violation where none is."""
 
 from __future__ import annotations
 

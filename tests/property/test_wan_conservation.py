@@ -1,4 +1,4 @@
-"""Whatever is sent in whatever pieces, with half-close at any moment: every byte arrives once, in order, both ways."""
+"""For any pieces and a half-close at any moment, every byte arrives once and in order, both ways."""
 
 from __future__ import annotations
 

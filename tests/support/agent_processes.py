@@ -85,7 +85,7 @@ class AgentProcess(ServerProcess):
         return {}
 
     def status(self) -> dict[str, Any]:
-        """What it believes."""
+        """The `/status` of its admin listener."""
         found: dict[str, Any] = self.ask("/status").json()
         return found
 
@@ -122,7 +122,7 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
 
 
 async def publish(etcd: EtcdServer, policy: Policy, generation: int = 1) -> None:
-    """Put a policy in force, with plans by which every region keeps what comes to it."""
+    """Put a policy in force, with plans in which every region serves its own requests."""
     everywhere = residency_class(frozenset(policy.regions)).name
     store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
     await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))

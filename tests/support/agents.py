@@ -63,7 +63,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class FixedPeers:
-    """Other regions as a test says they are."""
+    """Other regions, in the states that a test sets."""
 
     def __init__(self, here: str, addresses: Mapping[str, Address], credits: Mapping[str, int]) -> None:
         self.here = here
@@ -211,8 +211,8 @@ async def agent(
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
 
     Args:
-        trusted: whether every client is a proxy of ours, as far as there is no `locator` that knows.
-        locator: None locates nobody.
+        trusted: whether every client counts as a trusted proxy where there is no `locator`.
+        locator: None locates no client.
         redis_url: what it shares its load through with other agents of other names; None is the only agent.
         config: None has the test fleet's policy in force, and `plan`.
     """

@@ -1,4 +1,4 @@
-"""One chat request, how a test asks an agent for it, and engines that behave in one way each."""
+"""One chat request, a client that sends it, and scripts of engines that behave in one way each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, RawClient, Script, ScriptedEngine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, post
 from tests.support.wait import until
 
 BODY = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
-"""What a head begins with."""
+"""The start of a request head."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
 NOBODY = Address("127.0.0.1", 1)
@@ -24,60 +24,60 @@ NOBODY = Address("127.0.0.1", 1)
 
 
 async def ask(one: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions") -> Answer:
-    """The answer to a client that opens a connection for this request alone."""
+    """Send one chat on a connection of its own; returns the response."""
     client = await RawClient.connect(one.traffic)
-    client.say(post(body, *headers, path=path))
+    client.send(post(body, *headers, path=path))
     answer = await client.answer()
     client.close()
     return answer
 
 
 def code(body: bytes) -> str:
-    """Of an error, its machine-readable reason."""
+    """The machine-readable code of an error response."""
     return str(json.loads(body)["error"]["code"])
 
 
 def chunk(data: bytes) -> bytes:
-    """As a chunked body carries it."""
+    """`data` as one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(JSON_ANSWER)
 
 
 def answers_after(release: asyncio.Event) -> Script:
-    """Of an engine that answers as soon as it may."""
+    """The script of an engine that responds when `release` is set."""
 
-    async def answers_later(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def answers_later(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await release.wait()
         writer.write(JSON_ANSWER)
 
     return answers_later
 
 
-async def streams_forever(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def streams_forever(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
     await asyncio.Event().wait()
 
 
-async def says_nothing(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def never_responds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
-async def is_busy(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+async def is_busy(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy")
 
 
 @asynccontextmanager
 async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
-    """An agent whose one slot is taken, and by whom; it expects requests to be short."""
+    """An agent whose only slot is taken, and the client that holds it; the agent expects requests to be short."""
     async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
         pool = one.endpoints.pool(MODEL)
         pool.prior_s = 0.1
         pool.recount()
         first = await RawClient.connect(one.traffic)
-        first.say(post(BODY))
+        first.send(post(BODY))
         await first.head()
         yield one, first
         first.close()

@@ -1,7 +1,7 @@
 """A planet in a closed loop on a virtual clock: a real planner, and agents that decide by the rules of the live ones.
 
-Requests, probes, reports and plans are events with delays. What an agent knows of others it knows from probes that were
-half a round trip on the way each way; what the control plane knows, it knows from reports that may be late. Everything
+Requests, probes, reports and plans are events with delays. An agent's view of others comes from probes that took
+half a round trip each way; the control plane's comes from reports that may be late. Everything
 that decides is `penstock`'s own: `decide`, `grant`, `wanted`, `observe`, `add_report`, `tick`, and the planner under
 test."""
 

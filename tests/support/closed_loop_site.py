@@ -46,7 +46,7 @@ class Request:
 
 
 class Peer:
-    """What one agent knows of another region."""
+    """The state of another region, as one agent has it."""
 
     __slots__ = ("answer", "health", "held_credits", "may_spend")
 
@@ -90,7 +90,7 @@ class Site:
     # requests
 
     def arrives(self, request: Request) -> None:
-        """A client asks here."""
+        """A client's request arrives at this region."""
         rate = self.rates.get(request.permitted.name)
         if rate is None:
             rate = self.rates[request.permitted.name] = ArrivalRate(tuple(sorted(request.permitted.regions)))
@@ -182,7 +182,7 @@ class Site:
                 return
             self.queue.popleft()
 
-    # what it knows
+    # its view of other regions
 
     def view(self, region: str) -> RegionView:
         if region == self.region:
@@ -219,7 +219,7 @@ class Site:
             return
         given = there.grants_to(self.region, asks)
         answer = (True, there.wait_s)
-        loop.after(loop.one_way_s(region, self.region), lambda: self.heard(region, answer, given))
+        loop.after(loop.one_way_s(region, self.region), lambda: self.on_probe_answer(region, answer, given))
 
     def grants_to(self, origin: str, asks: int) -> int:
         loop, spillover = self.loop, self.loop.world.policy.spillover
@@ -228,7 +228,7 @@ class Site:
         assert self.grants.outstanding(loop.now) <= max(headroom, self.grants.outstanding(loop.now, besides=origin))
         return given
 
-    def heard(self, region: str, answer: tuple[bool, float], given: int) -> None:
+    def on_probe_answer(self, region: str, answer: tuple[bool, float], given: int) -> None:
         if not self.alive:
             return
         loop, peer = self.loop, self.peers[region]

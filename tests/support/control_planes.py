@@ -125,7 +125,7 @@ class Operator:
         """The first status of `server` for which `holds`."""
         async with asyncio.timeout(within_s):
             while True:
-                # One that was paused closes what idled too long meanwhile, perhaps just as it is asked.
+                # A process that was paused closes idle connections, perhaps while a request is sent on one.
                 with suppress(httpx.ReadError, httpx.RemoteProtocolError):
                     status = await self.status(server)
                     if holds(status):
@@ -154,7 +154,7 @@ class Operator:
 
 
 class Reporting(ABC):
-    """Goes on reporting in the background, to the leader as receipts tell it."""
+    """Reports in the background, to the leader that the receipts name."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = list(urls)
@@ -197,7 +197,7 @@ class Reporting(ABC):
 
 
 class ObedientAgents(Reporting):
-    """One agent a region that obeys the plans in the store, says so to the leader, and refuses what a test says."""
+    """One agent in each region: applies plans, reports them to the leader, and rejects those that a test sets."""
 
     def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
         super().__init__(urls)
@@ -244,7 +244,7 @@ class ObedientAgents(Reporting):
 
 
 class Agents(Reporting):
-    """One agent a region that reports a few times a second to the leader, as receipts tell it."""
+    """One agent in each region: reports a few times a second to the leader that the receipts name."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(urls)
@@ -254,7 +254,7 @@ class Agents(Reporting):
         """Epoch and generation of the plan that each region's agent says it obeys."""
 
     def said(self, region: str) -> AgentReport:
-        """What a region's agent says, but for the plan that it obeys."""
+        """The report of a region's agent, without the plan that it has applied."""
         return report(region, *self.demand.get(region, ()), seq=self._seq)
 
     async def _run(self) -> None:

@@ -23,7 +23,7 @@ def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_behind(tmp_path: Path) -> list[str]:
-    """Command lines of processes that were told of this test's files."""
+    """Command lines of the processes that name a file of this test."""
     found = []
     for process in Path("/proc").iterdir():
         try:

@@ -31,7 +31,7 @@ class EngineProcess:
         self.witness_dir = witness_dir
 
     def findings(self) -> Findings:
-        """What its witness files say now."""
+        """The present content of its witness files."""
         return Witness(self.witness_dir).read()[0]
 
     def kill(self) -> None:
@@ -47,7 +47,7 @@ class EngineProcess:
 
 @contextmanager
 def running_engines(directory: Path, *engines: Mapping[str, Any], region: str = "eu-de") -> Iterator[EngineProcess]:
-    """Run engines until the block ends. Without more said, they are loaded at once and run ten times as fast."""
+    """Run engines until the block ends. By default they load at once and run ten times as fast."""
     common = {"model": "llama-3.1-8b", "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
     config = directory / f"engines-{region}.json"
     witness_dir = directory / "witness"

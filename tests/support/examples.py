@@ -1,4 +1,4 @@
-"""How many examples property tests make: all of them, or a share where the environment asks for fewer."""
+"""How many examples property tests make: all of them, or the share that the environment sets."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from penstock.policy.provenance import Provenance
 
 
 class OfferedPolicy(PolicySource):
-    """Just read, unless a test says otherwise."""
+    """Read just now, unless a test sets another time."""
 
     is_fresh = True
 

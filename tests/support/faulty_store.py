@@ -1,4 +1,4 @@
-"""The store in memory, taken away at will: one that does not answer, and one that does what it is told but too late."""
+"""The store in memory with faults: one does not respond, another executes a request but responds too late."""
 
 from __future__ import annotations
 

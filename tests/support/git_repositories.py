@@ -1,4 +1,4 @@
-"""Real git repositories for tests: commits of whatever files a test wants, and a server for them."""
+"""Real git repositories for tests: commits of given files, and an HTTP server for them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Quiet(WSGIRequestHandlerLogger):
 
 @contextmanager
 def git_over_http(repository: PolicyRepository, password: str = "") -> Iterator[str]:
-    """The repository's URL while a real HTTP server hands it out; with a password, to nobody without."""
+    """The repository's URL while a real HTTP server serves it, with a password to require if one is given."""
     git = HTTPGitApplication(DictBackend({"/policy": Repo(str(repository.path))}))
     wanted = "Basic " + base64.b64encode(f"penstock:{password}".encode()).decode()
 

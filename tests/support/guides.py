@@ -89,7 +89,7 @@ class Terminal:
             os.killpg(self._shell.pid, signal.SIGKILL)
 
     def run(self, commands: str) -> str:
-        """What the commands print. Each of them must succeed within PATIENCE_S; jobs in the background go on."""
+        """What the commands print. Each of them must succeed within PATIENCE_S; background jobs keep running."""
         self._entered += 1
         script, out, err = (self._output / f"{self._entered}.{part}" for part in ("sh", "out", "err"))
         script.write_text(self.ports.placed(commands))

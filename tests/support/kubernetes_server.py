@@ -1,7 +1,7 @@
 """An API server that serves the documented list and watch protocol of Kubernetes over HTTPS, to one token.
 
-Lists have pages and a resource version; watches send what happened after a resource version, bookmarks where a test
-wants one, and 410 for a version whose history is gone. Selectors are those of label and field that agents use.
+Lists have pages and a resource version; watches send the changes after a resource version, bookmarks where a test
+sends one, and 410 for a version whose history was compacted. It supports the label and field selectors that agents use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small planets of real processes for tests of the whole, and what their clients ask."""
+"""Small fleets of real processes for end-to-end tests, and the requests of their clients."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ def _written(raw: bytes) -> tuple[bytes, str]:
 
 
 def with_a_logic_to_come(policy: Policy) -> tuple[bytes, str]:
-    """By a newer release, with a logic that plans which this one does not know."""
+    """A policy of a newer release, with a planner that this release lacks."""
     return _written(encode(policy).replace(b'"linear_program"', b'"crystal_ball"'))
 
 
 def with_a_field_to_come(policy: Policy) -> tuple[bytes, str]:
-    """By a newer release, with a parameter that this one does not know."""
+    """A policy of a newer release, with a parameter that this release lacks."""
     return _written(encode(policy).replace(b'"planner"', b'"patience_s":3,"planner"'))
 
 

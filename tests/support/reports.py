@@ -33,7 +33,7 @@ def report(
     ready: int = 4,
     peers: Iterable[PeerReport] = (),
 ) -> AgentReport:
-    """What an agent says whose region has four endpoints of one model, each request taking one second."""
+    """The report of an agent whose region has four endpoints of one model; each request takes one second."""
     pool = PoolReport(MODEL, 4, ready, slots if ready else 0, 0, 1.0)
     return AgentReport(region, agent, epoch, seq, 0.0, (pool,), demand, tuple(peers))
 

@@ -1,11 +1,11 @@
-"""Random planets and the requests on them, followed from the client to whoever serves: for counting violations.
+"""Random fleets and requests, followed from the client to the serving region, to count residency violations.
 
-A world is a policy, the next revision of it that some servers obey already, fleets in many states of failure, and plans
+A world is a policy, its next revision, which some servers have applied, fleets in many states of failure, and plans
 that the real planners made, some of them spoilt. A request in it is admitted, decided, retried after failures and
 refusals, and checked by its server, by the functions that agents call. Whether a region may touch it is judged by
 `allowed`, which reads the rules region by region and shares no code with the mask.
 
-What depends on few things is asked once a world and remembered, as agents do: the answer of admission, and of a server.
+The decisions of admission and of a server depend on few values: each is computed once for a world and cached.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class World:
             tally.retried += 1
 
     def _takes_it(self, facts: RequestFacts, permitted: frozenset[str], here: str) -> bool:
-        """What the serving region's agent, which obeys the next revision, makes of the signed facts."""
+        """The decision of the serving region's agent, which has applied the next revision, on the signed facts."""
         about = (facts, permitted, here, 1)
         if about not in self.accepted:
             context = RouteContext(
@@ -290,7 +290,7 @@ def _some(rng: Random, of: tuple[str, ...], chance: float) -> frozenset[str]:
 
 
 def _spoilt(plan: RegionPlan) -> RegionPlan:
-    """With every region of the plan in every class: no agent should obey that where residency forbids it."""
+    """A plan with every region in every class: an agent must ignore the regions that residency forbids."""
     names = {arc.server for one in plan.classes for arc in one.arcs} | {
         name for e in plan.classes for name in e.fallbacks
     }

@@ -1,4 +1,4 @@
-"""A way into the network that does what a test says: answers, streams, stalls, resets; its health probes are apart."""
+"""A regional entry that follows a test's script: responds, streams, stalls, resets; health probes are apart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Asked:
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self.writer = writer
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Bytes as they are."""
         self.writer.write(data)
 
@@ -33,16 +33,16 @@ class Asked:
         """A whole response; underscores in header names stand for hyphens."""
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         head = "\r\n".join([f"HTTP/1.1 {status} X", f"content-length: {len(body)}", *lines, "", ""])
-        self.say(head.encode() + body)
+        self.send(head.encode() + body)
 
     def open_stream(self, **headers: str) -> None:
         """The head of a stream."""
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.say("\r\n".join(["HTTP/1.1 200 OK", "transfer-encoding: chunked", *lines, "", ""]).encode())
+        self.send("\r\n".join(["HTTP/1.1 200 OK", "transfer-encoding: chunked", *lines, "", ""]).encode())
 
     def piece(self, data: bytes) -> None:
         """A chunk of a stream."""
-        self.say(b"%x\r\n%b\r\n" % (len(data), data))
+        self.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def tokens(self, count: int) -> None:
         """A chunk with so many token events."""
@@ -50,7 +50,7 @@ class Asked:
 
     def end_stream(self) -> None:
         """The end of a stream, as HTTP has it."""
-        self.say(b"0\r\n\r\n")
+        self.send(b"0\r\n\r\n")
 
     def stream(self, tokens: int, **headers: str) -> None:
         """A whole streamed answer."""
@@ -67,7 +67,7 @@ class Asked:
 
 
 class ScriptedEntry:
-    """An entry that keeps what it was asked."""
+    """An entry that records the requests it received."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -1,4 +1,4 @@
-"""An etcd that asks its clients for certificates."""
+"""An etcd that requires client certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw sockets for tests of the wire: an engine that follows a script, and a client that says exact bytes."""
+"""Raw sockets: an engine that follows a script, and a client that sends exact bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from regional_agent.upstream.address import Address
 from tests.support.wait import PATIENCE_S
 
 
-class Heard(NamedTuple):
-    """One request as an engine read it off the wire."""
+class ReceivedRequest(NamedTuple):
+    """One request as an engine received it."""
 
     head: bytes
     body: bytes
@@ -27,17 +27,17 @@ class Heard(NamedTuple):
         return None
 
 
-Script = Callable[["ScriptedEngine", Heard, asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["ScriptedEngine", ReceivedRequest, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ScriptedEngine:
-    """A server that reads whole requests and answers each as its script says."""
+    """A server that reads whole requests and runs its script for each."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.heard: list[Heard] = []
+        self.requests: list[ReceivedRequest] = []
         self.closed_by_client = asyncio.Event()
-        """Set when a connection ends from the other side."""
+        """Set when a client closes or resets its connection."""
         self.address = Address("127.0.0.1", 0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,10 +46,10 @@ class ScriptedEngine:
         try:
             while True:
                 head = ahead + await reader.readuntil(b"\r\n\r\n")
-                length = Heard(head, b"").header("content-length") or "0"
-                heard = Heard(head, await reader.readexactly(int(length)))
-                self.heard.append(heard)
-                answer = asyncio.ensure_future(self.script(self, heard, writer))
+                length = ReceivedRequest(head, b"").header("content-length") or "0"
+                received = ReceivedRequest(head, await reader.readexactly(int(length)))
+                self.requests.append(received)
+                answer = asyncio.ensure_future(self.script(self, received, writer))
                 gone = asyncio.ensure_future(reader.read(1))
                 await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
                 if gone.done() and not gone.result() and not answer.done():
@@ -91,7 +91,7 @@ class Answer(NamedTuple):
 
 
 class RawClient:
-    """One connection that says exactly what it is told."""
+    """One connection that sends exactly the given bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -101,7 +101,7 @@ class RawClient:
         """To an address."""
         return cls(*await asyncio.open_connection(address.host, address.port, limit=1 << 22))
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Write bytes as they are."""
         self.writer.write(data)
 
@@ -133,7 +133,7 @@ class RawClient:
             return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", "0"))))
 
     async def closed(self) -> bool:
-        """Whether the server closes the connection, with nothing more said."""
+        """Whether the server closes the connection without sending more."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self.reader.read(1) == b""
@@ -141,7 +141,7 @@ class RawClient:
                 return True
 
     def close(self) -> None:
-        """Leave."""
+        """Reset the connection."""
         self.writer.transport.abort()
 
 

@@ -51,7 +51,7 @@ class Following:
                 await self._news.wait()
 
     async def until_same(self, reader: ConfigStore, within_s: float = PATIENCE_S) -> None:
-        """Wait until the copy equals what `reader` lists, while nobody writes."""
+        """Wait until the copy equals what `reader` lists; there must be no writer meanwhile."""
         listed = {item.key: item for item in (await reader.list(self.prefix)).items}
         await self.until(lambda: dict(self.informer.items) == listed, within_s)
 
@@ -100,7 +100,7 @@ async def free_etcd_space(server: EtcdServer, revision: int) -> None:
 
 
 async def compact_etcd(server: EtcdServer, revision: int) -> None:
-    """Forget etcd's history up to `revision`, which nobody but an operator does."""
+    """Compact etcd's history up to `revision`, as an operator does."""
     host, _, port = server.endpoint.rpartition(":")
 
     def compact() -> None:

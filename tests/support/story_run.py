@@ -115,7 +115,7 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
 
 
 def _image(rng: Random, number: int, due_s: float) -> ImageJob:
-    """A job that another region of the EU than the one that dies ran."""
+    """A job that ran in another region of the EU than the one that fails."""
     site = rng.choice(SITES)
     required = EU if number % 3 == 0 else REGIONS
     request = Served(

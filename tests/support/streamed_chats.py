@@ -12,7 +12,7 @@ from lab.engine.openai_format import DONE, CompletionFormat, error_body, usage, 
 from tests.support.agents import Agent
 from tests.support.chats import SSE_HEAD, ask, chunk
 from tests.support.planet import MODEL
-from tests.support.sockets import Answer, Heard, Script, ScriptedEngine
+from tests.support.sockets import Answer, ReceivedRequest, Script, ScriptedEngine
 
 WORDS = 30
 CHAT = {
@@ -48,10 +48,10 @@ async def ends(writer: asyncio.StreamWriter) -> None:
 def speaks(number: int, limit: int | None = None, failure: Failure = dies) -> Script:
     """Of an engine that streams words as the fake engine does, and fails after `limit` of them."""
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        chat = heard.head.startswith(b"POST /v1/chat/completions ")
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        chat = received.head.startswith(b"POST /v1/chat/completions ")
         try:
-            request = parse_completion(chat, heard.body, MODEL, 10_000, None)  # type: ignore[arg-type]
+            request = parse_completion(chat, received.body, MODEL, 10_000, None)  # type: ignore[arg-type]
         except BadRequest as error:
             body = error_body(error.status, error.error_type, str(error))
             writer.write(b"HTTP/1.1 %d Bad\r\nContent-Length: %d\r\n\r\n%b" % (error.status, len(body), body))
@@ -83,8 +83,8 @@ def in_turn(*scripts: Script) -> Script:
     """Of engines that share this script: each request, in order of arrival, is answered as the next of `scripts`."""
     left = list(scripts)
 
-    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        await left.pop(0)(e, heard, writer)
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await left.pop(0)(e, received, writer)
 
     return script
 

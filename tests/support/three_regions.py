@@ -1,4 +1,4 @@
-"""A small planet for tests of plans: two regions of the EU and one beyond; what is reported, asked and in force."""
+"""A small fleet for tests of plans: two regions of the EU and one outside; its reports, demand and policy."""
 
 from __future__ import annotations
 

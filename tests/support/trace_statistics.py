@@ -1,4 +1,4 @@
-"""Fits the generator's figures to a trace, and says how well they fit: how the constants of `generate` were found."""
+"""Fits the generator's parameters to a trace, and prints the errors: the constants of `generate` come from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What offers to upgrade a connection, and a server that agrees to it and says back what it hears."""
+"""A request to upgrade a connection, and a server that accepts it and echoes the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPGRADE = (
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """A server that agrees to every upgrade, and then says back what it hears, until it hears no more."""
+    """A server that accepts every upgrade and then echoes the bytes until the client closes."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

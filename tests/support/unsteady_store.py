@@ -1,4 +1,4 @@
-"""A store in memory whose connection breaks, falls silent or fails when a test says so."""
+"""A store in memory whose connection a test breaks, silences or lets fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MostWait(Random):
 
 
 class UnsteadyStore(MemoryStore):
-    """Fails where told; what it holds stays right."""
+    """Fails where a test sets it; its content stays correct."""
 
     def __init__(self) -> None:
         super().__init__()

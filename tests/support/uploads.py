@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from tests.support.sockets import Heard
+from tests.support.sockets import ReceivedRequest
 
 LIMITS = Limits(kept_body_bytes=256 * 1024, max_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
 """Under which an upload is soon too large to be kept."""
@@ -28,7 +28,7 @@ class Taker:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             self.head = await reader.readuntil(b"\r\n\r\n")
-            length = Heard(self.head, b"").header("content-length")
+            length = ReceivedRequest(self.head, b"").header("content-length")
             await self.read_on.wait()
             while length is None or self.body_bytes < int(length):
                 data = await reader.read(1 << 16)

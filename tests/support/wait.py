@@ -1,4 +1,4 @@
-"""Waiting in tests for what nobody announces: as long as a busy machine may need, and no longer than it takes."""
+"""Waits for conditions that have no event: as long as a busy machine may need, and no longer than necessary."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""Bound of waits that nothing is measured by, so that a busy machine fails no test."""
+"""Bound (s) of every wait: so long that a busy machine fails no test. No test measures time by it."""
 
 
 async def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    """Wait until `holds`, for what can be seen at once."""
+    """Wait until `holds` returns true."""
     deadline = asyncio.get_running_loop().time() + within_s
     wait_s = 0.0
     while not holds():
@@ -22,15 +22,15 @@ async def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None
         wait_s = min(0.02, wait_s + 0.0001)
 
 
-async def until_told(holds: Callable[[], Awaitable[bool]], within_s: float = PATIENCE_S) -> None:
-    """Wait until `holds`, for what must be asked for."""
+async def until_async(holds: Callable[[], Awaitable[bool]], within_s: float = PATIENCE_S) -> None:
+    """Wait until `holds` returns true; for conditions that need a request."""
     async with asyncio.timeout(within_s):
-        while not await holds():  # noqa: ASYNC110 (nobody announces it)
+        while not await holds():  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(0.02)
 
 
 async def found(look: Callable[[], Awaitable[T | None]], within_s: float = PATIENCE_S) -> T:
-    """What a look finds, as soon as it finds anything that is not None, for what must be asked for."""
+    """Return the first result of `look` that is not None."""
     async with asyncio.timeout(within_s):
         while True:
             there = await look()

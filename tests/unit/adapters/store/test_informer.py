@@ -69,7 +69,7 @@ async def test_a_break_is_resumed_without_listing_or_telling_twice(store: Unstea
     assert store.watched_from == [second - 1, second]
 
 
-async def test_compacted_history_is_told_as_difference(store: UnsteadyStore) -> None:
+async def test_compacted_history_is_reported_as_difference(store: UnsteadyStore) -> None:
     await store.commit((), [Put(key, b"1") for key in ("/changes", "/goes", "/returns", "/stays")])
     async with Following(store, "/") as following:
         following.changes.clear()

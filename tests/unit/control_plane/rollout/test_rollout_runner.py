@@ -164,24 +164,24 @@ def all_obey(policy: Policy, but: dict[str, Policy] | None = None) -> dict[str, 
 
 
 async def test_the_first_policy_is_in_force_at_once(world: World) -> None:
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     assert await world.is_in(Phase.DONE)
 
 
 async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) -> None:
     world.source.offer(NEW, "c0ffee")
     await world.pass_s(1.5)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     assert world.rollouts.shadow is not None
     assert world.rollouts.shadow.moved_share == 0.0
     await world.pass_s(2.0)
-    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
     assert (await world.plan("eu-de")).provenance is None
     tried = (await world.plan("eu-es")).provenance
     assert tried is not None
     assert tried.commit == "c0ffee"
     await world.pass_s(5.5)
-    assert await world.obeys() == all_obey(NEW)
+    assert await world.has_applied() == all_obey(NEW)
     assert await world.is_in(Phase.WATCH)
     await world.pass_s(5.5)
     assert await world.is_in(Phase.DONE)
@@ -196,11 +196,11 @@ async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_r
     assert await world.is_in(Phase.ROLLED_BACK)
     assert "it is not to my taste" in (await world.rollout()).why
     await world.pass_s(20.0)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     assert (await world.rollout()).number == 2
     world.source.offer(NEWER)
     await world.pass_s(4.0)
-    assert await world.obeys() == all_obey(OLD, {"eu-es": NEWER})
+    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEWER})
 
 
 async def test_failures_under_it_bring_it_back(world: World) -> None:
@@ -209,7 +209,7 @@ async def test_failures_under_it_bring_it_back(world: World) -> None:
     await world.pass_s(8.0)
     assert await world.is_in(Phase.ROLLED_BACK)
     assert "of requests fail" in (await world.rollout()).why
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
 
 
 async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World) -> None:
@@ -217,7 +217,7 @@ async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World
     world.source.offer(NEW)
     await world.pass_s(16.0)
     assert await world.is_in(Phase.ROLLED_BACK)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
 
 
 async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: World) -> None:
@@ -231,20 +231,20 @@ async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: Worl
     promoted = transition(stored.rollout, RolloutEvent.PROMOTE, world.now, why="it is urgent", by="ann")
     await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
     await world.pass_s(1.0)
-    assert await world.obeys() == all_obey(NEW)
+    assert await world.has_applied() == all_obey(NEW)
 
 
 async def test_a_newer_revision_takes_the_place_of_one_under_way(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
-    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
     world.source.offer(NEWER)
     await world.pass_s(0.5)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     ended = await RolloutRecords(world.store).ended()
     assert (ended[0].candidate, ended[0].phase) == (NEW.digest(), Phase.SUPERSEDED)
     await world.pass_s(3.0)
-    assert await world.obeys() == all_obey(OLD, {"eu-es": NEWER})
+    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEWER})
 
 
 async def test_a_source_that_goes_back_ends_it(world: World) -> None:
@@ -252,7 +252,7 @@ async def test_a_source_that_goes_back_ends_it(world: World) -> None:
     await world.pass_s(4.0)
     world.source.offer(OLD)
     await world.pass_s(1.0)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     await world.pass_s(5.0)
     assert (await world.rollout()).number == 2
 
@@ -262,17 +262,17 @@ async def test_whoever_leads_next_goes_on_where_the_last_one_was(world: World, a
     world.source.offer(NEW)
     await world.pass_s(after_s)
     before = await world.rollout()
-    obeyed = await world.obeys()
+    obeyed = await world.has_applied()
     await world.overrides.mirror.informer.stop()
     world.take_over()
     await world.elect()
     await world.pass_s(0.5)
     after = await world.rollout()
     assert (after.number, after.phase, after.began_at) == (before.number, before.phase, before.began_at)
-    assert await world.obeys() == obeyed
+    assert await world.has_applied() == obeyed
     await world.pass_s(15.0)
     assert await world.is_in(Phase.DONE)
-    assert await world.obeys() == all_obey(NEW)
+    assert await world.has_applied() == all_obey(NEW)
 
 
 async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> None:
@@ -284,7 +284,7 @@ async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> Non
     await world.elect()
     await world.pass_s(4.0)
     assert await world.is_in(Phase.ROLLED_BACK)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
 
 
 async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World) -> None:
@@ -297,7 +297,7 @@ async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World)
     world.source.is_fresh = False
     await world.elect()
     await world.pass_s(5.0)
-    assert await world.obeys() == all_obey(NEW)
+    assert await world.has_applied() == all_obey(NEW)
     world.source.is_fresh = True
     await world.pass_s(0.5)
     assert (await world.rollout()).candidate == OLD.digest()
@@ -318,7 +318,7 @@ async def test_a_fleet_that_obeys_something_already_compares_the_first_revision_
     await world.store.commit([], [Delete(keys.ROLLOUT)])
     world.source.offer(NEW)
     await world.pass_s(4.0)
-    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
 
 
 async def test_a_commit_that_changes_nothing_is_told_of_by_plans_and_rolls_out_nothing(world: World) -> None:
@@ -333,7 +333,7 @@ async def test_a_commit_that_changes_nothing_is_told_of_by_plans_and_rolls_out_n
 async def test_a_rollout_that_cannot_be_read_leaves_what_is_obeyed(world: World) -> None:
     await world.store.commit([], [Put(keys.ROLLOUT, b"torn")])
     await world.pass_s(1.0)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     assert await world.is_in(Phase.DONE)
 
 
@@ -346,7 +346,7 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     world.source.offer(OLD)
     await world.elect()
     await world.pass_s(1.0)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
 
 
 @pytest.mark.parametrize("write", [with_a_logic_to_come, with_a_field_to_come])
@@ -374,7 +374,7 @@ async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reaso
     after = await world.rollout()
     assert after.phase is Phase.ROLLED_BACK
     assert "cannot be decoded by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
 
 
 async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_comes_by_the_stages(world: World) -> None:
@@ -390,7 +390,7 @@ async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_co
     assert (begun.phase, begun.stable, begun.candidate) == (Phase.SHADOW, digest, OLD.digest())
     assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
     await world.pass_s(15.0)
-    assert await world.obeys() == all_obey(OLD)
+    assert await world.has_applied() == all_obey(OLD)
     kept = await world.store.get(keys.policy(digest))
     assert kept is not None
     assert kept.value == raw

@@ -17,7 +17,7 @@ def told(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int = 1, 
     return report(agent=agent, seq=seq, epoch=epoch, endpoints=rows, endpoints_omitted=more)
 
 
-def heard(*reports: tuple[AgentReport, float]) -> Snapshot:
+def snapshot_of(*reports: tuple[AgentReport, float]) -> Snapshot:
     snapshot = Snapshot()
     for one, at in reports:
         snapshot, verdict = add_report(snapshot, one, at, POLICY)
@@ -30,7 +30,9 @@ def shown(snapshot: Snapshot, now: float) -> list[tuple[str, str, float]]:
 
 
 def test_what_was_told_last_stands_and_ages() -> None:
-    snapshot = heard((told(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0))
+    snapshot = snapshot_of(
+        (told(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0)
+    )
     assert shown(snapshot, 12.5) == [("a", "1", 2.5), ("b", "1", 2.5)]
     assert omitted_endpoints(snapshot) == 2
     after, _ = add_report(snapshot, told(endpoint("b"), seq=4), 13.0, POLICY)
@@ -42,7 +44,7 @@ def test_what_was_told_last_stands_and_ages() -> None:
 
 
 def test_of_several_agents_the_first_by_name_that_was_heard_lately() -> None:
-    both = heard(
+    both = snapshot_of(
         (told(endpoint("a"), endpoint("gone"), agent="1"), 10.0),
         (told(endpoint("a"), endpoint("new"), agent="2"), 20.0),
     )
@@ -54,7 +56,9 @@ def test_of_several_agents_the_first_by_name_that_was_heard_lately() -> None:
 
 
 def test_of_one_region_alone() -> None:
-    snapshot = heard((told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0))
+    snapshot = snapshot_of(
+        (told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0)
+    )
     assert [one.report.name for one in endpoints(snapshot, 1.0, "b")] == ["x"]
     assert (omitted_endpoints(snapshot, "a"), omitted_endpoints(snapshot, "b"), omitted_endpoints(snapshot)) == (
         0,

@@ -93,17 +93,17 @@ class TestTheGoodWay:
     def test_from_shadow_over_canary_and_watch_to_stable(self) -> None:
         story = Story()
         assert story.see(fleet(word("b"))) is Phase.SHADOW
-        assert story.obeys() == {"a": OLD, "b": OLD}
+        assert story.has_applied() == {"a": OLD, "b": OLD}
         assert story.see(fleet(word("b", ended=100)), 10.0) is Phase.CANARY
-        assert story.obeys() == {"a": OLD, "b": NEW}
+        assert story.has_applied() == {"a": OLD, "b": NEW}
         assert story.rollout.moved_share == 0.1
         assert story.see(fleet(word("b", NEW, ended=120)), 10.0) is Phase.CANARY
         assert story.see(fleet(word("b", NEW, ended=160)), 50.0) is Phase.WATCH
-        assert story.obeys() == {"a": NEW, "b": NEW}
+        assert story.has_applied() == {"a": NEW, "b": NEW}
         assert story.rollout.stable == OLD
         assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 299.0) is Phase.WATCH
         assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 1.0) is Phase.DONE
-        assert (story.obeys(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
+        assert (story.has_applied(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
 
     def test_rules_that_ask_for_nothing_are_through_in_one_look(self) -> None:
         rollout = observe(begin(STABLE, NEW, None, (), 5.0), AT_ONCE, Evidence({}), 5.0)
@@ -144,7 +144,7 @@ class TestTheShadow:
         story = Story()
         story.see(fleet(word("b")))
         assert story.see(fleet(word("b"), moved=0.26), 10.0) is Phase.SHADOW_HELD
-        assert story.obeys() == {"a": OLD, "b": OLD}
+        assert story.has_applied() == {"a": OLD, "b": OLD}
         assert "26.0%" in story.rollout.why
         assert story.see(fleet(word("b"), moved=0.1), 1000.0) is Phase.SHADOW_HELD
         story.rollout = transition(story.rollout, RolloutEvent.RESUME, story.now, why="looked at it", by="ann")
@@ -177,7 +177,7 @@ class TestTheCanary:
         assert story.see(evidence, after_s) is phase
         assert why in story.rollout.why
         if phase is Phase.ROLLED_BACK:
-            assert story.obeys() == {"a": OLD, "b": OLD}
+            assert story.has_applied() == {"a": OLD, "b": OLD}
             assert story.rollout.dismissed == (NEW,)
 
     def test_a_region_that_failed_as_much_before_is_no_regression(self) -> None:
@@ -209,7 +209,7 @@ class TestTheCanary:
         story = Story().to_canary()
         story.rollout = transition(story.rollout, RolloutEvent.HALT, story.now, why="wait", by="ann")
         assert story.see(fleet(word("b", NEW, ended=500)), 1000.0) is Phase.CANARY_HELD
-        assert story.obeys() == {"a": OLD, "b": NEW}
+        assert story.has_applied() == {"a": OLD, "b": NEW}
         assert story.see(fleet(word("b", NEW, ended=600, failed=100)), 1.0) is Phase.ROLLED_BACK
 
 
@@ -307,7 +307,7 @@ class TestTheWatch:
     def test_a_refusal_anywhere_brings_all_back(self) -> None:
         story = self.watched()
         assert story.see(fleet(word("b", NEW, 200), word("a", OLD, refused="no")), 1.0) is Phase.ROLLED_BACK
-        assert story.obeys() == {"a": OLD, "b": OLD}
+        assert story.has_applied() == {"a": OLD, "b": OLD}
 
     def test_so_does_a_regression_of_the_whole(self) -> None:
         story = self.watched()
