@@ -28,6 +28,7 @@ from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.routes import (
     audit_routes,
     capacity_routes,
+    drills_routes,
     events_routes,
     explain_routes,
     fleet_routes,
@@ -46,6 +47,8 @@ from control_plane.api.routes import (
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow
+from control_plane.drills import drill_runner
+from control_plane.drills.drill_runner import DrillRunner
 from control_plane.evaluation.evaluator import Evaluator
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
@@ -150,6 +153,16 @@ class ControlPlane:
         )
         self.view = FleetView(self.policies, self.rollouts, fleet, planning, self._mirrors.plans, clock)
         self.reporter = StatusReporter(self.view, self.elector, self.policies, self.overrides, planning, self._mirrors)
+        self._drills = DrillRunner(
+            store,
+            self.audit,
+            elector=self.elector,
+            overrides=self.overrides,
+            planning=planning,
+            rollouts=self.rollouts,
+            view=self.view,
+            members=self._mirrors.members,
+        )
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
@@ -166,6 +179,7 @@ class ControlPlane:
         )
         self._planning_rounds = PeriodicJob(planning.tick, TICK_S)
         self._event_rounds = PeriodicJob(self._detect_changes, DETECTION_INTERVAL_S)
+        self._drill_rounds = PeriodicJob(self._drills.tick, drill_runner.TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -181,6 +195,7 @@ class ControlPlane:
         self._planning_rounds.start(self._scheduler)
         self._polling.start(self._scheduler)
         self._event_rounds.start(self._scheduler)
+        self._drill_rounds.start(self._scheduler)
         self._scheduler.start()
         return task
 
@@ -189,7 +204,7 @@ class ControlPlane:
         self.events.close()
         await self._evaluator.close()
         await self._link.close()
-        for rounds in (self._planning_rounds, self._polling, self._event_rounds):
+        for rounds in (self._planning_rounds, self._polling, self._event_rounds, self._drill_rounds):
             rounds.stop()
         self._scheduler.shutdown(wait=False)
         await self.elector.stop()
@@ -241,6 +256,7 @@ class ControlPlane:
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
                 overrides_routes.routes(self.overrides, view),
+                drills_routes.routes(self._drills, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),
                 ui_routes.session_routes(browsers),

@@ -28,6 +28,10 @@ ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy: under way, or the last one."""
 
 ENDED_ROLLOUTS = ROOT + "rollouts/"
+DRILL = ROOT + "newest-drill"
+"""The newest drill: under way, or the last one."""
+
+ENDED_DRILLS = ROOT + "drills/"
 REVISIONS = ROOT + "revisions/"
 AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
@@ -53,7 +57,7 @@ def key_prefix(text: str) -> str:
     return text
 
 
-_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, AUDIT_HEAD))
+_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, DRILL, AUDIT_HEAD))
 
 
 def is_replaceable(key: str) -> bool:
@@ -84,6 +88,11 @@ def plan(region: str) -> str:
 def ended_rollout(number: int) -> str:
     """A rollout that is over; keys are in the order of the numbers."""
     return f"{ENDED_ROLLOUTS}{number:010d}"
+
+
+def ended_drill(number: int) -> str:
+    """A drill that is over; keys are in the order of the numbers."""
+    return f"{ENDED_DRILLS}{number:010d}"
 
 
 def revision(number: int) -> str:

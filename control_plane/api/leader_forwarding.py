@@ -72,6 +72,8 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         # Guard rails need the available capacity.
         ("POST", "/v1/overrides"): ForwardingRule(),
         ("POST", "/v1/regions/{name}/drain"): ForwardingRule(),
+        # The conditions of a drill need the reports as well.
+        ("POST", "/v1/drills"): ForwardingRule(timeout_s=15.0),
     }
 )
 """Forwarded operations by method and path. GET /v1/status sends its own request, for a part of its response."""

@@ -34,6 +34,9 @@ RETRY_S = 0.2
 BACKOFF_CAP_S = 1.0
 """Maximum delay (s) before the next campaign after a failed one."""
 
+STAND_BACK_S = 5.0
+"""Time (s) for which a leader that stepped down leaves the campaign to the others."""
+
 RESIGN_S = 1.0
 """Maximum duration (s) of a resignation; after it, the lease expires by itself."""
 
@@ -73,6 +76,7 @@ class LeaderElector:
         self._lease_id = 0
         self._won_epoch = 0
         self._failures = 0
+        self._stands_back_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self.mirror = Mirror(store, keys.LEADER, Member, rng=rng, on_change=self._key_changed.set)
         self.leadership = Leadership(since=clock())
@@ -127,6 +131,13 @@ class LeaderElector:
             self._enter(ElectionEvent.FENCED)
             self._deposed.set()
 
+    def step_down(self) -> None:
+        """Resign if this control plane leads, and leave the next campaign to the others for STAND_BACK_S."""
+        if self.leadership.role is Role.LEADER:
+            self._stands_back_until = self._clock() + STAND_BACK_S
+            self._enter(ElectionEvent.RESIGNED)
+            self._deposed.set()
+
     async def _run(self) -> None:
         await self.mirror.informer.wait_synced()
         while True:
@@ -145,7 +156,8 @@ class LeaderElector:
         """Return when there is no leader and this control plane is eligible."""
         while True:
             self._key_changed.clear()
-            if not self.mirror.has_key and self._eligible():
+            stands_back = self._clock() < self._stands_back_until
+            if not self.mirror.has_key and not stands_back and self._eligible():
                 await asyncio.sleep(self._rng.uniform(0.0, STAGGER_S))
                 if not self.mirror.has_key:
                     return

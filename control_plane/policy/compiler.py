@@ -24,6 +24,7 @@ from control_plane.policy.documents import Document, read_documents
 from control_plane.policy.kinds.base import PolicyDocument
 from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operations import (
+    DrillDocument,
     GuardRailsDocument,
     MaintenanceWindowDocument,
     ObjectiveDocument,
@@ -47,7 +48,9 @@ from penstock.policy.policy import (
     AcceptedLoss,
     Cost,
     CostUnit,
+    DrillSchedule,
     EntryMap,
+    Exercise,
     Failover,
     GuardRails,
     MaintenanceWindow,
@@ -201,6 +204,11 @@ def _policy(
             key=lambda window: window.name,
         )
     )
+    drills = tuple(
+        sorted(
+            (_drill(document, shape) for document, shape in catalogue.of(DrillDocument)), key=lambda drill: drill.name
+        )
+    )
     return Policy(
         regions={
             region.name: Region(
@@ -246,7 +254,8 @@ def _policy(
         rollout=_rollout(catalogue.single(RolloutDocument)),
         guard_rails=GuardRails(**_fields(catalogue.single(GuardRailsDocument))),
         maintenance=windows,
-        time_zones=_time_zones(windows),
+        drills=drills,
+        time_zones=_time_zones((*windows, *drills)),
         routes=routes,
         anonymous_tenant=catalogue.single(AnonymousAccessDocument).tenant,
     )
@@ -276,12 +285,26 @@ def _window(document: Document, shape: MaintenanceWindowDocument) -> Maintenance
     )
 
 
-def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone]:
-    """Return the rules of every time zone that a recurring window uses, from its first start on."""
+def _drill(document: Document, shape: DrillDocument) -> DrillSchedule:
+    return DrillSchedule(
+        name=shape.name,
+        exercise=Exercise(shape.exercise),
+        starts_at=moment_of(shape.starts_at, shape.time_zone),
+        region=shape.region,
+        recurrence=Recurrence(shape.recurrence),
+        hold_s=shape.hold_s,
+        max_burn_rate=shape.max_burn_rate,
+        source=f"{document.file}:{document.line_of(('name',))}",
+        time_zone=shape.time_zone,
+    )
+
+
+def _time_zones(scheduled: Iterable[MaintenanceWindow | DrillSchedule]) -> dict[str, TimeZone]:
+    """Return the rules of every time zone that a recurring window or drill uses, from its first start on."""
     needed: dict[str, float] = {}
-    for window in windows:
-        if window.time_zone and window.recurrence is not Recurrence.NEVER:
-            needed[window.time_zone] = min(window.starts_at, needed.get(window.time_zone, window.starts_at))
+    for each in scheduled:
+        if each.time_zone and each.recurrence is not Recurrence.NEVER:
+            needed[each.time_zone] = min(each.starts_at, needed.get(each.time_zone, each.starts_at))
     return {name: time_zone(name, since) for name, since in needed.items()}
 
 

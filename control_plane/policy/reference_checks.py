@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
-from control_plane.policy.kinds.operations import MaintenanceWindowDocument, RolloutDocument
+from control_plane.policy.kinds.operations import DrillDocument, MaintenanceWindowDocument, RolloutDocument
 from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument
 from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument
@@ -29,6 +29,10 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     for document, window in catalogue.of(MaintenanceWindowDocument):
         references.known(document, ("regions",), "Region", window.regions)
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
+    for document, drill in catalogue.of(DrillDocument):
+        if drill.region is not None:
+            references.check(document, ("region",), "Region", drill.region)
+        references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
     _check_spillover(catalogue, references)
     for document, rollout in catalogue.of(RolloutDocument):
         references.known(document, ("canary_regions",), "Region", rollout.canary_regions)

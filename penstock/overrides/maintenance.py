@@ -12,11 +12,11 @@ from math import floor
 import msgspec
 
 from penstock.overrides.overrides import Override, OverrideKind
-from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.policy.policy import DrillSchedule, MaintenanceWindow, Policy, Recurrence
 from penstock.policy.time_zone import local_s, moment
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
-"""Time (s) between two occurrences on the clock that a window recurs by; days of UTC all have the same length."""
+"""Time (s) between two occurrences on the clock that a window or drill recurs by; all days of UTC have one length."""
 
 MAX_SHIFT_S = 26 * 3600.0
 """Maximum difference (s) between the offsets of one time zone."""
@@ -37,7 +37,7 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: float) -> Iterator[Occurrence]:
     """Yields each occurrence of a window that drains or is open between two moments (Unix time, s), in order."""
-    for begins_at in _beginnings(policy, window, since):
+    for begins_at in beginnings(policy, window, since - window.duration_s):
         found = Occurrence(window, begins_at - window.lead_s, begins_at + window.duration_s)
         if found.drains_at > until:
             return
@@ -45,15 +45,15 @@ def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: 
             yield found
 
 
-def _beginnings(policy: Policy, window: MaintenanceWindow, since: float) -> Iterator[float]:
-    """Yields the beginnings (Unix time, s) of a window, starting with one that ends before `since`, or the first."""
-    period_s = PERIOD_S.get(window.recurrence)
+def beginnings(policy: Policy, recurring: MaintenanceWindow | DrillSchedule, since: float) -> Iterator[float]:
+    """Yields the beginnings (Unix time, s) of a window or drill, starting with one before `since`, or the first."""
+    period_s = PERIOD_S.get(recurring.recurrence)
     if period_s is None:
-        yield window.starts_at
+        yield recurring.starts_at
         return
-    zone = policy.time_zones[window.time_zone] if policy.time_zones and window.time_zone else None
-    number = max(0, floor((since - window.starts_at - window.duration_s - MAX_SHIFT_S) / period_s))
-    first = window.starts_at if zone is None else local_s(zone, window.starts_at)
+    zone = policy.time_zones[recurring.time_zone] if policy.time_zones and recurring.time_zone else None
+    number = max(0, floor((since - recurring.starts_at - MAX_SHIFT_S) / period_s))
+    first = recurring.starts_at if zone is None else local_s(zone, recurring.starts_at)
     while True:
         local = first + number * period_s
         yield local if zone is None else moment(zone, local)

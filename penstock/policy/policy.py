@@ -302,7 +302,7 @@ class GuardRails(PolicyStruct, frozen=True):
 
 
 class Recurrence(StrEnum):
-    """Recurrence of a maintenance window, in the local time of its time zone."""
+    """Recurrence of a maintenance window or a drill, in the local time of its time zone."""
 
     NEVER = "never"
     DAILY = "daily"
@@ -321,6 +321,35 @@ class MaintenanceWindow(PolicyStruct, frozen=True):
     recurrence: Recurrence = Recurrence.NEVER
     lead_s: float = 600.0
     """Time (s) before each beginning at which the drain begins."""
+    source: str = ""
+    """The file and line it was written at."""
+    time_zone: str | None = None
+    """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
+
+
+class Exercise(StrEnum):
+    """What a drill exercises."""
+
+    EVACUATE_REGION = "evacuate_region"
+    """A region is drained until it serves nothing, stays empty for a while, and gets its traffic back."""
+    CONTROL_PLANE_FAILOVER = "control_plane_failover"
+    """The leader steps down, and another control plane takes over."""
+
+
+class DrillSchedule(PolicyStruct, frozen=True):
+    """A drill that the leader begins by itself."""
+
+    name: str
+    exercise: Exercise
+    starts_at: float
+    """Unix time (s) of its first beginning."""
+    region: str | None = None
+    """The region that is evacuated; None for a failover of the control planes."""
+    recurrence: Recurrence = Recurrence.NEVER
+    hold_s: float = 60.0
+    """Time (s) for which an evacuated region stays empty."""
+    max_burn_rate: float = 2.0
+    """Burn rate of a model's error budget since the beginning at which the drill is aborted."""
     source: str = ""
     """The file and line it was written at."""
     time_zone: str | None = None
@@ -372,8 +401,9 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()
+    drills: tuple[DrillSchedule, ...] = ()
     time_zones: dict[str, TimeZone] = {}
-    """By name: the time zones in which maintenance windows recur."""
+    """By name: the time zones in which maintenance windows and drills recur."""
     routes: tuple[Route, ...] = OPENAI_ROUTES
     """The kinds of request that the fleet accepts."""
 

@@ -21,6 +21,7 @@ _KIND_OF = {
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",
+    "drills": "Drill",
     "rtt_ms": "GeoRouting",
     "entry_maps": "EntryMap",
     "spillover_limits": "SpilloverLimit",

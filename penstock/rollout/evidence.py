@@ -124,7 +124,7 @@ def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float
             return RolloutEvent.ABSENT, f"no agent of {', '.join(silent)} reports"
         late = f"{_named(lagging)} did not accept it within {rules.acknowledge_timeout_s:g} s"
         return RolloutEvent.UNACKNOWLEDGED, late
-    seen = _since(rollout.marks, canary)
+    seen = requests_since(rollout.marks, canary)
     if now - rollout.since < rules.canary_s or seen.ended < rules.min_requests:
         return None
     return RolloutEvent.PROVEN, f"no regression in {seen.ended} requests in {', '.join(rollout.canary)}"
@@ -142,7 +142,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
     def obeys(agent: AgentObservation) -> bool:
         return rollout.digest_for(agent.region) == rollout.candidate
 
-    now = _since(rollout.marks, _selected(evidence, obeys))
+    now = requests_since(rollout.marks, _selected(evidence, obeys))
     enough = max(1, rules.min_requests)
     if now.ended < enough:
         return None
@@ -151,7 +151,10 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
     )
     baseline = "before"
     if usual.ended < enough:
-        usual, baseline = _since(rollout.marks, _selected(evidence, lambda agent: not obeys(agent))), "elsewhere"
+        usual, baseline = (
+            requests_since(rollout.marks, _selected(evidence, lambda agent: not obeys(agent))),
+            "elsewhere",
+        )
     if usual.ended < enough:
         usual, baseline = RequestCounts(), "without a baseline"
     if now.failed_share > usual.failed_share + rules.max_failure_increase:
@@ -164,7 +167,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
 
 def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
     """Whether a region under the candidate misses a service objective that was met before, or is met elsewhere."""
-    by_region = {region: _objectives_since(rollout.marks, agents) for region, agents in _by_region(evidence).items()}
+    by_region = {region: objectives_since(rollout.marks, agents) for region, agents in _by_region(evidence).items()}
     obeying = [region for region in by_region if rollout.digest_for(region) == rollout.candidate]
     elsewhere = merge_counts(counts for region in by_region.keys() - obeying for counts in by_region[region])
     for region in obeying:
@@ -183,7 +186,7 @@ def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
     """
     if rollout.is_over:
         return rollout
-    marks = _marks(evidence, rollout.marks or {})
+    marks = with_marks(evidence.agents, rollout.marks or {})
     if rollout.marks is not None and len(marks) == len(rollout.marks):
         return rollout
     after = msgspec.structs.replace(rollout, marks=marks, shadow_marks=None)
@@ -192,20 +195,20 @@ def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
     by_region = _by_region(evidence)
     return msgspec.structs.replace(
         after,
-        counts_before={region: _since(rollout.shadow_marks, agents) for region, agents in by_region.items()},
+        counts_before={region: requests_since(rollout.shadow_marks, agents) for region, agents in by_region.items()},
         objectives_before={
             region: tuple(merge_counts(counts).values())
             for region, agents in by_region.items()
-            if (counts := _objectives_since(rollout.shadow_marks, agents))
+            if (counts := objectives_since(rollout.shadow_marks, agents))
         },
     )
 
 
-def _marks(evidence: Evidence, known: Mapping[str, Mark]) -> dict[str, Mark]:
+def with_marks(agents: Mapping[str, AgentObservation], known: Mapping[str, Mark]) -> dict[str, Mark]:
     """Returns the existing marks and those of new agents, up to the limits."""
     marks = dict(known)
     room = MAX_KEPT - sum(len(mark.objectives) for mark in known.values())
-    new = [(name, agent) for name, agent in evidence.agents.items() if name not in known]
+    new = [(name, agent) for name, agent in agents.items() if name not in known]
     for name, agent in new[: max(0, MAX_MARKS - len(known))]:
         marks[name] = Mark(agent.epoch, agent.request_counts, agent.objectives[: max(0, room)])
         room -= len(marks[name].objectives)
@@ -223,7 +226,7 @@ def _selected(evidence: Evidence, condition: Callable[[AgentObservation], bool])
     return {name: agent for name, agent in evidence.agents.items() if condition(agent)}
 
 
-def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]) -> RequestCounts:
+def requests_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]) -> RequestCounts:
     """Returns the results of requests since the marks. Agents without a mark are ignored; a restarted agent's counters
     count in full."""
     total = RequestCounts()
@@ -235,9 +238,7 @@ def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservati
     return total
 
 
-def _objectives_since(
-    marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]
-) -> list[ObjectiveCounts]:
+def objectives_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]) -> list[ObjectiveCounts]:
     """Returns the objectives' counters since the marks, with the same exceptions."""
     found: list[ObjectiveCounts] = []
     for name, agent in agents.items():

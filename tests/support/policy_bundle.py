@@ -126,6 +126,16 @@ time_zone: null
 duration_s: 7200
 recurrence: weekly
 lead_s: 600
+---
+apiVersion: penstock/v1
+kind: Drill
+name: empty-one
+exercise: evacuate_region
+region: us-east
+starts_at: 2026-12-01T09:00Z
+recurrence: weekly
+hold_s: 120
+max_burn_rate: 3
 """,
     "residency.yaml": """\
 apiVersion: penstock/v1

@@ -9,7 +9,7 @@ import typer
 
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
-from control_plane.cli.commands.rollout_commands import LIMIT, request_action
+from control_plane.cli.commands.operating.rollout_commands import LIMIT, request_action
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.rollout_view import revisions_view

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from control_plane.policy.kinds.base import PolicyDocument
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operations import (
+    DrillDocument,
     GuardRailsDocument,
     MaintenanceWindowDocument,
     ObjectiveDocument,
@@ -54,4 +55,5 @@ KINDS = {
     "Rollout": Kind(RolloutDocument, 0, 1),
     "GuardRails": Kind(GuardRailsDocument, 0, 1),
     "MaintenanceWindow": Kind(MaintenanceWindowDocument, 0, 1_000),
+    "Drill": Kind(DrillDocument, 0, 100),
 }

@@ -1,4 +1,4 @@
-"""Kinds for the operation of a fleet: planning, rollouts, guard rails, maintenance windows."""
+"""Kinds for the operation of a fleet: planning, rollouts, guard rails, maintenance windows, drills."""
 
 from __future__ import annotations
 
@@ -76,26 +76,19 @@ class GuardRailsDocument(PolicyDocument):
     """Share (0-1) of the fleet's capacity for any one model that all overrides together may withdraw."""
 
 
-class MaintenanceWindowDocument(PolicyDocument):
-    """A scheduled drain of regions."""
+class ScheduledDocument(PolicyDocument):
+    """Fields of documents with a schedule."""
 
-    kind: Literal["MaintenanceWindow"]
     name: Label
-    """Unique name; overrides and warnings cite it."""
-    regions: NonEmptyList[Label]
-    """Names of the regions to drain."""
+    """Unique name; overrides, drills and warnings cite it."""
     starts_at: Annotated[str, Field(pattern=MOMENT), AfterValidator(_valid_date)]
-    """First start, by which the regions are drained: date and minute in UTC, such as `2026-12-01T02:00Z`; or, without
-    the Z, in local time of `time_zone`."""
+    """First start, date and minute in UTC, such as `2026-12-01T02:00Z`; or, without the Z, in local time of
+    `time_zone`."""
     time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """Time zone of `starts_at` and the recurrence, by IANA name, such as `Europe/Berlin`. A local time that a change of
     clocks skips moves by the length of the change; of one that occurs twice the first counts. null: UTC."""
-    duration_s: float = Field(gt=0, le=7 * 86_400)
-    """Duration (s) of each window; the regions then return by the failback ramp."""
     recurrence: Literal["never", "daily", "weekly"] = "never"
     """Period of the recurrence, at the same local time."""
-    lead_s: float = Field(600.0, ge=0, le=86_400)
-    """Time (s) before each start at which the drain begins, so that running requests can end."""
 
     @model_validator(mode="after")
     def _has_time_zone(self) -> Self:
@@ -107,10 +100,45 @@ class MaintenanceWindowDocument(PolicyDocument):
             raise PydanticCustomError(REMEDY, "starts_at is in UTC, but time_zone is set", remedy)
         return self
 
+
+class MaintenanceWindowDocument(ScheduledDocument):
+    """A scheduled drain of regions, which are drained by `starts_at`."""
+
+    kind: Literal["MaintenanceWindow"]
+    regions: NonEmptyList[Label]
+    """Names of the regions to drain."""
+    duration_s: float = Field(gt=0, le=7 * 86_400)
+    """Duration (s) of each window; the regions then return by the failback ramp."""
+    lead_s: float = Field(600.0, ge=0, le=86_400)
+    """Time (s) before each start at which the drain begins, so that running requests can end."""
+
     @model_validator(mode="after")
     def _closes_before_it_recurs(self) -> Self:
         period_s = PERIOD_S.get(self.recurrence)
         if period_s is not None and self.lead_s + self.duration_s >= period_s:
             remedy = {"remedy": "make the sum of lead_s and duration_s shorter than the recurrence"}
             raise PydanticCustomError(REMEDY, "the window never closes", remedy)
+        return self
+
+
+class DrillDocument(ScheduledDocument):
+    """A scheduled drill: a safe exercise on the live fleet, refused where the fleet could not bear it."""
+
+    kind: Literal["Drill"]
+    exercise: Literal["evacuate_region", "control_plane_failover"]
+    """`evacuate_region`: drain `region`, keep it empty, and bring it back. `control_plane_failover`: the leader steps
+    down, and another control plane takes over."""
+    region: Label | None = None
+    """Name of the region to evacuate; required for `evacuate_region`, and not allowed otherwise."""
+    hold_s: float = Field(60.0, ge=0, le=3600)
+    """Time (s) for which the region stays empty."""
+    max_burn_rate: float = Field(2.0, ge=1, le=1000)
+    """The drill is aborted when a model's error budget burns faster than this since the beginning: 1 is the rate that
+    uses it up exactly."""
+
+    @model_validator(mode="after")
+    def _names_its_region(self) -> Self:
+        if (self.exercise == "evacuate_region") != (self.region is not None):
+            remedy = {"remedy": "write region for evacuate_region, and for no other exercise"}
+            raise PydanticCustomError(REMEDY, "exercise and region do not match", remedy)
         return self

@@ -19,7 +19,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
-from control_plane.cli.commands.overrides_commands import seconds_of
+from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane

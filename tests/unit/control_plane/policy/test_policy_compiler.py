@@ -15,6 +15,7 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.kinds.base import StrictModel
 from control_plane.policy.kinds.models import CostSpec, ModelDocument, ServiceObjectiveSpec, VersionSpec
 from control_plane.policy.kinds.operations import (
+    DrillDocument,
     GuardRailsDocument,
     MaintenanceWindowDocument,
     ObjectiveDocument,
@@ -26,6 +27,7 @@ from control_plane.policy.kinds.tenants import QuotaSpec, TenantDocument
 from penstock.policy.policy import (
     Cost,
     CostUnit,
+    DrillSchedule,
     EntryMap,
     Failover,
     GuardRails,
@@ -257,6 +259,10 @@ def test_every_value_arrives() -> None:
     (window,) = policy.maintenance
     assert (window.regions, window.recurrence, window.source) == ({"us-east"}, "weekly", "operating.yaml:7")
     assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"
+    (drill,) = policy.drills
+    assert (drill.exercise, drill.region, drill.hold_s, drill.max_burn_rate) == ("evacuate_region", "us-east", 120, 3)
+    assert datetime.fromtimestamp(drill.starts_at, UTC).isoformat() == "2026-12-01T09:00:00+00:00"
+    assert (drill.recurrence, drill.source) == ("weekly", "operating.yaml:17")
 
 
 RESOLVED_WHEN_COMPILED = {(QuotaSpec, "burst_requests"), (QuotaSpec, "requests_per_s"), (QuotaSpec, "concurrent")}
@@ -279,6 +285,7 @@ RESOLVED_WHEN_COMPILED = {(QuotaSpec, "burst_requests"), (QuotaSpec, "requests_p
         (RolloutDocument, RolloutRules, set()),
         (GuardRailsDocument, GuardRails, set()),
         (MaintenanceWindowDocument, MaintenanceWindow, {"source"}),
+        (DrillDocument, DrillSchedule, {"source"}),
     ],
 )
 def test_every_field_of_the_policy_is_written_in_its_document(

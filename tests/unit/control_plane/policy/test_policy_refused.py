@@ -35,7 +35,7 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule has no effect; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: selects no region; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is not a kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow, Drill"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the invisible character \\x1b; remove it"),
@@ -54,6 +54,8 @@ SHAPE = [
 ]  # fmt: skip
 
 REFERENCES = [
+    ("operating.yaml", "region: us-east", "region: us-west", "operating.yaml:19: region: there is no Region us-west; did you mean us-east?"),
+    ("operating.yaml", "region: us-east", "region: null", "operating.yaml:15: exercise and region do not match; write region for evacuate_region, and for no other exercise"),
     ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
     ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:45: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),

@@ -163,7 +163,7 @@ def lift(
         _print([_lift(api, id, reason)], output)
 
 
-def seconds_of(duration: str) -> float | str:
+def seconds_of(duration: str, option: str = "--for") -> float | str:
     """Return a duration such as 1d12h in seconds; `none` is returned as it is.
 
     Raises:
@@ -172,7 +172,7 @@ def seconds_of(duration: str) -> float | str:
     if duration == "none":
         return duration
     if not _DURATION.fullmatch(duration):
-        raise UsageFault(f"--for {duration}: give a duration such as 90s, 30m, 2h or 1d12h, or none")
+        raise UsageFault(f"{option} {duration}: give a duration such as 90s, 30m, 2h or 1d12h, or none")
     return sum(float(part[:-1]) * _UNIT_S[part[-1]] for part in re.findall(r"[\d.]+[dhms]", duration))
 
 

@@ -1,0 +1,1 @@
+"""Commands that change what a live fleet does, for a while: overrides, rollouts, drills."""

@@ -1,0 +1,174 @@
+"""`penstock drill`: evacuate a region and bring it back, or fail over the control planes, on the live fleet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.api_client import ApiClient, NoLeader, Unreachable
+from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.commands.operating.overrides_commands import seconds_of
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.drills.drill_resource import DrillPage, DrillReport
+from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
+from penstock.policy.policy import Exercise
+
+app = typer.Typer(no_args_is_help=True, help="Exercise failures on the live fleet, safely.")
+
+LIMIT = 500
+"""Maximum number of drills requested; the control plane keeps fewer."""
+
+POLL_S = 1.0
+"""Time (s) between two looks at the drill under way."""
+
+MAX_FAILED_LOOKS = 30
+"""Failed looks in a row that are borne: the leader that answered so far may step down."""
+
+NumberArgument = Annotated[int, typer.Argument(help="Number of the drill.", show_default=False)]
+HoldOption = Annotated[str, typer.Option("--hold", help="How long the region stays empty, such as 60s or 10m.")]
+BurnRateOption = Annotated[
+    float, typer.Option(help="Abort when the error budget of a model burns faster; 1 uses it up exactly.")
+]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the drill is over.")]
+
+
+@app.command()
+@with_fleet_options
+def evacuate(
+    fleet: FleetOptions,
+    region: Annotated[str, typer.Argument(help="Name of the region.", show_default=False)],
+    reason: ReasonOption,
+    hold: HoldOption = "60s",
+    max_burn_rate: BurnRateOption = 2.0,
+    wait: WaitOption = True,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Evacuate a region, keep it empty, and bring it back. Exit code 1 if it was refused or aborted."""
+    with exit_on_error("drill evacuate"), fleet.connect() as api:
+        hold_s = seconds_of(hold, "--hold")
+        if isinstance(hold_s, str):
+            raise UsageFault("--hold none: a region that is evacuated by a drill returns; use `drain` to keep it empty")
+        body = {
+            "exercise": Exercise.EVACUATE_REGION.value,
+            "region": region,
+            "hold_s": hold_s,
+            "max_burn_rate": max_burn_rate,
+            "reason": reason,
+        }
+        _run(api, body, wait, output)
+
+
+@app.command()
+@with_fleet_options
+def failover(
+    fleet: FleetOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
+) -> None:
+    """Let the leader step down, so that another control plane takes over. Exit code 1 if it was refused or aborted."""
+    body = {"exercise": Exercise.CONTROL_PLANE_FAILOVER.value, "reason": reason}
+    with exit_on_error("drill failover"), fleet.connect() as api:
+        _run(api, body, wait, output)
+
+
+@app.command()
+@with_fleet_options
+def show(fleet: FleetOptions, number: NumberArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show the report of a drill."""
+    with exit_on_error("drill show"), fleet.connect() as api:
+        report = _get(api, number)
+    print_as(output, report, lambda: drill_view(report))
+
+
+@app.command("list")
+@with_fleet_options
+def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+    """List the last drills, newest first."""
+    with exit_on_error("drill list"), fleet.connect() as api:
+        page: DrillPage = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
+    print_as(output, list(page.items), lambda: _table(page.items))
+
+
+@app.command()
+@with_fleet_options
+def abort(
+    fleet: FleetOptions, number: NumberArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+) -> None:
+    """Abort the drill under way: an evacuated region gets its traffic back along the failback ramp."""
+    with exit_on_error("drill abort"), fleet.connect() as api:
+        response = api.request("POST", f"/v1/drills/{number}/abort", body={"reason": reason}, changes=True)
+        report: DrillReport = response.decoded(DrillReport)
+    print_as(output, report, lambda: drill_view(report))
+
+
+def drill_view(report: DrillReport) -> RenderableType:
+    """Return the report of a drill: its results, and the phases that it entered."""
+    facts = Text()
+    facts.append(f"drill {report.number}: {_exercise(report)}, {report.phase.value.replace('_', ' ')}", "bold")
+    facts.append(f"\n{report.reason} ({report.author})")
+    facts.append(f"\nRTO {_seconds(report.rto_s)}, RPO {_rpo(report)}")
+    if report.region is not None:
+        facts.append(f", return {_seconds(report.return_s)}")
+    facts.append(f"\n{report.requests} requests ended meanwhile, {report.failed_requests} of them failed")
+    for objective in report.objectives:
+        facts.append(
+            f"\n{objective.model}: {objective.attained:.2%} began within {objective.first_byte_s:g} s"
+            f" (objective {objective.share:.2%}), burn rate {objective.burn_rate:.2f}"
+        )
+    steps = table_of("at", "phase", "by", "why")
+    for step in report.steps:
+        steps.add_row(_at(step.at), step.phase.value.replace("_", " "), step.by or "-", step.why)
+    return Group(facts, steps)
+
+
+def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> None:
+    report: DrillReport = api.request("POST", "/v1/drills", body=body, changes=True).decoded(DrillReport)
+    failed = 0
+    while wait and report.phase not in FINAL_PHASES:
+        time.sleep(POLL_S)
+        try:
+            report, failed = _get(api, report.number), 0
+        except (Unreachable, NoLeader):
+            failed += 1
+            if failed > MAX_FAILED_LOOKS:
+                raise
+    print_as(output, report, lambda: drill_view(report))
+    if wait and report.phase is not DrillPhase.DONE:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _get(api: ApiClient, number: int) -> DrillReport:
+    report: DrillReport = api.request("GET", f"/v1/drills/{number}").decoded(DrillReport)
+    return report
+
+
+def _table(reports: Iterable[DrillReport]) -> Table:
+    table = table_of("number", "began", "exercise", "phase", "RTO", "RPO", "why")
+    for report in reports:
+        row = (_exercise(report), report.phase.value.replace("_", " "), _seconds(report.rto_s), _rpo(report))
+        table.add_row(str(report.number), _at(report.began_at), *row, report.why)
+    return table
+
+
+def _exercise(report: DrillReport) -> str:
+    return f"evacuate {report.region}" if report.region is not None else "control plane failover"
+
+
+def _rpo(report: DrillReport) -> str:
+    if report.rpo is None:
+        return "-"
+    return f"{report.rpo} {'failed requests' if report.region is not None else 'lost changes'}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def _at(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,73 @@
+"""Drills in the store: the newest one, and those that ended recently."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode, encode
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put
+from penstock.drills.drill_state import Drill
+
+MAX_ENDED = 100
+"""Ended drills that are kept."""
+
+_log = structlog.get_logger(__name__)
+
+
+class StoredDrill(msgspec.Struct, frozen=True):
+    """The newest drill as the store has it."""
+
+    drill: Drill | None
+    """None before the first drill, or where it cannot be decoded."""
+    revision: int
+    """Revision of its key; 0 where the key does not exist."""
+
+
+def changes(drill: Drill) -> list[Put | Delete]:
+    """Return the writes that store a drill as the newest one, and archive it if it is over."""
+    do: list[Put | Delete] = [Put(keys.DRILL, encode(drill))]
+    if drill.is_over:
+        do.append(Put(keys.ended_drill(drill.number), encode(drill)))
+        if drill.number > MAX_ENDED:
+            do.append(Delete(keys.ended_drill(drill.number - MAX_ENDED)))
+    return do
+
+
+class DrillRecords:
+    """Reads drills from the store.
+
+    Args:
+        store: the fleet's configuration store.
+    """
+
+    def __init__(self, store: ConfigStore) -> None:
+        self._store = store
+
+    async def newest(self) -> StoredDrill:
+        """Return the drill under way, or the last one.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        item = await self._store.get(keys.DRILL)
+        return StoredDrill(None, 0) if item is None else StoredDrill(_decoded(item), item.mod_revision)
+
+    async def every(self) -> dict[int, Drill]:
+        """Return the newest drill and the ended ones that are kept, by number.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        items = (await self._store.list(keys.ENDED_DRILLS)).items
+        found = [*map(_decoded, items), (await self.newest()).drill]
+        return {drill.number: drill for drill in found if drill is not None}
+
+
+def _decoded(item: KeyValue) -> Drill | None:
+    try:
+        return decode(item.value, Drill)
+    except CodecError as error:
+        _log.warning("stored drill cannot be decoded", key=item.key, reason=str(error))
+        return None

@@ -1,0 +1,101 @@
+"""Drills as the API and the CLI show them: the report of a drill."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.drills.drill_progress import burn_rate
+from penstock.drills.drill_state import Drill, DrillPhase, DrillStep
+from penstock.policy.policy import Exercise
+
+
+class ObjectiveResult(msgspec.Struct, frozen=True):
+    """Attainment of one service objective during a drill, by all agents of the fleet."""
+
+    model: str
+    first_byte_s: float
+    """Target time (s) from a request to the first byte of the response."""
+    share: float
+    """Target share (0-1)."""
+    answers: int
+    """Requests that succeeded or failed since the beginning."""
+    attained: float
+    """Share (0-1) of them that succeeded and began in time."""
+    burn_rate: float
+    """How fast the error budget burned; 1 would use it up exactly."""
+
+
+class DrillReport(msgspec.Struct, frozen=True):
+    """One drill, and what it showed."""
+
+    number: int
+    exercise: Exercise
+    region: str | None
+    """The evacuated region; null for a failover of the control planes."""
+    phase: DrillPhase
+    why: str
+    """Reason of the last change of phase."""
+    reason: str
+    """Reason of the drill."""
+    author: str
+    """The operator, or the policy's file and line."""
+    schedule: str
+    """Name of the policy's drill; empty for an operator's."""
+    began_at: float
+    """Unix time (s)."""
+    steps: tuple[DrillStep, ...]
+    """The phases entered, the present one last."""
+    hold_s: float
+    """Time (s) for which the region stays empty."""
+    max_burn_rate: float
+    """Burn rate of an error budget at which the drill is aborted."""
+    rto_s: float | None
+    """Recovery time (s): until the region served nothing, or until another leader's plan was in force; null before."""
+    return_s: float | None
+    """Time (s) from the lift of the drain until the region had its whole share again; null before."""
+    rpo: int | None
+    """What was lost: requests of the fleet that failed during an evacuation, or acknowledged changes that the new
+    leader does not have; null before one leads."""
+    requests: int
+    """Requests of the whole fleet that ended since the beginning."""
+    failed_requests: int
+    """Those of them that failed or were refused."""
+    objectives: tuple[ObjectiveResult, ...]
+
+
+class DrillPage(msgspec.Struct, frozen=True):
+    """A page of drills, newest first."""
+
+    items: tuple[DrillReport, ...]
+    next_cursor: str | None
+    """Pass it as `cursor` for the next older drills; null on the last page."""
+
+
+def drill_report(drill: Drill) -> DrillReport:
+    """Return the report of a drill."""
+    request, is_evacuation = drill.request, drill.request.exercise is Exercise.EVACUATE_REGION
+    return DrillReport(
+        number=drill.number,
+        exercise=request.exercise,
+        region=request.region,
+        phase=drill.phase,
+        why=drill.steps[-1].why,
+        reason=request.reason,
+        author=request.author,
+        schedule=request.schedule,
+        began_at=drill.began_at,
+        steps=drill.steps,
+        hold_s=request.hold_s,
+        max_burn_rate=request.max_burn_rate,
+        rto_s=drill.rto_s,
+        return_s=drill.return_s,
+        rpo=drill.requests.failed if is_evacuation else drill.lost_changes,
+        requests=drill.requests.ended,
+        failed_requests=drill.requests.failed,
+        objectives=tuple(
+            ObjectiveResult(
+                counts.model, counts.first_byte_s, counts.share, counts.answers, counts.attained, burn_rate(counts)
+            )
+            for counts in drill.objectives
+        ),
+    )

@@ -1,0 +1,305 @@
+"""The leader's part of drills: observes the fleet, writes each step with its audit entry, and performs its effects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from adapters.access.callers import Caller, Role
+from adapters.store import keys
+from adapters.store.config_store import ConfigStore, SameKey, StoreError, Unchanged
+from adapters.store.members import Member
+from adapters.store.mirror import Mirror
+from control_plane.audit.audit_log import AuditLog, ChangeRefused
+from control_plane.drills.drill_records import DrillRecords, StoredDrill, changes
+from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.overrides.override_store import OverrideRefused, OverrideStore
+from control_plane.planning.planning_loop import PlanningLoop
+from control_plane.rollout.rollout_runner import RolloutRunner
+from control_plane.status.fleet_view import FleetView
+from penstock.drills.drill_guards import Situation, missing_without, recent_objectives, refusal
+from penstock.drills.drill_progress import Effect, LiftOverride, Observed, SetOverride, on_tick
+from penstock.drills.drill_schedule import due, final_refusal, handled_after
+from penstock.drills.drill_state import (
+    Drill,
+    DrillEvent,
+    DrillPhase,
+    DrillRequest,
+    DrillStep,
+    first_phase,
+    transition,
+)
+from penstock.fleet.snapshot import pools
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Policy
+from penstock.rollout.evidence import observations, with_marks
+
+TICK_S = 1.0
+"""Time (s) between two steps: agents report about once a second."""
+
+RETRY_S = 10.0
+"""Time (s) after which the conditions of a scheduled drill that may not begin yet are evaluated again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class DrillRefused(Exception):
+    """The drill does not begin, or cannot be aborted; the message says why."""
+
+
+class NoSuchDrill(Exception):
+    """The store has no drill of this number."""
+
+
+class LeaderNotReady(Exception):
+    """This control plane does not lead, or the regions have not reported to it yet."""
+
+
+class DrillRunner:
+    """Begins, steps and aborts drills.
+
+    Args:
+        store: the fleet's configuration store.
+        audit: records each step, in its transaction.
+        elector: leadership of this control plane; a failover of control planes makes it step down.
+        overrides: sets and lifts the drain of an evacuation, within the guard rails.
+        planning: the plan in force.
+        rollouts: whether a rollout is under way.
+        view: policy and snapshot.
+        members: the registered control planes.
+    """
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        audit: AuditLog,
+        *,
+        elector: LeaderElector,
+        overrides: OverrideStore,
+        planning: PlanningLoop,
+        rollouts: RolloutRunner,
+        view: FleetView,
+        members: Mirror[Member],
+    ) -> None:
+        self._audit = audit
+        self._elector = elector
+        self._overrides = overrides
+        self._planning = planning
+        self._rollouts = rollouts
+        self._view = view
+        self._members = members
+        self._stepping = asyncio.Lock()
+        """An operator's drill is not written during a step."""
+        self._tried: tuple[str, float] = ("", float("-inf"))
+        """The scheduled drill that might not begin when it was tried last, and when (s)."""
+        self._caller = Caller(elector.member.name, Role.OPERATOR)
+        self.records = DrillRecords(store)
+
+    async def begin(self, caller: Caller, request: DrillRequest) -> Drill:
+        """Begin a drill, as the leader.
+
+        Raises:
+            DrillRefused: a condition does not hold.
+            LeaderNotReady: this control plane cannot judge the conditions.
+            StoreError: the store is unavailable; whether the drill began is unknown.
+        """
+        async with self._stepping:
+            policy, epoch = self._ready()
+            stored = await self.records.newest()
+            why = await self._refusal(request, policy, stored)
+            if why is not None:
+                raise DrillRefused(why)
+            drill = await self._first(request, policy, stored, epoch)
+            if not await self._write(caller, drill, stored, epoch):
+                raise DrillRefused("another drill began, or the leader changed, at the same time")
+            return drill
+
+    async def abort(self, caller: Caller, number: int, reason: str, expected: Callable[[Drill], None]) -> Drill:
+        """Abort the drill under way; the leader ends it.
+
+        Args:
+            expected: called with the drill; raises where the caller may not abort it.
+
+        Raises:
+            NoSuchDrill: the newest drill has another number.
+            DrillRefused: it is over or returning already, or changed at the same time.
+            StoreError: the store is unavailable.
+        """
+        stored = await self.records.newest()
+        drill = stored.drill
+        if drill is None or drill.number != number:
+            raise NoSuchDrill(f"drill {number} is not the newest one")
+        expected(drill)
+        try:
+            after = transition(drill, DrillEvent.ABORT, self._view.now(), why=reason, by=caller.name)
+        except KeyError:
+            raise DrillRefused(f"drill {number} is {drill.phase.value.replace('_', ' ')} already") from None
+        if not await self._write(caller, after, stored, None):
+            raise DrillRefused("the drill changed at the same time: try again")
+        return after
+
+    async def tick(self) -> None:
+        """Step the drill under way, and begin scheduled ones. Errors of the store are logged; the next tick retries."""
+        async with self._stepping:
+            try:
+                policy, epoch = self._ready()
+                await self._step(policy, epoch)
+            except LeaderNotReady:
+                return
+            except StoreError as error:
+                _log.warning("drill not stepped", reason=str(error))
+
+    def _ready(self) -> tuple[Policy, int]:
+        policy, epoch = self._view.staged_policy, self._elector.epoch
+        if policy is None or epoch is None or not self._planning.has_full_snapshot:
+            raise LeaderNotReady("regions have not reported to this control plane yet; try again")
+        return policy, epoch
+
+    async def _step(self, policy: Policy, epoch: int) -> None:
+        stored = await self.records.newest()
+        drill, now = stored.drill, self._view.now()
+        if drill is None or drill.is_over:
+            if (request := due(policy, drill, now)) is not None:
+                await self._begin_scheduled(request, policy, stored, epoch)
+            return
+        if not self._planning.in_force:
+            return
+        after, effects = on_tick(drill, await self._observe(drill, policy, epoch), now)
+        if after.phase is not drill.phase or after.marks.keys() != drill.marks.keys():
+            if not await self._write(self._caller, after, stored, epoch):
+                return
+            _log.info("drill", number=after.number, phase=after.phase.value, reason=after.steps[-1].why)
+        for effect in effects:
+            await self._perform(effect, after, policy, epoch)
+
+    async def _perform(self, effect: Effect, drill: Drill, policy: Policy, epoch: int) -> None:
+        match effect:
+            case SetOverride():
+                try:
+                    await self._overrides.begin(self._caller, effect.override, policy, self._view.capacity() or {})
+                except OverrideRefused as refused:
+                    after = transition(drill, DrillEvent.REFUSE, self._view.now(), why=str(refused))
+                    await self._write(self._caller, after, await self.records.newest(), epoch)
+            case LiftOverride():
+                await self._overrides.lift(self._caller, effect.override_id, effect.reason[:500], lambda _: None)
+            case _:
+                self._elector.step_down()
+
+    async def _begin_scheduled(self, request: DrillRequest, policy: Policy, stored: StoredDrill, epoch: int) -> None:
+        """Begin a drill of the policy's schedule, or record why it does not begin."""
+        now = self._view.now()
+        name, tried_at = self._tried
+        if name == request.schedule and now - tried_at < RETRY_S:
+            return
+        self._tried = request.schedule, now
+        why = await self._refusal(request, policy, stored)
+        refused = final_refusal(request, why, now)
+        if why is not None and refused is None:
+            return
+        drill = await self._first(request, policy, stored, epoch)
+        if refused is not None:
+            steps = (DrillStep(DrillPhase.REFUSED, now, refused),)
+            drill = msgspec.structs.replace(drill, steps=steps, marks={})
+        await self._write(self._caller, drill, stored, epoch)
+        _log.info("scheduled drill", name=request.schedule, phase=drill.phase.value, reason=drill.steps[-1].why)
+
+    async def _refusal(self, request: DrillRequest, policy: Policy, stored: StoredDrill) -> str | None:
+        now, snapshot, active = self._view.now(), self._view.snapshot, self._rollouts.active
+        in_force = self._overrides.interventions(policy, now)
+        situation = Situation(
+            newest=stored.drill,
+            is_rolling_out=active is None or not active.rollout.is_over,
+            states=self._view.region_states(),
+            withdrawn=tuple(sorted(in_force.drained)),
+            control_planes=len(self._members.values),
+            objectives=recent_objectives(snapshot),
+        )
+        why = refusal(request, policy, situation)
+        if why is not None or request.region is None:
+            return why
+        # In a thread: planning for a large fleet would delay reports and lease renewals.
+        return await asyncio.to_thread(missing_without, policy, snapshot, request.region, in_force, now) or None
+
+    async def _first(self, request: DrillRequest, policy: Policy, stored: StoredDrill, epoch: int) -> Drill:
+        now, last = self._view.now(), stored.drill
+        return Drill(
+            number=last.number + 1 if last is not None else 1,
+            request=request,
+            steps=(DrillStep(first_phase(request.exercise), now, request.reason),),
+            epoch=epoch,
+            leader=self._elector.member.name,
+            plan_epoch=self._plan_epoch(),
+            audit_seq=(await self._audit.head()).seq,
+            handled=handled_after(policy, last, request),
+            marks=with_marks(observations(self._view.snapshot, now), {}),
+        )
+
+    async def _observe(self, drill: Drill, policy: Policy, epoch: int) -> Observed:
+        now, snapshot, region = self._view.now(), self._view.snapshot, drill.request.region
+        states = self._view.region_states()
+        mine = [seen.report for (place, _), seen in pools(snapshot, now).items() if place == region]
+        shares = [
+            arc.share
+            for plan in self._planning.in_force.values()
+            for entry in plan.classes
+            for arc in entry.arcs
+            if arc.server == region
+        ]
+        newest = [held.received_at for held in snapshot.of(region)] if region is not None else []
+        return Observed(
+            epoch=epoch,
+            leader=self._elector.member.name,
+            plan_epoch=self._plan_epoch(),
+            audit_seq=(await self._audit.head()).seq,
+            agents=observations(snapshot, now),
+            failed=tuple(sorted(name for name, state in states.items() if state is RegionState.FAILED)),
+            ramp_s=policy.failover.failback_ramp_s,
+            override=(await self._overrides.read()).find(drill.override_id),
+            share=max(shares, default=0.0),
+            in_flight=sum(report.in_flight for report in mine),
+            reported_at=min(newest, default=0.0),
+            is_healthy=region is None or states.get(region) is RegionState.HEALTHY,
+        )
+
+    def _plan_epoch(self) -> int:
+        return min((plan.epoch for plan in self._planning.in_force.values()), default=0)
+
+    async def _write(self, caller: Caller, drill: Drill, stored: StoredDrill, epoch: int | None) -> bool:
+        """Write a drill and its audit entry if it has not changed since it was read; whether it was written."""
+        try:
+            await self._audit.record(
+                caller,
+                f"drill.{drill.phase.value}",
+                f"drill {drill.number}",
+                drill.steps[-1].why,
+                before=_audited(stored.drill),
+                after=_audited(drill),
+                expect=[
+                    Unchanged(keys.DRILL, stored.revision),
+                    *([SameKey(keys.LEADER, epoch)] if epoch is not None else []),
+                ],
+                do=changes(drill),
+            )
+        except ChangeRefused:
+            return False
+        return True
+
+
+def _audited(drill: Drill | None) -> dict[str, Any] | None:
+    """Return the fields of a drill that an audit entry contains."""
+    if drill is None:
+        return None
+    request = drill.request
+    return {
+        "drill": drill.number,
+        "phase": drill.phase.value,
+        "exercise": request.exercise.value,
+        "region": request.region,
+        "author": request.author,
+        "requests": drill.requests.ended,
+        "failed_requests": drill.requests.failed,
+    }

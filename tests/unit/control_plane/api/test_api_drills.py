@@ -1,0 +1,99 @@
+"""Drills over the API, on the store in memory: what is refused and why, and what begins and is aborted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from control_plane.daemon import ControlPlane
+from tests.support.reports import offered, packed, report
+from tests.support.wait import found
+from tests.unit.control_plane.api.test_api_overrides import api, as_
+from tests.unit.control_plane.api.test_control_plane_app import REGIONS, control_plane, is_problem
+
+__all__ = ["api", "control_plane"]
+
+EVACUATE = {"exercise": "evacuate_region", "region": "jp-tok", "reason": "a test"}
+FAILOVER = {"exercise": "control_plane_failover", "reason": "a test"}
+
+
+@pytest.fixture
+async def reporting(api: httpx.AsyncClient) -> httpx.AsyncClient:
+    """The API of a leader to which every region has reported."""
+    for region in REGIONS:
+        body, headers = packed(report(region, offered(5.0, *REGIONS)))
+        assert (await api.post("/v1/reports", content=body, headers=headers)).status_code == 202
+
+    async def healthy() -> Any:
+        regions = (await api.get("/v1/status")).json()["regions"]
+        return True if {region["state"] for region in regions} == {"healthy"} else None
+
+    await found(healthy)
+    return api
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (EVACUATE | {"region": None}, "region: required for evacuate_region"),
+        (FAILOVER | {"region": "jp-tok"}, "region: required for evacuate_region"),
+        (EVACUATE | {"region": "mars"}, "mars"),
+        (EVACUATE | {"hold_s": 3601}, "hold_s"),
+    ],
+)
+async def test_a_wrong_drill_is_refused(api: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+    refused = await api.post("/v1/drills", json=body)
+    assert is_problem(refused, 422)
+    assert says in refused.text
+
+
+async def test_roles_and_regions_of_callers(api: httpx.AsyncClient) -> None:
+    for name, body in (("guest", EVACUATE), ("germany", EVACUATE), ("germany", FAILOVER)):
+        assert (await api.post("/v1/drills", json=body, headers=as_(name))).status_code == 403
+
+
+async def test_a_fleet_that_cannot_bear_a_drill_gets_none(api: httpx.AsyncClient) -> None:
+    unknown = await api.post("/v1/drills", json=EVACUATE)
+    assert (unknown.status_code, unknown.json()["detail"]) == (409, "jp-tok is unknown, not healthy")
+    alone = await api.post("/v1/drills", json=FAILOVER)
+    assert (alone.status_code, alone.json()["detail"]) == (409, "there is no second control plane to take over")
+    assert (await api.get("/v1/drills")).json() == {"items": [], "next_cursor": None}
+    assert (await api.get("/v1/drills/1")).status_code == 404
+    assert (await api.post("/v1/drills/1/abort", json={"reason": "a test"})).status_code == 404
+
+
+async def test_one_drill_at_a_time_and_an_abort_lifts_the_drain(
+    reporting: httpx.AsyncClient, control_plane: ControlPlane
+) -> None:
+    begun = await reporting.post("/v1/drills", json=EVACUATE, headers=as_("duty"))
+    assert begun.status_code == 201, begun.text
+    assert begun.json().items() >= {"number": 1, "region": "jp-tok", "author": "duty", "phase": "prepared"}.items()
+    second = await reporting.post("/v1/drills", json=FAILOVER)
+    assert (second.status_code, second.json()["detail"]) == (409, "drill 1 is under way, and there is one at a time")
+
+    async def drained() -> Any:
+        items = (await reporting.get("/v1/overrides")).json()["items"]
+        return items[0] if items else None
+
+    drain = (await found(drained))["override"]
+    assert drain.items() >= {"id": "drill-1", "kind": "drain", "region": "jp-tok", "author": "duty"}.items()
+
+    path = begun.headers["location"]
+    assert (await reporting.post(f"{path}/abort", json={"reason": "no"}, headers=as_("germany"))).status_code == 403
+    aborted = await reporting.post(f"{path}/abort", json={"reason": "enough"}, headers=as_("duty"))
+    assert (aborted.status_code, aborted.json()["phase"]) == (200, "aborting")
+    assert (await reporting.post(f"{path}/abort", json={"reason": "again"})).status_code == 409
+
+    async def lifted() -> Any:
+        override = (await drained())["override"]
+        return override if override["lifted_at"] else None
+
+    assert (await found(lifted))["lifted_by"] == "north"
+    shown = (await reporting.get(path)).json()
+    assert [step["phase"] for step in shown["steps"]][-1] == "aborting"
+    assert shown["steps"][-1].items() >= {"by": "duty", "why": "enough"}.items()
+    actions = [entry["action"] for entry in (await reporting.get("/v1/audit")).json()["items"]][::-1]
+    assert actions[:2] == ["drill.prepared", "override.drain"]
+    assert actions[-2:] == ["drill.aborting", "override.lift"]
