@@ -130,6 +130,7 @@ class Engine:
         step, self._step, self._timer = self._step, None, None
         assert step is not None
         now = self._loop.time()
+        self._metrics.busy_s += step.total_s * self.faults.slow
         later_tokens = 0
         for sequence, tokens in self._model.complete(step):
             later_tokens += self._hand_out(self._answers[sequence], tokens, now)

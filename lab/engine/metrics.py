@@ -47,6 +47,8 @@ class EngineMetrics:
 
     def __init__(self, model_name: str) -> None:
         self._labels = f'engine="0",model_name="{model_name}"'
+        self.busy_s = 0.0
+        """Time (s of the modelled hardware) in which some pass ran."""
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
@@ -74,6 +76,7 @@ class EngineMetrics:
         self._one(lines, "prefix_cache_hits_total", "counter", model.prefix_hit_tokens)
         self._one(lines, "prompt_tokens_total", "counter", self.prompt_tokens)
         self._one(lines, "generation_tokens_total", "counter", self.generation_tokens)
+        lines += ["# TYPE lab:busy_seconds_total counter", f"lab:busy_seconds_total{{{self._labels}}} {self.busy_s}"]
         lines.append("# TYPE vllm:request_success_total counter")
         lines += [
             f'vllm:request_success_total{{{self._labels},finished_reason="{reason}"}} {count}'

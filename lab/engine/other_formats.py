@@ -2,7 +2,8 @@
 
 Messages as vLLM serves them (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as Ollama does
 (https://github.com/ollama/ollama/blob/main/docs/api.md): their bodies become those of a chat completion, and their
-responses are made from its tokens. So do images as Automatic1111's web UI generates them (modules/api/models.py of
+responses are made from its tokens. So do embeddings (https://platform.openai.com/docs/api-reference/embeddings), whose
+text is prefilled like a prompt, and images as Automatic1111's web UI generates them (modules/api/models.py of
 https://github.com/AUTOMATIC1111/stable-diffusion-webui), whose tokens stand for steps of the diffusion. Rerank,
 inference of tensors, and predictions are answered at once.
 """
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from lab.engine.completion_request import BadRequest
-from lab.engine.openai_format import words
+from lab.engine.openai_format import error_body, words
 
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
@@ -25,6 +26,9 @@ EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 TOKENS_PER_MEGAPIXEL_STEP: Final = 8
 """Tokens that an image job generates for each 10^6 pixels of one step: chosen so that on the pace of llama-3.1-8b an
 image of 1024x1024 pixels in 30 steps takes 1.7 s on an H100."""
+
+EMBEDDING_SIZE: Final = 8
+"""Numbers in the vector of an embedding: few, since real ones only make responses longer."""
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 """One black pixel: every generated image."""
@@ -157,6 +161,33 @@ class TextToImageFormat:
         return msgspec.json.encode({"images": [PNG], "parameters": {}, "info": "{}"})
 
 
+class EmbeddingsFormat:
+    """OpenAI's embeddings, which never stream."""
+
+    content_type = "application/json"
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def role_event(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
+        """Nothing."""
+        return b""
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """Nothing."""
+        return b""
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """One vector."""
+        counts = {"prompt_tokens": usage["prompt_tokens"], "total_tokens": usage["prompt_tokens"]}
+        data = [{"object": "embedding", "index": 0, "embedding": [0.0] * EMBEDDING_SIZE}]
+        return msgspec.json.encode({"object": "list", "data": data, "model": self._model, "usage": counts})
+
+
 class OtherFormat(NamedTuple):
     """An API whose requests take part in the batch."""
 
@@ -220,6 +251,25 @@ def _text_to_image_as_chat(body: bytes) -> bytes:
     return msgspec.json.encode(chat)
 
 
+class _Embeddings(msgspec.Struct):
+    model: str
+    input: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
+
+
+def _embeddings_as_chat(body: bytes) -> bytes:
+    try:
+        asked = msgspec.json.decode(body, type=_Embeddings)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(400, "BadRequestError", str(error)) from None
+    text = asked.input if isinstance(asked.input, str) else asked.input[0]
+    messages = [{"role": "user", "content": text}]
+    return msgspec.json.encode({"model": asked.model, "messages": messages, "max_tokens": 1, "ignore_eos": True})
+
+
+def _openai_error(status: int, message: str) -> bytes:
+    return error_body(status, "NotFoundError" if status == 404 else "BadRequestError", message)
+
+
 def _anthropic_error(status: int, message: str) -> bytes:
     kind = "not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "api_error"
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
@@ -236,6 +286,9 @@ def _detail_error(status: int, message: str) -> bytes:
 OTHER_FORMATS: Final = {
     "/v1/messages": OtherFormat(lambda body: body, MessagesFormat, _anthropic_error),
     "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, _tokens: OllamaFormat(model), _plain_error),
+    "/v1/embeddings": OtherFormat(
+        _embeddings_as_chat, lambda _id, model, _tokens: EmbeddingsFormat(model), _openai_error
+    ),
     "/sdapi/v1/txt2img": OtherFormat(
         _text_to_image_as_chat, lambda _id, _model, _tokens: TextToImageFormat(), _detail_error
     ),

@@ -23,13 +23,15 @@ _FILLER = (
 def chat_request(planned: PlannedRequest) -> WrittenRequest:
     """The request for a streamed answer."""
     lengths = planned.lengths
+    user = b'"user":%b,' % msgspec.json.encode(lengths.conversation) if lengths.conversation else b""
     body = (
-        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,"ignore_eos":true,'
+        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,"ignore_eos":true,%b'
         b'"stream":true,"stream_options":{"include_usage":true}}'
         % (
             msgspec.json.encode(planned.model),
             prompt_text(planned.id, lengths),
             max(1, lengths.output_tokens),
+            user,
         )
     )
     return written_request(planned, CHAT_PATH, "text/event-stream", body)
@@ -37,10 +39,7 @@ def chat_request(planned: PlannedRequest) -> WrittenRequest:
 
 def prompt_text(request_id: str, lengths: TraceRequest) -> bytes:
     """A prompt of the right size that needs no escaping in JSON; equal prefix blocks give equal text, others not."""
-    if not lengths.prefix_blocks:
-        blocks = [request_id.encode() + b" " + _FILLER]
-    else:
-        blocks = [(b"block %d " % block + _FILLER)[:_BLOCK_BYTES] for block in lengths.prefix_blocks]
     size = lengths.prompt_tokens * BYTES_PER_TOKEN
-    text = b"".join(blocks)
+    blocks = [(b"block %d " % block + _FILLER)[:_BLOCK_BYTES] for block in lengths.prefix_blocks]
+    text = b"".join(blocks) + request_id.encode() + b" "
     return (text + _FILLER * (max(0, size - len(text)) // len(_FILLER) + 1))[:size]

@@ -12,12 +12,12 @@ from lab.replay.chat_request import chat_request
 from lab.replay.connection_pool import ConnectionPool
 from lab.replay.entry import Entry, choose_entry
 from lab.replay.health_checks import HealthChecks
-from lab.replay.image_exchange import ImageExchange
-from lab.replay.image_request import image_request
 from lab.replay.journey import REGIONS_HEADER, RETRY_AFTER_HEADER, Journey, header_text
 from lab.replay.outcome import Outcome, TryResult
 from lab.replay.replay_workload import PlannedRequest
 from lab.replay.response_exchange import SILENT, ResponseExchange
+from lab.replay.unstreamed_requests import embedding_request, image_request, missing_embedding, missing_image
+from lab.replay.whole_exchange import WholeExchange
 from lab.replay.written_request import WrittenRequest
 
 
@@ -79,7 +79,7 @@ class Client:
 
     async def _travel(self, journey: Journey) -> None:
         planned = journey.planned
-        request = chat_request(planned) if planned.image is None else image_request(planned, planned.image)
+        request = _written(planned)
         entries = self._entries[journey.planned.site]
         result = None
         while result is not TryResult.ANSWERED:
@@ -124,11 +124,7 @@ class Client:
         except OSError:
             return None, False
         reused = connection.reused
-        exchange: ResponseExchange
-        if journey.planned.image is None:
-            exchange = ChatExchange(self._clock, journey.planned.hang_up_after_tokens)
-        else:
-            exchange = ImageExchange(self._clock)
+        exchange = self._listener(journey.planned)
         journey.sends(exchange, self._clock())
         exchange.start(connection, request.to(pool.authority), self._patience.first_byte_s)
         try:
@@ -137,6 +133,13 @@ class Client:
             connection.close()
             raise
         return exchange, reused
+
+    def _listener(self, planned: PlannedRequest) -> ResponseExchange:
+        if planned.image is not None:
+            return WholeExchange(self._clock, missing_image)
+        if planned.embedding:
+            return WholeExchange(self._clock, missing_embedding)
+        return ChatExchange(self._clock, planned.hang_up_after_tokens)
 
     def _elsewhere(self, journey: Journey, answer: ResponseExchange) -> list[str]:
         """The regions that a 421 response named, if the client has an entry there that it has not tried."""
@@ -153,3 +156,9 @@ class Client:
         except ValueError:
             return None
         return asked_s if 0 <= asked_s <= self._patience.retry_after_s and self._patience.retry_after_s > 0 else None
+
+
+def _written(planned: PlannedRequest) -> WrittenRequest:
+    if planned.image is not None:
+        return image_request(planned, planned.image)
+    return embedding_request(planned) if planned.embedding else chat_request(planned)

@@ -47,6 +47,8 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     """The client leaves once so many tokens have come; None stays to the end."""
     image: ImageSize | None = None
     """The image that it asks for, in a response that is not streamed; None for a chat."""
+    embedding: bool = False
+    """Whether it asks for the embedding of its text, which is not streamed either."""
 
 
 class Sender(msgspec.Struct, frozen=True):
@@ -67,7 +69,8 @@ def lay_over(
     hang_up_share: float,
     rng: Random,
 ) -> list[PlannedRequest]:
-    """Lay geography over arrivals: each request of a trace gets a place and a sender, independently of all others.
+    """Lay geography over arrivals: each request of a trace gets a place and a sender, independently of all others but
+    those of its conversation, which are from the same place.
 
     Args:
         trace: when requests come and how long they are.
@@ -80,8 +83,11 @@ def lay_over(
     site_shares = [site.share for site in sites]
     sender_shares = [sender.share for sender in senders]
     planned = []
+    homes: dict[str, ClientSite] = {}
     for number, lengths in enumerate(trace):
         site = rng.choices(sites, site_shares)[0]
+        if lengths.conversation:
+            site = homes.setdefault(lengths.conversation, site)
         sender = rng.choices(senders, sender_shares)[0]
         leaves = rng.random() < hang_up_share and lengths.output_tokens > 1
         planned.append(

@@ -35,6 +35,9 @@ def written_request(planned: PlannedRequest, path: bytes, accept: str, body: byt
     ]
     if planned.api_key:
         lines.append(f"authorization: Bearer {planned.api_key}")
+    if planned.lengths.conversation:
+        # Routers with session affinity hash this header; without it some of them hash the request's id.
+        lines.append(f"x-session-id: {planned.lengths.conversation}")
     if planned.required_regions:
         lines.append(f"x-lab-residency: {','.join(planned.required_regions)}")
     return WrittenRequest(path, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)

@@ -58,17 +58,19 @@ def generate_conversations(
         documents.append(tuple(range(next_block, next_block + length)))
         next_block += length
     requests: list[TraceRequest] = []
-    begins_at = -RAMP_S
+    begins_at, number = -RAMP_S, 0
     while (begins_at := begins_at + rng.expovariate(rate_per_s / shape.mean_turns)) < duration_s:
         blocks = list(rng.choice(documents))
         tokens, at_s = len(blocks) * BLOCK_TOKENS + rng.randint(*shape.first_tokens), begins_at
-        for _ in range(1 + int(rng.expovariate(1.0 / (shape.mean_turns - 1.0)))):
+        number += 1
+        turns = 1 + int(rng.expovariate(1.0 / (shape.mean_turns - 1.0))) if shape.mean_turns > 1.0 else 1
+        for _ in range(turns):
             while len(blocks) < tokens // BLOCK_TOKENS:
                 blocks.append(next_block)
                 next_block += 1
             output_tokens = max(8, int(rng.lognormvariate(shape.output_log_mean, shape.output_log_sd)))
             if 0.0 <= at_s < duration_s:
-                requests.append(TraceRequest(at_s, tokens, output_tokens, tuple(blocks)))
+                requests.append(TraceRequest(at_s, tokens, output_tokens, tuple(blocks), f"c{number}"))
             at_s += output_tokens * TOKEN_S + 1.0 + rng.expovariate(1.0 / shape.think_s)
             tokens += output_tokens + rng.randint(*shape.question_tokens)
             if tokens > shape.max_prompt_tokens:

@@ -55,6 +55,7 @@ def superpose(trace: Sequence[TraceRequest], copies: int, period_s: float, rng: 
                 request,
                 at_s=(request.at_s + shift_s) % period_s,
                 prefix_blocks=tuple(block + copy * ids_per_copy for block in request.prefix_blocks),
+                conversation=request.conversation and f"{request.conversation}-{copy}",
             )
             for request in trace
         ]

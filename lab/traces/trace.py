@@ -20,6 +20,8 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """Tokens that were generated."""
     prefix_blocks: tuple[int, ...] = ()
     """One id per BLOCK_TOKENS of prompt; equal leading ids mean an equal prefix. Empty if it was not recorded."""
+    conversation: str = ""
+    """Names the conversation whose turn this is; empty if it was not recorded."""
 
 
 class TraceError(Exception):

@@ -232,6 +232,19 @@ async def test_an_image_job_takes_a_slot_and_is_accounted_by_its_size(tmp_path: 
     assert (findings.started["image-1"], findings.finished["image-1"]) == (1, 1)
 
 
+async def test_an_embedding_is_computed_in_the_batch(tmp_path: Path, engines: EngineProcess) -> None:
+    headers = {"x-request-id": "embedding-1", "x-lab-residency": "eu-de"}
+    async with serving(tmp_path, engines.urls["whole"]) as client:
+        found = await client.post("/v1/embeddings", json={"model": MODEL, "input": "four" * 9}, headers=headers)
+        assert found.status_code == 200
+        assert found.json()["data"][0]["embedding"]
+        assert found.json()["usage"]["prompt_tokens"] >= 9
+        several = await client.post("/v1/embeddings", json={"model": MODEL, "input": ["a", "b"]})
+        assert (several.status_code, several.json()["error"]["type"]) == (400, "BadRequestError")
+    findings, _ = Witness(engines.witness_dir).read()
+    assert (findings.started["embedding-1"], findings.finished["embedding-1"]) == (1, 1)
+
+
 async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> None:
     def event(kind: str, **fields: Any) -> bytes:
         return chunk(b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode()))

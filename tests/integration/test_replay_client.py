@@ -356,3 +356,24 @@ async def test_an_image_request_has_one_whole_response() -> None:
     assert (body["width"], body["height"], body["steps"]) == (512, 768, 20)
     assert body["override_settings"] == {"sd_model_checkpoint": "m"}
     assert asked[0].headers["x-lab-residency"] == "a"
+
+
+@on_uvloop
+async def test_an_embedding_is_asked_for_and_answered_in_one_piece() -> None:
+    answers = [
+        (b'{"object":"list","data":[{"index":0,"embedding":[0.5]}]}', OutcomeKind.OK, ""),
+        (b'{"data":[]}', OutcomeKind.FAILED, "the answer has no vector"),
+        (b"[]", OutcomeKind.FAILED, "the answer is not that of an embedding service"),
+    ]
+    asked: list[Asked] = []
+
+    async def in_turn(request: Asked) -> None:
+        asked.append(request)
+        request.answer(200, answers[len(asked) - 1][0])
+
+    texts = [msgspec.structs.replace(planned(number), embedding=True) for number, _ in enumerate(answers)]
+    async with entry(in_turn) as way:
+        outcomes = await ask([way.at("eu-de")], requests=texts)
+    assert [(one.kind, one.code) for one in outcomes] == [(kind, code) for _, kind, code in answers]
+    body = msgspec.json.decode(asked[0].body)
+    assert (body["model"], len(body["input"])) == ("m", 400)
