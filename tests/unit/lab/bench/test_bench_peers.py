@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from lab.bench.peers import envoy, haproxy, nginx
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
-from lab.bench.peers.inference_routers import SGLANG_ROUTER, VLLM_ROUTER
+from lab.bench.peers.inference_routers import AT_THEIR_BEST, SGLANG_ROUTER, VLLM_ROUTER, InferenceRouter
 from lab.bench.peers.nginx import Nginx
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch, Peer
 from lab.bench.router.contestant import start_peers
@@ -52,7 +53,44 @@ def test_envoy_balances_by_requests_over_every_backend_and_limits_nothing() -> N
     assert set(cluster["circuit_breakers"]["thresholds"][0].values()) == {ROOM_FOR_STREAMS}
 
 
-@pytest.mark.parametrize("peer", [Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER], ids=lambda peer: peer.name)
+def test_envoy_at_its_best_compares_all_endpoints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Envoy, "program", lambda self: tmp_path / "envoy")
+    (written,) = Envoy(full_scan=True).launch(tmp_path, 9000, BACKENDS).files.values()
+    (policy,) = json.loads(written)["static_resources"]["clusters"][0]["load_balancing_policy"]["policies"]
+    assert policy["typed_extension_config"]["typed_config"]["selection_method"] == "FULL_SCAN"
+    (written,) = Envoy().launch(tmp_path, 9000, BACKENDS).files.values()
+    assert "FULL_SCAN" not in written
+
+
+def test_haproxy_queues_what_is_beyond_the_limit_of_a_server() -> None:
+    servers = [line for line in haproxy.configuration(9000, BACKENDS, 3).splitlines() if "server engine" in line]
+    assert [line.endswith(" maxconn 3") for line in servers] == [True, True]
+    assert (Haproxy().name, Haproxy(3).name) == ("haproxy", "haproxy-maxconn")
+
+
+def test_inference_routers_start_with_the_policy_that_they_are_named_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(InferenceRouter, "program", lambda self: tmp_path / "router")
+    policies = {}
+    for router in AT_THEIR_BEST:
+        argv = router.launch(tmp_path, 9000, BACKENDS).argv
+        policies[router.name] = argv[argv.index("--policy") + 1]
+        assert ("launch" in argv) == router.name.startswith("sglang")
+        assert argv[-2:] == ("http://127.0.0.1:11001", "http://127.0.0.1:11002")
+    assert policies == {
+        "sglang-cache-aware": "cache_aware",
+        "sglang-power-of-two": "power_of_two",
+        "vllm-cache-aware": "cache_aware",
+        "vllm-consistent-hash": "consistent_hash",
+    }
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER, *AT_THEIR_BEST],
+    ids=lambda peer: peer.name,
+)
 def test_what_is_not_installed_says_how_to_get_it(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
