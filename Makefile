@@ -49,8 +49,8 @@ bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock an
 bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,000,000 requests (ARGS='--leak-requests N')
 	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)
 
-bench-live: $(VENV)/.bench $(VENV)/.wheel  ## tail latency and engine use of Penstock and of other balancers, live (TRACE=, ARGS=--help)
-	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
+bench-live: $(VENV)/.bench $(VENV)/.wheel  ## latency and GPU time of Penstock and of other balancers and inference routers, live (TRACE=, ARGS=--help)
+	@$(BIN)/penstock-lab bench-live $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 bench-choosing: $(VENV)/.demo  ## tail latency of each way to choose an endpoint, simulated (ARGS=--help)
 	@$(BIN)/penstock-lab simulate-choosing $(ARGS)

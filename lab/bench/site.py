@@ -59,6 +59,7 @@ class Site:
         agents: how many agents serve the region.
         directory: state, configuration and logs; has to be empty.
         core: the only core that agents may use; None leaves it to the kernel.
+        bundle: folder of the policy.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Site:
         agents: int,
         directory: Path,
         core: int | None = None,
+        bundle: Path = SHIPPED_BUNDLE,
     ) -> None:
         names = tuple(f"agent-{number}" for number in range(1, agents + 1))
         self._region = Region(REGION, CITY, names, tuple(engines))
@@ -77,6 +79,7 @@ class Site:
         self._ports |= {engine_port(REGION, name): port for name, port in engine_ports.items()}
         self._directory = directory
         self._core = core
+        self._bundle = bundle
         self._write_files()
         self._servers: list[ServerProcess] = [*self._stores(), self._control_plane()]
         self.agents = [self._agent(name) for name in names]
@@ -146,7 +149,7 @@ class Site:
 
     def _control_plane(self) -> ServerProcess:
         environment = control_plane_environment(
-            self._topology, CONTROL_PLANE, self._ports, self._directory, SHIPPED_BUNDLE
+            self._topology, CONTROL_PLANE, self._ports, self._directory, self._bundle
         )
         where = control_plane_urls(self._topology, self._ports)[CONTROL_PLANE]
         return ServerProcess(

@@ -17,28 +17,33 @@ BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 @pytest.mark.timeout(180)
 def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> None:
     out = tmp_path / "live.json"
-    tiny = ["--seconds", "20", "--warm-up", "4", "--rate", "2", "--engines", "1", "--time-scale", "20"]
-    ran = subprocess.run(
-        [*BENCH, *tiny, "--peer", "haproxy", "--out", str(out)], capture_output=True, text=True, timeout=170
-    )
+    tiny = ["--workload", "multi-turn", "--seconds", "20", "--warm-up", "4", "--rate", "2", "--engines", "1"]
+    few = ["--time-scale", "20", "--instances", "1", "--instances", "3", "--peer", "haproxy"]
+    ran = subprocess.run([*BENCH, *tiny, *few, "--out", str(out)], capture_output=True, text=True, timeout=170)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = msgspec.json.decode(out.read_bytes(), type=LiveResults)
-    seen = {(one.name, one.instances) for one in found.balancers}
-    assert seen == {(name, n) for name in {"penstock", "haproxy"} - set(found.missing) for n in (1, 3)}
-    for one in found.balancers:
-        assert [run.requests for run in one.rounds] == [found.balancers[0].rounds[0].requests]
-        assert one.failed == 0
-        assert one.refused == 0
-        assert one.e2e_p50_s is not None
-        assert one.settings
-    assert found.conditions.engines == {"h100-1": "h100", "a100-1": "a100", "l40s-1": "l40s"}
+    assert [(one.demand.workload, one.demand.instances) for one in found.contests] == [
+        ("multi-turn", 1),
+        ("multi-turn", 3),
+    ]
+    for contest in found.contests:
+        assert {one.system for one in contest.scores} == {"penstock", "haproxy"} - set(found.missing)
+        assert contest.demand.engines == {"h100-1": "h100", "a100-1": "a100", "l40s-1": "l40s"}
+        for one in contest.scores:
+            assert [run.requests for run in one.rounds] == [contest.scores[0].rounds[0].requests]
+            assert (one.failed, one.refused) == (0, 0)
+            assert one.figures["e2e_p50_s"] is not None
+            assert (one.figures["gpu_s"] or 0.0) > 0.0, "engines report for how long they computed"
+    assert all(system.settings for system in found.systems)
+    assert "<svg" in out.with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--trace", "absent.csv"], "absent.csv"),
-        (["--peer", "squid"], "envoy, haproxy, nginx"),
+        (["--peer", "squid"], "envoy, haproxy, haproxy-maxconn, nginx, sglang-cache-aware"),
+        (["--workload", "chess"], "azure-conversation"),
         (["--seconds", "5", "--warm-up", "5"], "nothing is left"),
     ],
 )

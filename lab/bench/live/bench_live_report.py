@@ -1,61 +1,104 @@
-"""The live benchmark's results: live.json, the printed table, and the goals."""
+"""The live benchmark's results: live.json, ratios to the other balancers, and the printed tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import msgspec
 from rich.table import Table
 
 from lab.bench.bench_results import Goal, Machine, Measured, goal, measured, table
-from lab.bench.live.contest import LiveRun
+from lab.bench.live.contest import LiveRun, Times
 
 PENSTOCK = "penstock"
 
-PART_OF_BEST_ALONE, PART_OF_BEST_OF_THREE = 1.0, 0.5
-"""Goal of Penstock's end-to-end p99, as a share of the best other balancer's with as many instances."""
+MAX_RATIO = 1.03
+"""Goal of each figure of Penstock, as a multiple of the best other balancer's."""
+
+PARTS = ("mean_s", "p50_s", "p99_s", "p999_s")
+
+FIGURES = (*(f"{what}_{part}" for what in ("ttft", "tpot", "e2e") for part in PARTS), "gpu_s")
+"""What is compared, less being better: times to first token, per further token and end to end, and GPU time."""
 
 
 class Conditions(msgspec.Struct, frozen=True):
     """The conditions, the same for every balancer."""
 
-    workload: str
-    engines: dict[str, str]
-    """Accelerator by name."""
-    seats: int
-    """Requests that each engine runs at once."""
     time_scale: float
     """How many times as fast as the modelled hardware engines ran and requests came. Latencies are given in the
     hardware's time, so what balancers and this machine add to them is multiplied by this."""
-    rate_per_s: float
-    """Requests per second in the hardware's time, warm-up included."""
     seconds: float
-    """Length of a replay in that time."""
+    """Length of a replay in the hardware's time, warm-up included."""
     warm_up_seconds: float
     rounds: int
+    seed: int
 
 
-class Balancer(msgspec.Struct, frozen=True):
-    """One balancer with one number of instances; medians of the rounds."""
+class System(msgspec.Struct, frozen=True):
+    """One balancer."""
 
     name: str
     version: str
     settings: tuple[str, ...]
-    instances: int
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    ttft_p999_s: float | None
-    e2e_p50_s: float | None
-    e2e_p99_s: float | None
-    e2e_p999_s: float | None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """One balancer under one demand; medians of the rounds."""
+
+    system: str
+    figures: dict[str, float | None]
+    """By the names of FIGURES, without those that the workload has not. None is never."""
+    spread: dict[str, Measured]
     refused: int
     """Of all rounds together."""
     failed: int
     use: float
     use_imbalance: float
-    spread: dict[str, Measured]
+    cached_share: float
+    ratios: dict[str, Measured | None]
+    """Penstock's figure over this balancer's, round by round; None where Penstock's is never, 0 where this one's is."""
     rounds: list[LiveRun]
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """One workload at one rate, and the number of instances of the balancer."""
+
+    workload: str
+    what: str
+    engines: dict[str, str]
+    """Accelerator by name."""
+    slots: int
+    """Requests that each engine runs at once."""
+    capacity_per_s: float
+    """What a central queue that knows nothing of caches would get done (requests/s)."""
+    rate_per_s: float
+    load: float
+    """The one as a part of the other."""
+    instances: int
+
+
+class Contest(msgspec.Struct, frozen=True):
+    """All balancers under one demand."""
+
+    demand: Demand
+    scores: list[Scores]
+    missing: dict[str, str]
+    """Balancers that do not serve this workload, with the reason."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """A figure of Penstock that is worse than that of the best other balancer."""
+
+    workload: str
+    load: float
+    instances: int
+    figure: str
+    penstock: float | None
+    best: float
+    best_system: str
+    ratio: float | None
+    """Of the medians; None where Penstock's is never."""
 
 
 class LiveResults(msgspec.Struct, frozen=True):
@@ -63,97 +106,144 @@ class LiveResults(msgspec.Struct, frozen=True):
 
     machine: Machine
     conditions: Conditions
-    balancers: list[Balancer]
+    systems: list[System]
+    contests: list[Contest]
+    losses: list[Loss]
+    """Above MAX_RATIO, the worst first."""
     missing: dict[str, str]
     goals: list[Goal]
 
 
-def balancer(name: str, version: str, settings: tuple[str, ...], instances: int, runs: Sequence[LiveRun]) -> Balancer:
-    """Combine the rounds of one balancer."""
-    figures: dict[str, list[float | None]] = {
-        f"{what}_{part}_s": [getattr(getattr(run, what), f"{part}_s") for run in runs]
-        for what in ("ttft", "e2e")
-        for part in ("p50", "p99", "p999")
+def figures_of(run: LiveRun) -> dict[str, float | None]:
+    """The figures of one run by name."""
+    found: dict[str, float | None] = {}
+    for what, times in (("ttft", run.ttft), ("tpot", run.tpot), ("e2e", run.e2e)):
+        if isinstance(times, Times):
+            found |= {f"{what}_{part}": getattr(times, part) for part in PARTS}
+    return found | {"gpu_s": run.use.gpu_s}
+
+
+def contest_of(demand: Demand, runs: Mapping[str, Sequence[LiveRun]], missing: Mapping[str, str]) -> Contest:
+    """Combine the rounds of every balancer.
+
+    Args:
+        demand: the same for all.
+        runs: by balancer, in the order of the rounds.
+        missing: why others have none.
+    """
+    ours = [figures_of(run) for run in runs.get(PENSTOCK, ())]
+    return Contest(demand, [_scores(system, found, ours) for system, found in runs.items()], dict(missing))
+
+
+def _scores(system: str, runs: Sequence[LiveRun], ours: Sequence[Mapping[str, float | None]]) -> Scores:
+    rounds = [figures_of(run) for run in runs]
+    known = {
+        name: [value for found in rounds if (value := found[name]) is not None] for name in FIGURES if name in rounds[0]
     }
-    known = {field: [value for value in values if value is not None] for field, values in figures.items()}
-    return Balancer(
-        name=name,
-        version=version,
-        settings=settings,
-        instances=instances,
+    return Scores(
+        system=system,
+        # If so many were refused in one round that it has no such quantile, all rounds together have none.
+        figures={
+            name: round(median(values), 5) if len(values) == len(rounds) else None for name, values in known.items()
+        },
+        spread={name: measured(values, 5) for name, values in known.items() if values},
         refused=sum(run.refused for run in runs),
         failed=sum(run.failed for run in runs),
         use=round(median(run.use.mean for run in runs), 4),
         use_imbalance=round(median(run.use.imbalance for run in runs), 4),
-        spread={field: measured(values) for field, values in known.items() if values},
+        cached_share=round(median(run.use.cached_share for run in runs), 4),
+        ratios={} if system == PENSTOCK else {name: _ratio(name, ours, rounds) for name in known if ours},
         rounds=list(runs),
-        **{
-            # If so many were refused in one round that it has no such quantile, all rounds together have none.
-            field: round(median(known[field]), 4) if len(known[field]) == len(runs) else None
-            for field in figures
-        },
     )
+
+
+def _ratio(
+    name: str, ours: Sequence[Mapping[str, float | None]], theirs: Sequence[Mapping[str, float | None]]
+) -> Measured | None:
+    ratios = []
+    for mine, other in zip(ours, theirs, strict=False):
+        own, peer = mine[name], other[name]
+        if own is None:
+            return None
+        ratios.append(own / peer if peer else 0.0)
+    return measured(ratios)
+
+
+def best_other(contest: Contest, figure: str) -> tuple[str, float] | None:
+    """The least of the other balancers' figures and whose it is; None if no other has one."""
+    others = [
+        (value, scores.system)
+        for scores in contest.scores
+        if scores.system != PENSTOCK and (value := scores.figures.get(figure)) is not None
+    ]
+    return (min(others)[1], min(others)[0]) if others else None
+
+
+def to_best(contest: Contest) -> dict[str, Loss]:
+    """Each figure of Penstock beside the best of the others', a loss or not; empty without one or the other."""
+    ours = next((scores for scores in contest.scores if scores.system == PENSTOCK), None)
+    demand, found = contest.demand, {}
+    for figure, own in ours.figures.items() if ours is not None else ():
+        best = best_other(contest, figure)
+        if best is not None and best[1] > 0.0:
+            ratio = None if own is None else round(own / best[1], 3)
+            found[figure] = Loss(demand.workload, demand.load, demand.instances, figure, own, best[1], best[0], ratio)
+    return found
 
 
 def live_results(
-    machine: Machine, conditions: Conditions, balancers: Sequence[Balancer], missing: Mapping[str, str]
+    machine: Machine,
+    conditions: Conditions,
+    systems: Sequence[System],
+    contests: Sequence[Contest],
+    missing: Mapping[str, str],
 ) -> LiveResults:
     """Combine all results."""
-    goals = [
-        goal(
-            f"p99 end to end with {instances} instance{'s' if instances > 1 else ''}, as a part of the best other's",
-            part,
-            _part_of_best(balancers, instances),
-        )
-        for instances, part in ((1, PART_OF_BEST_ALONE), (3, PART_OF_BEST_OF_THREE))
-    ]
-    return LiveResults(machine, conditions, list(balancers), dict(missing), goals)
-
-
-def _part_of_best(balancers: Sequence[Balancer], instances: int) -> float | None:
-    alike = [entry for entry in balancers if entry.instances == instances]
-    ours = next((entry.e2e_p99_s for entry in alike if entry.name == PENSTOCK), None)
-    others = [entry.e2e_p99_s for entry in alike if entry.name != PENSTOCK and entry.e2e_p99_s is not None]
-    return ours / min(others) if ours is not None and others else None
-
-
-def live_table(found: LiveResults) -> Table:
-    """Return the comparison as a table."""
-    rows = []
-    for entry in sorted(found.balancers, key=lambda entry: entry.instances):
-        rows.append(
-            (
-                f"{entry.instances} x {entry.name}",
-                _seconds(entry.ttft_p50_s),
-                _seconds(entry.ttft_p99_s),
-                _seconds(entry.ttft_p999_s),
-                _seconds(entry.e2e_p50_s),
-                _seconds(entry.e2e_p99_s),
-                _seconds(entry.e2e_p999_s),
-                str(entry.refused),
-                str(entry.failed),
-                f"{entry.use:.2f}",
-                f"{entry.use_imbalance:.3f}",
-                f"{max(run.lag_p99_ms for run in entry.rounds):.0f}",
-            )
-        )
-    header = (
-        "",
-        "ttft p50 s",
-        "p99",
-        "p99.9",
-        "e2e p50 s",
-        "p99",
-        "p99.9",
-        "refused",
-        "failed",
-        "use",
-        "imbalance",
-        "lag ms",
+    compared = [found for contest in contests for found in to_best(contest).values()]
+    losses = [found for found in compared if found.ratio is None or found.ratio > MAX_RATIO]
+    losses.sort(key=lambda loss: -loss.ratio if loss.ratio is not None else float("-inf"))
+    return LiveResults(
+        machine, conditions, list(systems), list(contests), losses, dict(missing), list(_goals(compared))
     )
-    counted = sum(run.requests for run in found.balancers[0].rounds) if found.balancers else 0
-    return table(f"{counted} requests each, in the time of the modelled hardware", header, rows)
 
 
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.2f}"
+def _goals(compared: Sequence[Loss]) -> Iterable[Goal]:
+    for figure in FIGURES:
+        ratios = [found.ratio for found in compared if found.figure == figure]
+        if not ratios:
+            continue
+        worst = max(float("inf") if ratio is None else ratio for ratio in ratios)
+        yield goal(f"{figure}, worst of {len(ratios)} contests, as a multiple of the best other's", MAX_RATIO, worst)
+
+
+SHOWN = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "e2e_mean_s", "e2e_p50_s", "e2e_p99_s", "e2e_p999_s", "gpu_s")
+
+
+def contest_table(contest: Contest) -> Table:
+    """Return one contest as a table."""
+    demand = contest.demand
+    rows = [
+        (
+            scores.system,
+            *(_cell(scores.figures, figure) for figure in SHOWN),
+            f"{scores.cached_share:.2f}",
+            str(scores.refused),
+            str(scores.failed),
+            f"{max(run.lag_p99_ms for run in scores.rounds):.0f}",
+        )
+        for scores in contest.scores
+    ]
+    counted = sum(run.requests for run in contest.scores[0].rounds) if contest.scores else 0
+    title = (
+        f"{demand.workload} at {demand.load:.0%} of capacity ({demand.rate_per_s:.1f}/s), {demand.instances} "
+        f"instance{'s' if demand.instances > 1 else ''}, {counted} requests each"
+    )
+    header = ("", *(figure.removesuffix("_s").replace("_", " ") for figure in SHOWN), "cached", "refused", "failed")
+    return table(title, (*header, "lag ms"), rows)
+
+
+def _cell(figures: Mapping[str, float | None], figure: str) -> str:
+    if figure not in figures:
+        return "-"
+    value = figures[figure]
+    return "never" if value is None else f"{value:.4f}" if figure.startswith("tpot") else f"{value:.2f}"

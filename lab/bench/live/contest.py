@@ -9,15 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 import uvloop
 
 from lab.bench.live.engine_use import EngineUse, EngineWatch
-from lab.bench.live.fleet import CLIENT_SITES, MAX_NUM_SEQS, Engines, start_engines
+from lab.bench.live.fleet import CLIENT_SITES, Engines, start_engines
 from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.site import Site
+from lab.planet.bundle import demo_bundle, load_bundle, matrix_of, write_bundle
 from lab.planet.configs import url
 from lab.planet.topology import Engine
 from lab.quantile import quantile
@@ -35,6 +37,11 @@ DRAIN_S = 60.0
 START_S = 1.0
 """Time (s) between the start of the replay and its first request, for health checks."""
 
+NOT_SERVED_S = 120.0
+"""What a request that was refused or failed counts as in a mean (s of the modelled hardware)."""
+
+EMBEDDINGS_FILE = Path(__file__).with_name("embeddings.yaml")
+
 
 class Setup(msgspec.Struct, frozen=True):
     """The balancer and the number of its instances."""
@@ -44,10 +51,12 @@ class Setup(msgspec.Struct, frozen=True):
     instances: int
 
 
-class Quantiles(msgspec.Struct, frozen=True):
+class Times(msgspec.Struct, frozen=True):
     """Of all requests, in seconds of the modelled hardware. One that was refused or failed counts as never answered: a
     balancer that turns the worst away has not served them well. None is never."""
 
+    mean_s: float | None
+    """With NOT_SERVED_S for each request that was not served; None without requests."""
     p50_s: float | None
     p99_s: float | None
     p999_s: float | None
@@ -62,8 +71,11 @@ class LiveRun(msgspec.Struct, frozen=True):
     failed: int
     codes: dict[str, int]
     """Why requests were refused or failed."""
-    ttft: Quantiles
-    e2e: Quantiles
+    ttft: Times | None
+    """Time to first token; None where responses are not streamed."""
+    tpot: Times | None
+    """Time per token after the first; the same."""
+    e2e: Times
     use: EngineUse
     lag_p99_ms: float
     """Lag of the replayer itself in wall-clock time; large values mean that the machine was too busy."""
@@ -96,14 +108,24 @@ def contest(
             outcomes, use = uvloop.run(_replay(workload, ports, running, warm_up_s))
     finally:
         running.process.kill()
-    return judge([outcome for outcome in outcomes if outcome.scheduled_s >= warm_up_s], use, time_scale)
+    counted = [outcome for outcome in outcomes if outcome.scheduled_s >= warm_up_s]
+    return judge(counted, use, time_scale, streamed=workload[0].image is None and not workload[0].embedding)
 
 
 @contextmanager
 def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
     """The ports of the instances, which are up while the context is."""
     if setup.balancer is None:
-        site = Site(running.engines, running.ports, agents=setup.instances, directory=directory / "penstock")
+        bundle = directory / "policy"
+        files = demo_bundle(matrix_of(load_bundle()))
+        write_bundle(bundle, files | {EMBEDDINGS_FILE.name: EMBEDDINGS_FILE.read_text(encoding="utf-8")})
+        site = Site(
+            running.engines,
+            running.ports,
+            agents=setup.instances,
+            directory=directory / "penstock",
+            bundle=bundle,
+        )
         with site:
             yield site.traffic_ports
         return
@@ -124,7 +146,7 @@ async def _replay(
         site.name: [Entry(site.name, url(ports[number % len(ports)]))] for number, site in enumerate(CLIENT_SITES)
     }
     replayer = Replayer(workload, entries, PATIENCE, outcomes.append)
-    watch = EngineWatch([url(port) for port in running.ports.values()], MAX_NUM_SEQS)
+    watch = EngineWatch([url(port) for port in running.ports.values()], running.engines[0].max_num_seqs)
     began_s = time.monotonic() + START_S
     ends_s = began_s + workload[-1].at_s
 
@@ -137,32 +159,44 @@ async def _replay(
     watching = asyncio.create_task(watch_while_sending())
     await replayer.run(DRAIN_S, began_s)
     await watching
-    return outcomes, watch.use()
+    return outcomes, await watch.use()
 
 
-def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float) -> LiveRun:
-    """The figures of a run from every outcome that counts."""
+def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float, *, streamed: bool = True) -> LiveRun:
+    """The figures of a run from every outcome that counts; `streamed` tells whether tokens came one by one."""
     by_kind = Counter(outcome.kind for outcome in outcomes)
     not_served = Counter(outcome.code or "unnamed" for outcome in outcomes if outcome.kind is not OutcomeKind.OK)
-    served = [outcome if outcome.kind is OutcomeKind.OK else None for outcome in outcomes]
+    served = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.OK]
+    others = len(outcomes) - len(served)
     return LiveRun(
         requests=len(outcomes),
         ok=by_kind[OutcomeKind.OK],
         refused=by_kind[OutcomeKind.REFUSED],
         failed=by_kind[OutcomeKind.FAILED],
         codes=dict(not_served),
-        ttft=_quantiles(
-            [inf if outcome is None or outcome.ttft_s is None else outcome.ttft_s * time_scale for outcome in served]
-        ),
-        e2e=_quantiles([inf if outcome is None else outcome.e2e_s * time_scale for outcome in served]),
+        ttft=_times([outcome.ttft_s or 0.0 for outcome in served], others, time_scale) if streamed else None,
+        tpot=_times([tpot for o in served if (tpot := _tpot_s(o)) is not None], others, time_scale)
+        if streamed
+        else None,
+        e2e=_times([outcome.e2e_s for outcome in served], others, time_scale),
         use=use,
         lag_p99_ms=round((quantile([outcome.lag_s for outcome in outcomes], 0.99) or 0.0) * 1e3, 1),
     )
 
 
-def _quantiles(times_s: Sequence[float]) -> Quantiles:
+def _tpot_s(outcome: Outcome) -> float | None:
+    """Time (s) per token after the first; None without a second one."""
+    if outcome.first_token_s is None or outcome.tokens < 2:
+        return None
+    return (outcome.end_s - outcome.first_token_s) / (outcome.tokens - 1)
+
+
+def _times(served_s: Sequence[float], not_served: int, time_scale: float) -> Times:
+    times_s = [time_s * time_scale for time_s in served_s] + [inf] * not_served
+
     def at(part: float) -> float | None:
         value = quantile(times_s, part)
-        return None if value is None or value == inf else round(value, 4)
+        return None if value is None or value == inf else round(value, 5)
 
-    return Quantiles(at(0.5), at(0.99), at(0.999))
+    mean_s = round(fmean(NOT_SERVED_S if time_s == inf else time_s for time_s in times_s), 5) if times_s else None
+    return Times(mean_s, at(0.5), at(0.99), at(0.999))

@@ -1,19 +1,22 @@
-"""Utilisation and imbalance of engines during a workload, from the engines' metrics."""
+"""Utilisation and imbalance of engines during a workload, and what it cost them, from the engines' metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
 from statistics import fmean, pstdev
 
 import httpx
 import msgspec
 
-INTERVAL_S = 0.2
+INTERVAL_S = 0.4
 """Between two looks at every engine (s)."""
 
-_GAUGES = re.compile(rb"^vllm:(num_requests_running|num_requests_waiting)\{[^}]*\} ([0-9.]+)$", re.MULTILINE)
+_FIGURES = re.compile(
+    rb"^(?:vllm|lab):(num_requests_running|num_requests_waiting|busy_seconds_total|prefix_cache_queries_total"
+    rb"|prefix_cache_hits_total)\{[^}]*\} ([0-9.e+-]+)$",
+    re.MULTILINE,
+)
 
 
 class EngineUse(msgspec.Struct, frozen=True):
@@ -28,6 +31,10 @@ class EngineUse(msgspec.Struct, frozen=True):
     all moments."""
     waiting: float
     """Requests that waited in some engine though another had a free seat, on average."""
+    gpu_s: float = 0.0
+    """Time (s of the modelled hardware) in which engines computed, together, for all requests from first to last."""
+    cached_share: float = 0.0
+    """Part of the prompt tokens that prefix caches had."""
 
 
 class EngineWatch:
@@ -53,9 +60,19 @@ class EngineWatch:
                 self._samples.append([_running_and_waiting(answer.content) for answer in answers])
                 await asyncio.sleep(max(0.0, began + INTERVAL_S - asyncio.get_running_loop().time()))
 
-    def use(self) -> EngineUse:
-        """Return the figures; all 0 without samples."""
-        return use_of(self._samples, self._seats)
+    async def use(self) -> EngineUse:
+        """Return the figures, with the engines' totals until now."""
+        async with httpx.AsyncClient(timeout=5.0) as client:
+            answers = await asyncio.gather(*(client.get(f"{url}/metrics") for url in self._urls))
+        totals = [_figures(answer.content) for answer in answers]
+        busy_s, queried, hit = (
+            sum(total.get(name, 0.0) for total in totals)
+            for name in (b"busy_seconds_total", b"prefix_cache_queries_total", b"prefix_cache_hits_total")
+        )
+        cached_share = round(hit / queried, 4) if queried else 0.0
+        return msgspec.structs.replace(
+            use_of(self._samples, self._seats), gpu_s=round(busy_s, 2), cached_share=cached_share
+        )
 
 
 def use_of(samples: list[list[tuple[float, float]]], seats: int) -> EngineUse:
@@ -78,5 +95,9 @@ def _needlessly_waiting(moment: list[tuple[float, float]], seats: int) -> float:
 
 
 def _running_and_waiting(metrics: bytes) -> tuple[float, float]:
-    found: Mapping[bytes, bytes] = dict(_GAUGES.findall(metrics))
-    return float(found.get(b"num_requests_running", b"0")), float(found.get(b"num_requests_waiting", b"0"))
+    found = _figures(metrics)
+    return found.get(b"num_requests_running", 0.0), found.get(b"num_requests_waiting", 0.0)
+
+
+def _figures(metrics: bytes) -> dict[bytes, float]:
+    return {name: float(value) for name, value in _FIGURES.findall(metrics)}

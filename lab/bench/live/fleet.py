@@ -56,10 +56,12 @@ class Engines(msgspec.Struct, frozen=True):
     process: ServerProcess
 
 
-def engines_of(each: int) -> tuple[Engine, ...]:
-    """`each` engines of every accelerator type."""
+def engines_of(
+    each: int, model: str = MODEL, max_num_seqs: int = MAX_NUM_SEQS, pace_of: str = ""
+) -> tuple[Engine, ...]:
+    """`each` engines of every accelerator type; the other arguments are the fields of `Engine`."""
     return tuple(
-        Engine(f"{accelerator}-{number}", MODEL, accelerator, f"zone-{number}", MAX_NUM_SEQS)
+        Engine(f"{accelerator}-{number}", model, accelerator, f"zone-{number}", max_num_seqs, pace_of)
         for accelerator in ACCELERATORS
         for number in range(1, each + 1)
     )
@@ -108,15 +110,33 @@ def workload_of(
         TraceError: the trace cannot be used.
     """
     source = generate(SOURCE_S, rng) if trace_file is None else read_trace(trace_file, rng, SOURCE_S)
+    requests = at_rate(source, trace_file or Path("generated"), rate_per_s, seconds, rng)
+    return lay_over_clients(requests, MODEL, time_scale, rng)
+
+
+def at_rate(
+    source: Sequence[TraceRequest], file: Path, rate_per_s: float, seconds: float, rng: Random
+) -> list[TraceRequest]:
+    """`seconds` of a trace at another rate, its lengths capped to what the smallest engine holds; in the trace's time.
+
+    Raises:
+        TraceError: the trace of `file` is too short.
+    """
     span_s = source[-1].at_s
     if span_s < seconds:
         remedy = "give a longer trace or fewer --seconds"
-        raise TraceError(trace_file or Path("generated"), f"lasts {span_s:.0f} s of {seconds:.0f} s", remedy)
+        raise TraceError(file, f"lasts {span_s:.0f} s of {seconds:.0f} s", remedy)
     factor = rate_per_s / (len(source) / span_s)
     scaled = _stretch(scale_rate(source, factor, span_s, rng), seconds, rate_per_s)
-    requests = compress_time(cap_tokens(scaled, MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS), time_scale)
-    senders = [Sender("open", "demo-open", MODEL)]
-    return lay_over(requests, CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
+    return cap_tokens(scaled, MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS)
+
+
+def lay_over_clients(
+    requests: Sequence[TraceRequest], model: str, time_scale: float, rng: Random
+) -> list[PlannedRequest]:
+    """The requests as those of clients of all sites, `time_scale` times as fast."""
+    senders = [Sender("open", "demo-open", model)]
+    return lay_over(compress_time(requests, time_scale), CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
 
 
 def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -> list[TraceRequest]:

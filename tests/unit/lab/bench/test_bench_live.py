@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from lab.bench.bench_results import Machine
-from lab.bench.live.bench_live_report import Conditions, balancer, live_results, live_table
-from lab.bench.live.contest import LiveRun, judge
+from lab.bench.live.bench_live_report import (
+    Conditions,
+    Contest,
+    Demand,
+    LiveResults,
+    System,
+    contest_of,
+    contest_table,
+    live_results,
+    to_best,
+)
+from lab.bench.live.contest import NOT_SERVED_S, LiveRun, judge
 from lab.bench.live.engine_use import EngineUse, use_of
 from lab.bench.live.fleet import CLIENT_SITES, INSTANCES, MAX_NUM_SEQS, engines_of, workload_of
+from lab.bench.live.live_page import live_page
 from lab.replay.outcome import Outcome, OutcomeKind
 from lab.traces.trace import TraceError
 
@@ -46,14 +59,28 @@ def run_of(e2e_s: float, refused: int = 0) -> LiveRun:
 
 def test_times_are_those_of_the_modelled_hardware() -> None:
     run = judge([outcome(OutcomeKind.OK, 0.5)] * 10, NO_USE, time_scale=4.0)
+    assert run.ttft is not None
     assert (run.ttft.p50_s, run.e2e.p50_s) == (1.0, 2.0)
     assert run.lag_p99_ms == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_time_per_token_is_of_those_after_the_first() -> None:
+    served = msgspec.structs.replace(outcome(OutcomeKind.OK, 0.5), tokens=6)
+    run = judge([served, outcome(OutcomeKind.OK, 0.5)], NO_USE, time_scale=4.0)
+    assert run.tpot is not None
+    assert run.tpot.p50_s == pytest.approx(0.25 / 5 * 4), "a response of one token has none"
+
+
+def test_what_is_not_streamed_has_its_end_only() -> None:
+    run = judge([outcome(OutcomeKind.OK, 0.5)], NO_USE, 1.0, streamed=False)
+    assert (run.ttft, run.tpot, run.e2e.p50_s) == (None, None, 0.5)
 
 
 def test_who_is_refused_counts_as_never_answered() -> None:
     run = run_of(0.5, refused=2)
     assert run.e2e.p50_s == 0.5
     assert run.e2e.p99_s is None
+    assert run.e2e.mean_s == pytest.approx(0.98 * 0.5 + 0.02 * NOT_SERVED_S)
     assert (run.requests, run.ok, run.refused, run.codes) == (100, 98, 2, {"saturated": 2})
 
 
@@ -72,28 +99,63 @@ def test_waiting_where_nothing_is_free_is_not_needless() -> None:
     assert use_of([], seats=8) == NO_USE
 
 
-def results_of(**e2e_s: float) -> dict[str, bool | None]:
-    conditions = Conditions("generated", {}, MAX_NUM_SEQS, 4.0, 10.0, 10.0, 1.0, 1)
-    balancers = [
-        balancer(name, "1", (), instances, [run_of(p99_s)]) for name, p99_s in e2e_s.items() for instances in (1, 3)
-    ]
-    found = live_results(Machine("", 2, "", 0.0, ""), conditions, balancers, {})
-    assert live_table(found).row_count == len(balancers)
-    return {f"{one.limit}": one.kept for one in found.goals}
+DEMAND = Demand("multi-turn", "chats", {"h100-1": "h100"}, 6, 20.0, 16.0, 0.8, 1)
 
 
-def test_goals_are_set_by_the_best_of_the_others() -> None:
-    assert results_of(penstock=0.4, envoy=0.9, haproxy=0.5) == {"1.0": True, "0.5": False}
-    assert results_of(penstock=0.4, envoy=0.9, haproxy=0.8) == {"1.0": True, "0.5": True}
-    assert results_of(penstock=0.6, envoy=0.5) == {"1.0": False, "0.5": False}
-    assert results_of(penstock=0.6) == {"1.0": None, "0.5": None}
+def contest_with(**e2e_s: Sequence[float]) -> Contest:
+    """A contest in which each balancer took so long in each round."""
+    return contest_of(DEMAND, {name: [run_of(time_s) for time_s in rounds] for name, rounds in e2e_s.items()}, {})
+
+
+def results_of(*contests: Contest) -> LiveResults:
+    conditions = Conditions(4.0, 48.0, 8.0, 1, 1)
+    systems = [System("penstock", "1", ()), System("envoy", "1", ("<fast>",))]
+    return live_results(Machine("", 2, "", 0.0, ""), conditions, systems, contests, {"nginx": "not installed"})
+
+
+def test_each_figure_is_held_against_the_best_of_the_others() -> None:
+    contest = contest_with(penstock=[0.5], envoy=[0.4], haproxy=[0.8])
+    compared = to_best(contest)["e2e_p99_s"]
+    assert (compared.best_system, compared.best, compared.ratio) == ("envoy", 0.4, 1.25)
+    found = results_of(contest)
+    assert {loss.best_system for loss in found.losses} == {"envoy"}
+    assert {one.kept for one in found.goals if one.what.startswith("e2e")} == {False}
+    assert contest_table(contest).row_count == 3
+
+
+def test_a_contest_without_another_balancer_has_nothing_to_lose() -> None:
+    found = results_of(contest_with(penstock=[0.5]))
+    assert (found.losses, found.goals) == ([], [])
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # Twice and a quarter as long: neither is the ratio of the medians.
+    contest = contest_with(penstock=[0.4, 0.2], envoy=[0.2, 0.8])
+    ratio = contest.scores[1].ratios["e2e_p50_s"]
+    assert ratio is not None
+    assert (ratio.least, ratio.most) == (0.25, 2.0)
+    assert contest.scores[0].ratios == {}
 
 
 def test_a_round_without_a_quantile_leaves_none_for_all() -> None:
-    one = balancer("penstock", "1", (), 1, [run_of(0.5), run_of(0.7, refused=5)])
-    assert one.e2e_p50_s == pytest.approx(0.6)
-    assert one.e2e_p99_s is None
-    assert one.refused == 5
+    runs = {"penstock": [run_of(0.5), run_of(0.7, refused=5)], "envoy": [run_of(0.5), run_of(0.5)]}
+    contest = contest_of(DEMAND, runs, {})
+    ours, others = contest.scores
+    assert ours.figures["e2e_p50_s"] == pytest.approx(0.6)
+    assert ours.figures["e2e_p99_s"] is None
+    assert ours.refused == 5
+    assert others.ratios["e2e_p99_s"] is None
+    assert results_of(contest).losses[0].ratio is None, "what is never answered is the worst loss"
+
+
+def test_the_page_has_every_balancer_and_no_outside_resource() -> None:
+    page = live_page(results_of(contest_with(penstock=[0.5, 0.6], envoy=[0.4, 0.5])))
+    assert page.count("<svg") == 6, "GPU time is 0 here, which a logarithmic axis has no place for"
+    assert "&lt;fast&gt;" in page
+    assert "nginx is missing: not installed" in page
+    for outside in ("http:", "https:", "src=", "<script", "url("):
+        assert outside not in page
+    assert "nan" not in page
 
 
 def test_the_fleet_mixes_accelerators_with_like_seats() -> None:

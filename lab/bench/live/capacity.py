@@ -1,0 +1,55 @@
+"""How many requests per second the engines can serve: what the loads of the live benchmark are parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from lab.engine.accelerators import ACCELERATORS
+from lab.engine.batching import BatchingModel
+from lab.engine.batching import Sequence as EngineSequence
+from lab.engine.deployment import Deployment, min_deployment
+from lab.engine.models import MODELS
+from lab.engine.step_time import StepTime
+from lab.planet.topology import Engine
+from lab.traces.trace import TraceRequest
+
+MAX_BATCHED_TOKENS = 2048
+"""New tokens of one pass: the default of the engines."""
+
+HORIZON_S = 0.05
+"""Passes that only decode are taken together for this long (s)."""
+
+
+def capacity_per_s(requests: Sequence[TraceRequest], engines: Sequence[Engine]) -> float:
+    """Requests per second of the modelled hardware that the engines complete where every slot is always taken.
+
+    Each free slot takes the next request, whatever is in the caches: a central queue that knows nothing. A router that
+    sends requests to where their prefixes are serves more. The time in which the last requests leave slots free is not
+    counted.
+    """
+    models = [_batching_model(engine) for engine in engines]
+    waiting = list(reversed(requests))
+    served = [0] * len(engines)
+    turns = [(0.0, number) for number in range(len(engines))]
+    heapify(turns)
+    while turns:
+        now, number = heappop(turns)
+        model = models[number]
+        while waiting and len(model.running) + len(model.waiting) < model.max_num_seqs:
+            request = waiting.pop()
+            model.add(EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks))
+        if not waiting:
+            return sum(served) / now if now > 0.0 else 0.0
+        step = model.begin(HORIZON_S)
+        assert step is not None, "an engine with requests has a step to run"
+        served[number] += sum(sequence.finished for sequence, _ in model.complete(step))
+        heappush(turns, (now + step.total_s, number))
+    return 0.0
+
+
+def _batching_model(engine: Engine) -> BatchingModel:
+    model = engine.pace_of or engine.model
+    deployment = min_deployment(MODELS[model], ACCELERATORS[engine.accelerator])
+    assert isinstance(deployment, Deployment), f"{model} does not fit on {engine.accelerator}"
+    return BatchingModel(StepTime(deployment), deployment.kv_blocks, engine.max_num_seqs, MAX_BATCHED_TOKENS)

@@ -1,0 +1,37 @@
+"""The balancers that are compared, each with the settings that choose best for the engines at hand."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from lab.bench import compiled
+from lab.bench.live.bench_live_report import PENSTOCK, System
+from lab.bench.peers.envoy import Envoy
+from lab.bench.peers.haproxy import Haproxy
+from lab.bench.peers.inference_routers import AT_THEIR_BEST
+from lab.bench.peers.nginx import Nginx
+from lab.bench.peers.peer import Peer
+from lab.bench.site import SETTINGS
+from lab.planet.configs import QUEUE_PER_ENGINE
+
+
+def peers_for(slots: int, instances: int) -> tuple[Peer, ...]:
+    """Every other balancer.
+
+    Args:
+        slots: requests that each engine runs at once.
+        instances: of the balancer, between which what an engine may have at a time is divided.
+    """
+    max_connections = -(-(slots + QUEUE_PER_ENGINE) // instances)
+    return (Envoy(full_scan=True), Haproxy(), Haproxy(max_connections), Nginx(), *AT_THEIR_BEST)
+
+
+PEER_NAMES = tuple(peer.name for peer in peers_for(1, 1))
+
+
+def system_of(peer: Peer | None) -> System:
+    """A balancer as results have it; None is Penstock. Raises MissingBinary if it is not installed."""
+    if peer is not None:
+        return System(peer.name, peer.version(), peer.settings)
+    known = f"per engine: its accelerator, its slots and {QUEUE_PER_ENGINE} queue place"
+    return System(PENSTOCK, importlib.metadata.version(PENSTOCK), (*SETTINGS, compiled.form(), known))
