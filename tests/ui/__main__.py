@@ -21,11 +21,8 @@ from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
-
-OUT = Path("out/ui")
-
-PATIENCE_MS = 60_000.0
-"""Time (ms) within which the page shows what it is expected to show, on a busy machine."""
+from tests.ui import large_fleet_checks, planet_checks
+from tests.ui.checks import OUT, PATIENCE_MS
 
 CLIENTS = 14
 """Clients of Frankfurt: more than it has slots, so that some are served in Madrid."""
@@ -214,11 +211,12 @@ async def main() -> int:
             clients = [asyncio.create_task(client(frankfurt)) for _ in range(CLIENTS)]
             browser = await playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
             failed = await run(browser, planet, token)
+            others_failed = await planet_checks.run(browser, planet, token) + await large_fleet_checks.run(browser)
             await browser.close()
             for each in clients:
                 each.cancel()
-    print(f"{len(CHECKS) - failed} of {len(CHECKS)} checks passed; screenshots are in {OUT}")
-    return 1 if failed else 0
+    print(f"{failed + others_failed} checks failed; screenshots are in {OUT}")
+    return 1 if failed or others_failed else 0
 
 
 if __name__ == "__main__":

@@ -76,6 +76,20 @@ export class FleetMap {
     for (const [name, drawn] of this.regions) {
       if (!seen.has(name)) (drawn.group.remove(), this.regions.delete(name));
     }
+    this.#hideCoveredLabels(regions, model, 12 * size * unit);
+  }
+
+  /** A label that would cover another is hidden until its region is pointed at; states that are not healthy and large regions win. */
+  #hideCoveredLabels(regions, model, fontSize) {
+    const rank = (region) => (region.state === "healthy" ? 0 : 1e9) + load(region, model).slots;
+    const shown = [];
+    for (const region of [...regions].sort((a, b) => rank(b) - rank(a))) {
+      const { x, y } = place(region), { label } = this.regions.get(region.name);
+      const half = 0.3 * fontSize * region.name.length, bottom = y + Number(label.getAttribute("y"));
+      const covers = shown.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.bottom - bottom) < fontSize);
+      label.classList.toggle("covered", covers);
+      if (!covers) shown.push({ x, half, bottom });
+    }
   }
 
   #addRegion(name) {

@@ -73,6 +73,6 @@ export class RegionView {
       return h("span", { class: `cell load-${Math.min(10, Math.round(share * 10))} ${endpoint.state}`, role: "listitem", title: text, "aria-label": text },
         endpoint.state === "ready" ? percent(share) : endpoint.state);
     }));
-    if (!found.length) this.cells.replaceChildren(h("p", { class: "empty" }, "No endpoint is reported."));
+    if (!found.length) this.cells.replaceChildren(h("p", { class: "empty", role: "listitem" }, "No endpoint is reported."));
   }
 }

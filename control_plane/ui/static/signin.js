@@ -12,7 +12,7 @@ const APART_MS = 60_000;
 
 function leave() {
   sessionStorage.setItem(LEFT_AT, Date.now());
-  sessionStorage.setItem(LEFT_FROM, location.hash);
+  if (location.hash) sessionStorage.setItem(LEFT_FROM, location.hash);
   location.assign("sign-in");
 }
 
@@ -41,8 +41,8 @@ export function showSignIn(onSession, why = "") {
   const line = h("p", { class: "bad", role: "alert" }, why);
   const form = h("form", { class: "sign-in" }, h("h1", {}, "Penstock"),
     provider && h("button", { type: "button", class: "primary", onclick: leave }, `Sign in with ${provider}`),
-    h("label", { for: "key" }, provider ? "Or API key or token" : "API key or token"), key,
-    h("button", { type: "submit" }, "Sign in"), line,
+    h("label", { for: "key" }, provider ? "or with an API key or token" : "API key or token"), key,
+    h("button", { type: "submit", class: provider && "secondary" }, "Sign in"), line,
     h("p", { class: "hint" }, "The key is sent to this control plane once. The browser keeps it encrypted, in a cookie that scripts cannot read."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

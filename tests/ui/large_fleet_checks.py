@@ -1,0 +1,182 @@
+"""Checks of the page over the large fleet: sign-in at the provider, first paint, size, frames, accessibility, CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import httpx
+from playwright.async_api import Browser, Page, expect
+
+from tests.ui.accessibility import findings
+from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
+from tests.ui.large_fleet import ARCS_PER_REGION, REGIONS
+from tests.ui.large_fleet_server import TOKEN
+
+MAX_FIRST_PAINT_MS = 1_000.0
+MAX_BYTES = 300_000
+
+FRAMES_S = 6
+"""Time (s) for which frames are counted: six updates of the whole fleet."""
+
+PAGES = 20
+CPU_S = 15.0
+"""Time (s) for which the CPU time of a control plane is measured."""
+
+VIEWS = ("now", "region/eu-de", "change", "ask", "past")
+
+FRAMES = """seconds => new Promise(resolve => {
+  const gaps = [];
+  let last = performance.now();
+  const end = last + 1000 * seconds;
+  const step = now => {
+    gaps.push(now - last);
+    last = now;
+    now < end ? requestAnimationFrame(step) : resolve(gaps.slice(1));
+  };
+  requestAnimationFrame(step);
+})"""
+
+LOADED = """() => {
+  const loads = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+  const files = loads.filter(load => new URL(load.name).pathname.startsWith("/ui"));
+  return { paint: performance.getEntriesByName("first-contentful-paint")[0].startTime, files: files.length,
+    bytes: files.reduce((sum, load) => sum + load.transferSize, 0) };
+}"""
+
+
+@contextmanager
+def served() -> Iterator[tuple[str, int]]:
+    """The large fleet's page in a process of its own: its URL and process id."""
+    command = [sys.executable, "-m", "tests.ui.large_fleet_server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            assert url, "the server of the large fleet did not start"
+            yield url, process.pid
+        finally:
+            process.terminate()
+
+
+async def run(browser: Browser) -> int:
+    """Run the checks; the number of those that failed."""
+    failed = 0
+    with served() as (url, pid):
+        page = await browser.new_page(viewport={"width": 1320, "height": 1000}, color_scheme="light")
+        failed += await checked("a person signs in at the provider and is where the link led", _sign_in(page, url))
+        failed += await checked("the page renews a session of the provider and stays where it is", _renew(page))
+        failed += await checked("100 regions and 2,000 arcs are drawn", _draw(page, url))
+        failed += await checked("frames while all of them change each second", _frames(page))
+        for view in VIEWS:
+            name = f"accessibility of {view.partition('/')[0]} with 100 regions"
+            failed += await checked(name, _accessible(page, url, view))
+        await page.context.close()
+        failed += await checked("first paint and bytes of the page", _first_paint(browser, url))
+        failed += await checked(f"CPU for {PAGES} streams of 100 regions", _cpu_of_streams(url, pid))
+    return failed
+
+
+async def _sign_in(page: Page, url: str) -> None:
+    await page.goto(f"{url}/ui/#/change")
+    assert not await findings(page)
+    await page.screenshot(path=OUT / "sign-in-with-provider.png")
+    await page.get_by_role("button", name="Sign in with localhost").click()
+    await page.click("#refuse")
+    await expect(page.get_by_role("alert")).to_contain_text("access_denied: <b>not today</b>", timeout=PATIENCE_MS)
+    assert not await findings(page)
+    await page.screenshot(path=OUT / "sign-in-failed.png")
+    await page.get_by_role("link", name="Back to the page").click()
+    await page.get_by_role("button", name="Sign in with localhost").click()
+    await page.click("#accept")
+    await expect(page.get_by_role("heading", name="Change")).to_be_visible(timeout=PATIENCE_MS)
+    assert await page.evaluate("document.cookie") == "", "a script can read the session"
+    cookies = {cookie["name"]: cookie["sameSite"] for cookie in await page.context.cookies(url)}
+    assert cookies == {"penstock-session": "Strict"}, cookies
+
+
+async def _renew(page: Page) -> None:
+    await page.context.clear_cookies(name="penstock-session")
+    # As if the sign-in had been an hour ago: within a minute the page does not go to the provider again.
+    await page.evaluate("sessionStorage.setItem('penstock-left-at', 1)")
+    await page.evaluate("location.hash = '#/region/eu-de'")
+    await page.click("#accept", timeout=2 * PATIENCE_MS)
+    await expect(page.get_by_role("heading", name="eu-de", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+
+
+async def _draw(page: Page, url: str) -> str:
+    await page.goto(f"{url}/ui/#/now")
+    await expect(page.locator(".region")).to_have_count(REGIONS, timeout=PATIENCE_MS)
+    arcs = await page.locator(".arc").count()
+    assert arcs == REGIONS * (ARCS_PER_REGION - 1), f"{arcs} arcs"
+    await page.screenshot(path=OUT / "100-regions.png")
+    await page.emulate_media(color_scheme="dark")
+    await page.screenshot(path=OUT / "100-regions-dark.png")
+    await page.emulate_media(color_scheme="light")
+    return f"ok, {arcs} arcs"
+
+
+async def _frames(page: Page) -> str:
+    gaps = sorted(await page.evaluate(FRAMES, FRAMES_S))
+    at = {share: gaps[int(share * (len(gaps) - 1))] for share in (0.5, 0.95, 1.0)}
+    return (
+        f"{len(gaps) / FRAMES_S:.0f} frames/s; time of a frame: median {at[0.5]:.0f} ms, 95 % {at[0.95]:.0f} ms, "
+        f"longest {at[1.0]:.0f} ms"
+    )
+
+
+async def _accessible(page: Page, url: str, view: str) -> None:
+    await page.goto(f"{url}/ui/#/{view}")
+    await expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
+    found = await findings(page)
+    assert not found, "; ".join(found)
+
+
+async def _first_paint(browser: Browser, url: str) -> str:
+    """Measure in three browsers without a cache; the median, since a busy machine delays one."""
+    paints, loaded = [], {}
+    for _ in range(3):
+        context = await browser.new_context()
+        page = await context.new_page()
+        await page.goto(f"{url}/ui/")
+        await expect(page.get_by_role("heading", name="Penstock")).to_be_visible(timeout=PATIENCE_MS)
+        loaded = await page.evaluate(LOADED)
+        paints.append(loaded["paint"])
+        await context.close()
+    paint_ms, size = median(paints), int(loaded["bytes"])
+    assert size < MAX_BYTES, f"{size} bytes"
+    assert paint_ms < MAX_FIRST_PAINT_MS, f"first paint after {paint_ms:.0f} ms"
+    return f"{paint_ms:.0f} ms (median of {len(paints)}), {size / 1000:.0f} kB in {loaded['files']} files"
+
+
+async def _cpu_of_streams(url: str, pid: int) -> str:
+    """The CPU time of the server while clients follow the status as pages do."""
+    received = [0] * PAGES
+    async with httpx.AsyncClient(
+        base_url=url,
+        headers={"authorization": f"Bearer {TOKEN}", "last-event-id": "0-0"},
+        limits=httpx.Limits(max_connections=None),
+        timeout=PATIENCE_MS / 1000,
+    ) as http:
+
+        async def follow(number: int) -> None:
+            async with http.stream("GET", "/v1/events", params={"status": "true"}) as response:
+                assert response.status_code == 200
+                async for chunk in response.aiter_raw():
+                    received[number] += len(chunk)
+
+        clients = [asyncio.create_task(follow(number)) for number in range(PAGES)]
+        while not all(received):
+            await asyncio.sleep(0.1)
+            for client in clients:
+                if client.done():
+                    client.result()
+        share = await cpu_share(pid, CPU_S)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    return f"{share:.1%} of a core, {sum(received) / PAGES / CPU_S / 1000:.0f} kB/s for each"
