@@ -81,7 +81,7 @@ export class FleetMap {
 
   /** A label that would cover another is hidden until its region is pointed at; states that are not healthy and large regions win. */
   #hideCoveredLabels(regions, model, fontSize) {
-    const rank = (region) => (region.state === "healthy" ? 0 : 1e9) + load(region, model).slots;
+    const rank = (region) => (["healthy", "unknown"].includes(region.state) ? 0 : 1e9) + load(region, model).slots;
     const shown = [];
     for (const region of [...regions].sort((a, b) => rank(b) - rank(a))) {
       const { x, y } = place(region), { label } = this.regions.get(region.name);
