@@ -11,6 +11,9 @@ from lab.servers.free_ports import LOOPBACK
 from tests.support.guides import Terminal, blocks
 from tests.support.paths import ROOT
 
+# Dozens of commands, each of which is a process that starts.
+pytestmark = pytest.mark.timeout(300)
+
 
 class Running(NamedTuple):
     """The fleet of docs/running.md."""
@@ -45,6 +48,16 @@ def test_its_commands_start_a_fleet_that_serves(fleet: Running) -> None:
     assert "→ eu-de (home)" in fleet.shown
 
 
+def test_troubleshooting_begins_with_what_is(fleet: Running) -> None:
+    look, check, ready = blocks("troubleshooting.md")
+    shown = fleet.terminal.run(look)
+    assert "leader cp-1" in shown
+    assert "→ eu-de (home)" in shown
+    assert "rollout 1: done" in shown
+    fleet.terminal.run(check)
+    assert "HTTP/1.1 200 OK" in fleet.terminal.run(ready)
+
+
 def test_certificates_are_issued_rotated_and_revoked_while_the_fleet_serves(fleet: Running) -> None:
     terminal = fleet.terminal
     issue, rotate, region_key, expiry, revoke, authority = blocks("certificates.md")
@@ -64,3 +77,31 @@ def test_certificates_are_issued_rotated_and_revoked_while_the_fleet_serves(flee
     terminal.until("penstock status | grep -q healthy")
     terminal.run(f'cp -r authority cp-1 eu-de-1 "$(mktemp -d copy.XXXX)"; (cd copy.*; {authority})')
     assert terminal.run("ls copy.*/next-authority").split() == ["ca.crt", "ca.key"]
+
+
+def test_a_model_is_rolled_out_rolled_back_and_put_behind_a_name(fleet: Running) -> None:
+    terminal = fleet.terminal
+    engines, check, change, show, promote, watch, roll_back, versions, ask, adapters = blocks("rolling-out-a-model.md")
+    request = '{{"model": "{}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 1}}'
+    answers = (
+        "curl -s -f -o answer http://127.0.0.1:8600/v1/chat/completions"
+        f" -H 'authorization: Bearer example-everybody' -d '{request}'"
+    )
+    terminal.run(engines)
+    assert "Model qwen2.5-32b: added" in terminal.run(check)
+    terminal.run(change)
+    terminal.until("penstock rollout show | grep -q 'rollout 2:'")
+    assert "Model qwen2.5-32b: added" in terminal.run(show)
+    terminal.until(promote.strip())
+    terminal.until(answers.format("qwen2.5-32b"))
+    watched = terminal.run(watch)
+    assert "rollout 2: watch" in watched
+    assert "x-penstock-endpoint: gpu-2" in watched
+    terminal.run(roll_back)
+    assert "rollout 2: rolled back" in terminal.run("penstock rollout show")
+    terminal.run(versions)
+    terminal.until("penstock rollout show | grep -q 'rollout 3:'")
+    terminal.until(promote.strip())
+    terminal.until(answers.format("chat"))
+    assert "x-penstock-model: " in terminal.run(ask)
+    assert "→ eu-de (home)" in terminal.run(adapters)

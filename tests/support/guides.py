@@ -89,7 +89,7 @@ class Terminal:
             os.killpg(self._shell.pid, signal.SIGKILL)
 
     def run(self, commands: str) -> str:
-        """What the commands print. Each of them must succeed within PATIENCE_S; background jobs keep running."""
+        """What the commands print. Each of them must succeed; background jobs keep running."""
         self._entered += 1
         script, out, err = (self._output / f"{self._entered}.{part}" for part in ("sh", "out", "err"))
         script.write_text(self.ports.placed(commands))
@@ -97,7 +97,7 @@ class Terminal:
         assert self._shell.stdout is not None
         self._shell.stdin.write(f". {script} < /dev/null > {out} 2> {err}; echo\n".encode())
         self._shell.stdin.flush()
-        ended, _, _ = select.select([self._shell.stdout], [], [], PATIENCE_S)
+        ended, _, _ = select.select([self._shell.stdout], [], [], 3 * PATIENCE_S)
         succeeded = ended and self._shell.stdout.readline()
         assert succeeded, f"{script.read_text()}\n{out.read_text()}\n{err.read_text()}"
         return out.read_text()

@@ -1,12 +1,17 @@
-"""Generated reference pages are current, and guides name only metrics and files that exist."""
+"""Generated reference pages are current, and guides name only metrics, files, commands and codes that exist."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import typer
 
+from control_plane.cli.main import app
 from docs import api_page, generate_reference
+from regional_agent.proxy.error_responses import STATUS
 from tests.support.paths import ROOT
 
 
@@ -46,3 +51,44 @@ def test_guides_name_only_metrics_that_exist() -> None:
     for guide in (ROOT / "docs").glob("*.md"):
         named = set(re.findall(r"\bpenstock_(?!regions\b)\w+", guide.read_text()))
         assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= exported, guide.name
+
+
+def unknown_word(words: Sequence[str]) -> str | None:
+    """The first word of a `penstock` command that names no command or option; None if all are known."""
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        if word.startswith("-"):
+            if word.partition("=")[0] not in {name for option in command.params for name in option.opts}:
+                return word
+        elif hasattr(command, "get_command"):
+            command = command.get_command(typer.Context(command), word)
+            if command is None:
+                return word
+    return None
+
+
+@pytest.mark.parametrize(
+    ("command", "unknown"),
+    [("rollout show", None), ("rollout shew", "shew"), ("drain eu-de --reason x", None), ("drain --why", "--why")],
+)
+def test_an_unknown_command_is_found(command: str, unknown: str | None) -> None:
+    assert unknown_word(command.split()) == unknown
+
+
+def test_guides_name_only_commands_that_exist() -> None:
+    for guide in (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/runbooks").glob("*.md")):
+        for command in re.findall(r"`penstock ([a-z][^`\n]*)`", guide.read_text()):
+            words = re.sub(r'"[^"]*"', "text", command).replace(",", " ").split()
+            assert unknown_word(words) is None, f"{guide.name}: penstock {command}"
+
+
+def test_troubleshooting_has_each_error_with_its_status_and_no_other() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    table = page.partition("## A client receives an error")[2].partition("\n## ")[0]
+    named = {}
+    for symptom in re.findall(r"^\| (\d.*?) \|", table, re.MULTILINE):
+        status = 0
+        for number, code in re.findall(r"(?:(\d{3}) )?`(\w+)`", symptom):
+            status = int(number or status)
+            named[code] = status
+    assert named == {reason.value: status for reason, status in STATUS.items()}
