@@ -24,7 +24,7 @@ from lab.servers.free_ports import LOOPBACK, free_ports
 from tests.support.paths import ROOT
 from tests.support.wait import PATIENCE_S
 
-PORT = re.compile(r"(?<=\b127\.0\.0\.1:)\d{4}\b|(?<=\bport: )\d{4}\b")
+PORT = re.compile(r"(\b127\.\d+\.\d+\.\d+:|\$address:|\bport: )(\d{4})\b")
 
 
 def blocks(page: str) -> list[str]:
@@ -44,7 +44,7 @@ class FreePorts(dict[str, int]):
 
     def placed(self, text: str) -> str:
         """The text with the free ports in place of its own."""
-        return PORT.sub(lambda port: str(self[port[0]]), text)
+        return PORT.sub(lambda found: f"{found[1]}{self[found[2]]}", text)
 
 
 class Terminal:

@@ -1,0 +1,71 @@
+"""What docs/upgrading.md permits: processes of two releases read each other, unless a policy uses what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from adapters.store.members import AgentMember, Member
+from control_plane.events.journal import JournalEntry
+from control_plane.planning.report_intake import ReportReceipt
+from penstock.fleet.report import AgentReport
+from penstock.overrides.overrides import OverrideSet
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy
+from penstock.rollout.state_machine import Rollout
+from penstock.wire.probe import ProbeRequest, ProbeResponse
+from penstock.wire.route_context import RouteContext
+from regional_agent.shared_load.published_load import PublishedLoad
+from regional_agent.shared_load.published_prefixes import PublishedPrefixes
+from regional_agent.telemetry.reporter import Receipt
+
+REPORTS = (AgentReport, ReportReceipt, Receipt)
+BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
+STORED = (Member, AgentMember, RegionPlan, OverrideSet, Rollout, JournalEntry)
+
+
+def structs(type_: Any) -> Iterator[inspect.StructType]:
+    """Every struct of which values of the type consist."""
+    found: dict[type, inspect.StructType] = {}
+    unread = [inspect.type_info(type_)]
+    while unread:
+        info = unread.pop()
+        if isinstance(info, inspect.StructType):
+            if info.cls in found:
+                continue
+            found[info.cls] = info
+            unread += (field.type for field in info.fields)
+        elif isinstance(info, inspect.UnionType):
+            unread += info.types
+        elif isinstance(info, inspect.DictType):
+            unread.append(info.value_type)
+        elif isinstance(info, inspect.TupleType):
+            unread += info.item_types
+        elif isinstance(info, inspect.CollectionType):
+            unread.append(info.item_type)
+    return iter(found.values())
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+
+
+class _Nested(msgspec.Struct):
+    by_name: dict[str, tuple[_Strict, ...] | None]
+
+
+def test_structs_are_found_inside_others() -> None:
+    assert {info.cls for info in structs(_Nested)} == {_Nested, _Strict}
+
+
+@pytest.mark.parametrize("type_", [*REPORTS, *BETWEEN_AGENTS, *STORED], ids=lambda type_: type_.__name__)
+def test_a_field_that_a_newer_release_added_is_ignored(type_: type[msgspec.Struct]) -> None:
+    assert [info.cls for info in structs(type_) if info.forbid_unknown_fields] == []
+
+
+def test_a_field_of_a_policy_that_a_newer_release_added_is_refused() -> None:
+    assert [info.cls for info in structs(Policy) if not info.forbid_unknown_fields] == []
