@@ -122,7 +122,7 @@ def load_identity(directory: Path, now: float) -> Identity:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 
 
-def load_region_key(path: Path) -> tuple[bytes, ...]:
+def load_region_keys(path: Path) -> RegionKeys:
     """Returns the keys in a file that the agents of a region share (see `RegionKeys`): one a line.
 
     Raises:
@@ -137,36 +137,7 @@ def load_region_key(path: Path) -> tuple[bytes, ...]:
     if not 1 <= len(keys) <= MAX_REGION_KEYS or any(len(key) != KEY_BYTES for key in keys):
         count = f"1 to {MAX_REGION_KEYS} lines of {2 * KEY_BYTES} hexadecimal characters"
         raise BadSecret(f"{path}: not {count}; {remedy}")
-    return keys
-
-
-class RegionKeyFile:
-    """The keys of a region, loaded again when their file changes.
-
-    Args:
-        path: the file.
-
-    Raises:
-        BadSecret: the file cannot be used. Later errors are only logged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = file_stamp(path)
-        self.keys = RegionKeys(*load_region_key(path))
-
-    def reload_if_changed(self) -> None:
-        """Uses changed keys; keeps the last good ones if the file cannot be used."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self.keys.use(load_region_key(self._path))
-        except BadSecret as error:
-            _log.error("key of the region not reloaded; the previous one stays in use", reason=str(error))
-        else:
-            _log.info("key of the region reloaded", keys=len(self.keys.keys))
+    return RegionKeys(*keys)
 
 
 def load_trust(directory: Path) -> TrustBundle:

@@ -23,7 +23,7 @@ from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
 from adapters.loopback import is_loopback
-from adapters.secret_file import read_secret
+from adapters.secret_file import SecretFile, read_secret
 from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
@@ -75,12 +75,14 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
     identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name)
     http = httpx.AsyncClient()
+    admin_token = SecretFile(settings.admin_token_file, "admin token", load_admin_token)
     oidc = _oidc(settings, http)
     api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
-    access = Access(load_admin_token(settings.admin_token_file), api_keys, oidc, identity.sessions)
+    access = Access(admin_token.secret, api_keys, oidc, identity.sessions)
     api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
-    secret_file = settings.policy_webhook_secret_file
-    webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
+    webhook_secret = None
+    if settings.policy_webhook_secret_file is not None:
+        webhook_secret = SecretFile(settings.policy_webhook_secret_file, "webhook's secret", load_webhook_secret)
     geoip = GeoIpLookup(settings.geoip_file)
     listener = _listen(settings.listen)
     scheme = "https" if api_tls is not None else "http"
@@ -95,7 +97,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
             sessions=identity.sessions,
             policy_reader=_reader(settings),
             rng=Random(),
-            webhook_secret=webhook_secret,
+            webhook_secret=webhook_secret.secret if webhook_secret is not None else None,
             tls=peer_tls,
         )
         control_plane.metrics.certificates = CertificateExpiry(
@@ -121,7 +123,10 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     background = [
         asyncio.create_task(geoip.keep_reloading(), name="geoip"),
         asyncio.create_task(identity.keep_fresh(), name="identity"),
-        asyncio.create_task(keep_reloading([tls for tls in (api_tls, peer_tls) if tls is not None]), name="TLS files"),
+        asyncio.create_task(
+            keep_reloading([part for part in (api_tls, peer_tls, admin_token, webhook_secret) if part is not None]),
+            name="TLS files and secrets",
+        ),
     ]
     _log.info("listening", name=settings.name, url=url)
     service_manager = ServiceManager.from_environment()

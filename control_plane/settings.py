@@ -166,13 +166,14 @@ class ControlPlaneSettings(BaseModel):
     policy_poll_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 10.0
     """Interval (s, 1 to 3600) between two polls of the repository. A webhook triggers a poll at once."""
     policy_webhook_secret_file: Path | None = None
-    """File with the secret that signs the repository's webhooks, one line. Default: webhooks are rejected."""
+    """File with the secret that signs the repository's webhooks, one line; reloaded when it changes. Default: webhooks
+    are rejected."""
     identity_dir: Path
     """Directory with the certificate of this control plane (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue`
     writes it; reloaded when it changes."""
     admin_token_file: Path
-    """File with the admin token, one line. Its holder has the role admin; use `api_keys_file` for individual
-    callers."""
+    """File with the admin token, one line; reloaded when it changes. Its holder has the role admin; use `api_keys_file`
+    for individual callers."""
     api_keys_file: Path | None = None
     """YAML or JSON file of API keys: digest, name, role and regions of each; reloaded when it changes. Default: no API
     keys."""

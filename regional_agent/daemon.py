@@ -17,8 +17,9 @@ from adapters.access.api_keys import ApiKeys
 from adapters.access.key_access import KeyAccess
 from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.settings_loader import BadSettings
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, RegionKeyFile
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
 from adapters.loopback import is_loopback
+from adapters.secret_file import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from penstock.wire.identity import ProcessRole
@@ -91,7 +92,9 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             "redis": settings.redis_certificate_file,
         }
     )
-    region_key = RegionKeyFile(settings.region_key_path) if settings.redis_url is not None else None
+    region_key = None
+    if settings.redis_url is not None:
+        region_key = SecretFile(settings.region_key_path, "key of the region", load_region_keys)
     pool = UpstreamPool(tls.to_upstreams)
     peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))
@@ -107,7 +110,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         control_plane_pool=control_plane_pool,
         metrics=metrics,
         rng=rng,
-        region_keys=region_key.keys if region_key is not None else None,
+        region_keys=region_key.secret if region_key is not None else None,
         redis_tls=tls.to_redis,
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()

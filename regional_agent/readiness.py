@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.health.endpoint_health import EndpointState
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -10,20 +12,31 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 class Readiness:
     """Answers `/readyz`, and whether a new agent may take over a port."""
 
-    def __init__(self, config: ActiveConfig, endpoints: EndpointSet) -> None:
-        """Create the readiness of an agent that serves `endpoints` under the policy of `config`."""
+    def __init__(self, config: ActiveConfig, endpoints: EndpointSet, other_region_serves: Callable[[], bool]) -> None:
+        """Create the readiness of an agent that serves `endpoints` under the policy of `config`.
+
+        Args:
+            other_region_serves: whether requests can be forwarded to some other region.
+        """
         self._config = config
         self._endpoints = endpoints
+        self._other_region_serves = other_region_serves
         self.shutting_down = False
         """Set when the agent begins to shut down."""
 
     def not_ready_reason(self) -> str | None:
-        """Why this agent should receive no clients; None when it is ready. Ignores `shutting_down`."""
+        """Why this agent should receive no clients; None when it is ready. Ignores `shutting_down`.
+
+        An agent without endpoints is the entry for a region's clients, and ready while it can forward. One whose
+        endpoints are not ready is not: a load balancer can send its clients to another region without the detour.
+        """
         if self._config.policy is None:
             return self._config.no_policy_reason()
-        if not any(pool.ready for pool in self._endpoints.pools.values()):
+        if any(pool.ready for pool in self._endpoints.pools.values()):
+            return None
+        if any(True for _ in self._endpoints.every()) or not self._endpoints.sources.discovery.has_answered():
             return "no endpoint is ready"
-        return None
+        return None if self._other_region_serves() else "there is no endpoint, and no other region serves"
 
     def has_warmed_up(self) -> bool:
         """Whether the agent has a policy and has discovered and probed every endpoint at least once."""

@@ -128,7 +128,6 @@ class AgentRuntime:
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
         )
-        self.readiness = Readiness(self.config, self.endpoints)
 
         self._directory = AgentDirectory(
             self._store,
@@ -166,6 +165,7 @@ class AgentRuntime:
             on_credit=self.queue.credit_arrived,
             clock=clock,
         )
+        self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(region, name, sessions, self.config, self.endpoints, self.queue, credits)
 
         chooser = EndpointChooser(rng)

@@ -421,7 +421,8 @@ class AdminService(_Service):
 def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
     """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
 
-    Ready means that a policy is in force, an endpoint is ready, and the agent is not shutting down.
+    Ready means that a policy is in force, an endpoint is ready (or there is none, and another region serves), and the
+    agent is not shutting down.
     """
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")

@@ -22,6 +22,10 @@ class AdminToken:
     def __repr__(self) -> str:
         return "AdminToken(...)"
 
+    def use(self, renewed: AdminToken) -> None:
+        """Accept another token from now on, and this one no longer."""
+        self._token = renewed._token
+
     def is_token(self, credential: str) -> bool:
         """Compare a credential with the token in constant time."""
         return hmac.compare_digest(credential.encode("utf-8", "replace"), self._token)

@@ -8,7 +8,6 @@ of objects as the region's, and nothing else.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 
 from penstock.wire.session import BadSignature
 
@@ -28,17 +27,16 @@ class RegionKeys:
 
     def __init__(self, *keys: bytes) -> None:
         """Uses keys of KEY_BYTES random bytes each; raises ValueError if there is none, or one has another length."""
-        self.keys: tuple[bytes, ...] = ()
-        self.use(keys)
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError(f"a region's key has {KEY_BYTES} bytes")
+        self.keys = keys
 
     def __repr__(self) -> str:
         return "RegionKeys(...)"
 
-    def use(self, keys: Sequence[bytes]) -> None:
-        """Uses other keys from now on; raises ValueError as the constructor does, and changes nothing."""
-        if not keys or any(len(key) != KEY_BYTES for key in keys):
-            raise ValueError(f"a region's key has {KEY_BYTES} bytes")
-        self.keys = tuple(keys)
+    def use(self, renewed: RegionKeys) -> None:
+        """Uses other keys from now on."""
+        self.keys = renewed.keys
 
 
 class RegionKey:

@@ -11,7 +11,7 @@ from adapters.configuration.config_check import can_write_in, problems_of
 from adapters.configuration.settings_loader import BadSettings
 from adapters.geoip import BadGeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import IdentityFiles, load_region_key
+from adapters.identity_files import IdentityFiles, load_region_keys
 from adapters.secret_file import BadSecret, read_secret
 from adapters.tls_contexts import BadTlsFiles, ClientTls
 from penstock.wire.identity import ProcessRole
@@ -41,7 +41,7 @@ def _problems(settings: AgentSettings) -> list[str]:
         lambda: _check_writable(settings.state_dir, "name a directory that the agent may write to, or create"),
     ]
     if settings.redis_url is not None:
-        checks.append(lambda: load_region_key(settings.region_key_path))
+        checks.append(lambda: load_region_keys(settings.region_key_path))
     files: list[tuple[Path | None, Callable[[Path], object]]] = [
         (settings.redis_password_file, lambda path: read_secret(path, "password for Redis", min_bytes=1)),
         (settings.registration_token_file, load_tokens),

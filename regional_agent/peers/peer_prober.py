@@ -131,6 +131,11 @@ class PeerProber:
         peer = self.regions.get(region)
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
+    def serve_any(self) -> bool:
+        """Whether some other region may be sent requests. A region without a ready endpoint fails its probes."""
+        now = self._clock()
+        return any(peer.health.weight(now, self._failover) > 0.0 for peer in self.regions.values())
+
     def address(self, region: str) -> Address | None:
         """The address of a region's agent that answers; of any known agent if none does."""
         peer = self.regions.get(region)

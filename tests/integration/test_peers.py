@@ -203,9 +203,12 @@ async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Ag
 
 async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agents: list[Agent]) -> None:
     one.peers.use(POLICY)
+    assert not one.peers.serve_any()
     await one.reaches(RegionState.HEALTHY)
+    assert one.peers.serve_any()
     agents[0].models = {"m": ModelReadiness(False, 0.0)}
     await one.reaches(RegionState.FAILED)
+    assert not one.peers.serve_any()
 
 
 async def test_a_region_whose_engines_still_load_was_never_lost(one: Observer, agents: list[Agent]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import agent
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.region_health import RegionState
+from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -133,6 +135,28 @@ async def test_head_is_get_without_a_body(tmp_path: Path) -> None:
             head_status, head = await client.head()
             got = await client.answer()
             assert (head_status, head["content-length"]) == (got.status, str(len(got.body)))
+
+
+async def test_an_agent_without_endpoints_is_ready_while_another_region_serves(tmp_path: Path) -> None:
+    async def readiness(one: Agent) -> tuple[int, bytes]:
+        client = await RawClient.connect(one.traffic)
+        client.send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await client.answer()
+        return answer.status, answer.body
+
+    async with (
+        engine(answers) as gpu,
+        agent(tmp_path / "serving", [gpu.address]) as serving,
+        agent(tmp_path / "entry", [], region="eu-es", peers={"eu-de": serving.peer}) as entry,
+    ):
+        assert await readiness(entry) == (200, b"ok\n")
+        assert (await ask(entry)).status == 200
+        entry.peers.states["eu-de"] = RegionState.FAILED
+        assert await readiness(entry) == (503, b"not ready: there is no endpoint, and no other region serves\n")
+        serving.peers.states["eu-es"] = RegionState.HEALTHY
+        for _ in range(9):
+            next(serving.endpoints.every()).probed(ProbeOutcome.UNREACHABLE)
+        assert await readiness(serving) == (503, b"not ready: no endpoint is ready\n"), "clients may go elsewhere"
 
 
 async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.identities import FLEET, agent_id, control_plane_id, control_
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose
 from tests.support.issuer import AUDIENCE, rsa_key
 from tests.support.secured_etcd import secured_etcd
-from tests.support.wait import PATIENCE_S, found
+from tests.support.wait import PATIENCE_S, found, until_async
 
 MONITOR = SpiffeId(FLEET, ProcessRole.MONITOR, "prometheus")
 DUTY = Caller("duty", Role.VIEWER)
@@ -132,6 +132,14 @@ async def test_everything_locked_works_together(
             pass
         assert refused.status_code == 429
         assert (await http.get("/v1/whoami", headers=OPERATOR)).status_code == 200
+        (tmp_path / "admin.token").write_text(TOKEN[::-1])
+
+        async def old_token_is_refused() -> bool:
+            return (await http.get("/v1/whoami", headers=OPERATOR)).status_code == 401
+
+        await until_async(old_token_is_refused)
+        renewed = {"authorization": f"Bearer {TOKEN[::-1]}"}
+        assert (await http.get("/v1/whoami", headers=renewed)).json()["name"] == "admin-token"
     for id_, statuses in ((MONITOR, (200, 403)), (agent_id(), (401, 401))):
         files = write_identity(tmp_path / id_.role, id_)
         trust.load_cert_chain(files / CERTIFICATE, files / PRIVATE_KEY)

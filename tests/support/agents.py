@@ -79,6 +79,9 @@ class FixedPeers:
     def state(self, region: str) -> RegionState:
         return self.states.get(region, RegionState.UNKNOWN)
 
+    def serve_any(self) -> bool:
+        return RegionState.HEALTHY in self.states.values()
+
     def address(self, region: str) -> Address | None:
         return self.addresses.get(region)
 
@@ -260,7 +263,7 @@ async def agent(
         tracer=Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None,
     )
     one.proxy.start()
-    readiness = Readiness(one.config, endpoints)
+    readiness = Readiness(one.config, endpoints, others.serve_any)
     service = TrafficService(one.router.admission, one.proxy, one.config, readiness, endpoints)
     peer_service = PeerService(one.router.admission, one.proxy, one.config, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
@@ -294,7 +297,7 @@ def admin_service(
     everybody = SimpleNamespace(require=lambda *_: None)
     return AdminService(
         one.proxy,
-        Readiness(one.config, one.endpoints),
+        Readiness(one.config, one.endpoints, one.peers.serve_any),
         access or cast(Any, everybody),
         cast(Any, registrations),
         ExplainService(one.router, one.config, one.locator),

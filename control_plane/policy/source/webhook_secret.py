@@ -48,6 +48,10 @@ class WebhookSecret:
     def __repr__(self) -> str:
         return "WebhookSecret(...)"
 
+    def use(self, renewed: WebhookSecret) -> None:
+        """Accept deliveries with another secret from now on, and with this one no longer."""
+        self._secret = renewed._secret
+
     def delivery(self, signature: str | None, token: str | None) -> Delivery:
         """Begin to check a delivery with the signature and the token of its headers, where it has them."""
         return Delivery(self._secret, signature, token)

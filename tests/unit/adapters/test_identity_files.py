@@ -14,10 +14,9 @@ from adapters.identity_files import (
     REGION_KEY,
     REVOKED,
     IdentityFiles,
-    RegionKeyFile,
-    load_region_key,
+    load_region_keys,
 )
-from adapters.secret_file import BadSecret, read_secret
+from adapters.secret_file import BadSecret, SecretFile, read_secret
 from adapters.tls_contexts import ServerTls
 from penstock.wire.identity import BadIdentity, ProcessRole
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
@@ -96,7 +95,7 @@ def test_the_agents_of_a_region_share_a_key_and_no_other_process_has_it(tmp_path
     def key(region: str, name: str, fleet: int = 0) -> bytes:
         directory = issue_identity(authority(fleet), agent_id(region, name), (), tmp_path / f"{region}-{name}-{fleet}")
         assert (directory / REGION_KEY).stat().st_mode & 0o077 == 0
-        (found,) = load_region_key(directory / REGION_KEY)
+        (found,) = load_region_keys(directory / REGION_KEY).keys
         return found
 
     shared = key("eu", "a")
@@ -112,7 +111,7 @@ def test_a_bad_region_key_is_refused_with_the_remedy(tmp_path: Path, content: st
     with pytest.raises(
         BadSecret, match=r"region\.key: not 1 to 3 lines of 64 hexadecimal characters; make .* copy the file"
     ) as caught:
-        load_region_key(tmp_path / REGION_KEY)
+        load_region_keys(tmp_path / REGION_KEY)
     assert not content or content not in str(caught.value)
 
 
@@ -120,10 +119,10 @@ def test_a_region_key_that_every_user_may_read_is_refused(tmp_path: Path) -> Non
     write_identity(tmp_path, agent_id())
     (tmp_path / REGION_KEY).chmod(0o644)
     with pytest.raises(BadSecret, match="accessible to every user"):
-        load_region_key(tmp_path / REGION_KEY)
+        load_region_keys(tmp_path / REGION_KEY)
     (tmp_path / REGION_KEY).unlink()
     with pytest.raises(BadSecret, match=r"cannot read the key of the region"):
-        load_region_key(tmp_path / REGION_KEY)
+        load_region_keys(tmp_path / REGION_KEY)
 
 
 def test_a_region_key_rotates_without_a_gap(tmp_path: Path) -> None:
@@ -136,8 +135,8 @@ def test_a_region_key_rotates_without_a_gap(tmp_path: Path) -> None:
         path.with_suffix(".new").replace(path)
 
     write(old)
-    file = RegionKeyFile(path)
-    ours, theirs = RegionKey(file.keys, "eu"), RegionKey(RegionKeys(old), "eu")
+    file = SecretFile(path, "key of the region", load_region_keys)
+    ours, theirs = RegionKey(file.secret, "eu"), RegionKey(RegionKeys(old), "eu")
     later = RegionKey(RegionKeys(new, old), "eu")
     with pytest.raises(BadSignature):
         ours.open(later.seal(b"load"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from adapters.secret_file import MAX_FILE_BYTES, BadSecret, read_secret, read_secrets
+from adapters.secret_file import MAX_FILE_BYTES, BadSecret, SecretFile, read_secret, read_secrets
+from control_plane.auth.admin_token import AdminToken, load_admin_token
+from control_plane.policy.source.webhook_secret import load_webhook_secret
 
 SECRET = b"0123456789abcdef"
 
@@ -74,3 +79,34 @@ def test_one_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
         read_secret(tmp_path / "absent", "test key", min_bytes=16)
     with pytest.raises(BadSecret, match="cannot read the test key: Is a directory"):
         read_secret(tmp_path, "test key", min_bytes=16)
+
+
+@pytest.mark.parametrize(
+    ("load", "accepts"),
+    [
+        (load_admin_token, AdminToken.is_token),
+        (load_webhook_secret, lambda secret, token: secret.delivery(None, token).is_genuine()),
+    ],
+)
+def test_a_changed_secret_is_used_and_a_bad_one_is_not(
+    tmp_path: Path, load: Callable[[Path], Any], accepts: Callable[[Any, str], bool]
+) -> None:
+    path, old, new = tmp_path / "secret", "the-secret-of-yesterday", "the-secret-of-today"
+    path.write_text(old)
+    path.chmod(0o600)
+    file = SecretFile(path, "secret", load)
+    in_use = file.secret
+    path.write_text("short")
+    with capture_logs() as logged:
+        file.reload_if_changed()
+        file.reload_if_changed()
+    assert [(entry["event"], old in str(entry)) for entry in logged] == [
+        ("secret not reloaded; the previous one stays in force", False)
+    ]
+    assert (accepts(in_use, old), accepts(in_use, new)) == (True, False)
+    path.write_text(new)
+    file.reload_if_changed()
+    assert (accepts(in_use, old), accepts(in_use, new)) == (False, True)
+    path.unlink()
+    file.reload_if_changed()
+    assert accepts(in_use, new)
