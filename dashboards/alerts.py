@@ -193,6 +193,15 @@ REGIONS = (
         impact="None yet: it serves by its last policy and plan, and receives no new policy, drain or plan.",
     ),
     Alert(
+        name="PenstockDirectorySilent",
+        expr="max by (site, agent, directory) (penstock_agent_directory_age_seconds) > 600",
+        for_s=60,
+        severity=TICKET,
+        summary="{{ $labels.directory }} has not answered agent {{ $labels.agent }} in {{ $labels.site }} for"
+        " {{ $value | humanizeDuration }}",
+        impact="None yet: the agent serves by the last answer, and learns of no endpoint that is added or removed.",
+    ),
+    Alert(
         name="PenstockCertificateExpiresNow",
         expr=f"{_CERTIFICATE_DAYS_LEFT} < 3",
         for_s=300,

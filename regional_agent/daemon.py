@@ -81,7 +81,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
     tls = AgentTls(settings)
     limits = _limits_by_listener(settings.limits)
-    metrics = AgentMetrics()
+    metrics = AgentMetrics(settings.max_tenant_series)
     metrics.certificates = CertificateExpiry(
         {
             "identity": settings.identity_dir / CERTIFICATE,

@@ -223,6 +223,9 @@ class AgentSettings(BaseModel):
     access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """Share (0-1) of successful requests that are logged; failed requests are always logged. Below 1 the log does not
     prove where requests were processed."""
+    max_tenant_series: Annotated[int, Field(ge=0, le=10_000)] = 20
+    """Number of tenants with metric series of their own, which each have some for every model: those with the highest
+    `priority` in policy, then by name. The others share the tenant `other`."""
     otlp_endpoint: Annotated[HttpUrl, BeforeValidator(_without_path)] | None = None
     """URL of an OpenTelemetry collector, https://host:port (4318 by its default): spans of requests are sent to
     `/v1/traces` there (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if `allow_plaintext` has

@@ -69,8 +69,8 @@ TOKEN_BUCKETS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1
 DECISION_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05)
 """Upper bounds in seconds of a routing decision."""
 
-MAX_TENANT_LABELS = 20
-"""Tenants with series of their own: those with the highest priority, then by name; the others share `other`."""
+MAX_TENANT_SERIES = 20
+"""Default of the number of tenants with series of their own."""
 
 
 class RequestKind(StrEnum):
@@ -164,8 +164,15 @@ class AgentMetrics:
     Not thread-safe: set and render from the agent's event loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_tenant_series: int = MAX_TENANT_SERIES) -> None:
+        """Create the metrics at zero.
+
+        Args:
+            max_tenant_series: number of tenants with series of their own: those with the highest priority, then by
+                name. The others share `other`.
+        """
         self.registry = CollectorRegistry()
+        self._max_tenant_series = max_tenant_series
         self._models: frozenset[str] = frozenset()
         self._regions: frozenset[str] = frozenset()
         self._done: dict[tuple[str, str, str, str], Series] = {}
@@ -291,6 +298,11 @@ class AgentMetrics:
             "shared_load_age_seconds",
             "Seconds since the region's shared load was read; +Inf before the first read.",
         )
+        self._directory_age = self._gauge(
+            "directory_age_seconds",
+            "Seconds since a directory that the endpoints file names last answered; +Inf before the first answer.",
+            ("directory",),
+        )
         self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))
         self.certificates = CertificateExpiry({})
         """The certificates in use."""
@@ -381,7 +393,7 @@ class AgentMetrics:
         self.use_names(policy.models, policy.regions)
         ranked = sorted(policy.tenants.values(), key=lambda tenant: (-tenant.priority, tenant.name))
         self.usage.use_names(
-            [tenant.name for tenant in ranked[:MAX_TENANT_LABELS]],
+            [tenant.name for tenant in ranked[: self._max_tenant_series]],
             {model.name: model.scaling.gpus_per_endpoint for model in policy.models.values()},
         )
 
@@ -552,6 +564,12 @@ class AgentMetrics:
         """Set whether the shared load is reachable, and its age in seconds; inf if it is not configured."""
         self._shared_load_up.set(up)
         self._shared_load_age.set(age_s)
+
+    def set_directories(self, ages_s: Mapping[str, float]) -> None:
+        """Set the age (s) of the last answer of each directory, and remove those not in `ages_s`."""
+        self._directory_age.clear()
+        for directory, age_s in ages_s.items():
+            self._directory_age.labels(directory).set(age_s)
 
     def render(self) -> bytes:
         """All metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""

@@ -49,6 +49,7 @@ class StateMetrics:
         self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._config.age_s())
         view = self._shared_load
         self._metrics.set_shared_load(view.up, view.age_s() if view.shared else inf)
+        self._metrics.set_directories(self._endpoints.sources.discovery.ages_s())
         for model in self._endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._queue.waiting_here(model))
         self._metrics.set_objectives(self._tally.objectives)

@@ -125,6 +125,11 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "0+5x80"}, "6m"),
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "+Inf+0x80"}, "6m"),
     (
+        "PenstockDirectorySilent",
+        {f'penstock_agent_directory_age_seconds{{{AGENT},directory="dns:gpu"}}': "600+15x80"},
+        "6m",
+    ),
+    (
         "PenstockSaturated",
         {
             'penstock_region_in_flight{region="eu-de",model="m"}': "99x80",
@@ -277,6 +282,7 @@ WELL = {
     'penstock_report_age_seconds{region="eu-de"}': "1x80",
     'penstock_agents_rejecting_config{region="eu-de"}': "0x80",
     f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
+    f'penstock_agent_directory_age_seconds{{{AGENT},directory="dns:gpu"}}': "30x80",
     'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
     'penstock_region_slots{region="eu-de",model="m"}': "100x80",
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.dns_server import DnsServer
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 RECORD = "_http._tcp.engines.test"
 
@@ -53,6 +54,8 @@ async def test_ports_and_weights_follow_the_record_and_errors_change_nothing(
     server: DnsServer, endpoints: EndpointSet
 ) -> None:
     await until(lambda: "does not exist" in str(status(endpoints)["problem"]))
+    ages_s = endpoints.sources.discovery.ages_s
+    assert ages_s() == {f"srv:{RECORD}": inf}
     server.records = {
         (RECORD, "SRV"): ["0 20 8000 a.engines.test.", "0 10 8001 b.engines.test.", "0 0 8002 b.engines.test."],
         ("a.engines.test", "A"): ["10.0.0.1"],
@@ -60,6 +63,7 @@ async def test_ports_and_weights_follow_the_record_and_errors_change_nothing(
         ("c.engines.test", "A"): ["10.0.0.3", "169.254.169.254"],
     }
     await until(lambda: in_use(endpoints) == {"10.0.0.1:8000": 8})
+    assert 0.0 <= ages_s()[f"srv:{RECORD}"] < PATIENCE_S
     server.records[("b.engines.test", "A")] = ["10.0.0.2"]
     await until(lambda: in_use(endpoints) == {"10.0.0.1:8000": 8, "10.0.0.2:8001": 4, "10.0.0.2:8002": 1})
     server.rcode = dns.rcode.SERVFAIL

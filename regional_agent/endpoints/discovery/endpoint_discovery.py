@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Set
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -116,6 +117,14 @@ class EndpointDiscovery:
             "dns": self.dns.status(),
             "srv": self.srv.status(),
             "kubernetes": {source.key: watch.status() for source, watch in self._watches.items()},
+        }
+
+    def ages_s(self) -> dict[str, float]:
+        """Time (s) since each directory last answered; infinite before its first answer."""
+        return {
+            f"{kind}:{name}": inf if state["age_s"] is None else state["age_s"]
+            for kind, states in self.status().items()
+            for name, state in states.items()
         }
 
     def _endpoints(self, entry: Entry) -> tuple[EndpointSpec, ...]:

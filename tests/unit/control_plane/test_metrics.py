@@ -33,7 +33,6 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import (
-    MAX_TENANT_LABELS,
     NO_SERVER,
     AgentMetrics,
     QueueOutcome,
@@ -72,6 +71,7 @@ AGENT_CONTRACT = {
     "plan_generation": ("gauge", set()),
     "plan_epoch": ("gauge", set()),
     "config_age_seconds": ("gauge", set()),
+    "directory_age_seconds": ("gauge", {"directory"}),
     "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "access_log_lines_dropped": ("counter", set()),
     "trace_spans_exported": ("counter", set()),
@@ -178,6 +178,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
+    agent.set_directories({"dns:gpu.test": 4.0})
     agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
 
 
@@ -481,15 +482,24 @@ def test_an_unread_response_is_counted_as_the_next_one_that_is_read(agent: Agent
     assert value(agent, "responses_without_usage_total", ACME) == 1
 
 
-def test_tenants_beyond_the_first_share_one_series_and_removed_models_have_none(agent: AgentMetrics) -> None:
+def test_directories_that_are_no_longer_named_have_no_series(agent: AgentMetrics) -> None:
+    agent.set_directories({"dns:gpu.test": 4.0, "srv:_http._tcp.gpu.test": inf})
+    assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) == inf
+    agent.set_directories({"dns:gpu.test": 5.0})
+    assert value(agent, "directory_age_seconds", {"directory": "dns:gpu.test"}) == 5.0
+    assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) is None
+
+
+def test_tenants_beyond_the_first_share_one_series_and_removed_models_have_none() -> None:
+    agent = AgentMetrics(max_tenant_series=3)
     tenants = {f"t{number:02}": Tenant(f"t{number:02}", "d", priority=number == 30) for number in range(31)}
     policy = Policy(regions={}, models={"llama": Model("llama")}, tenants=tenants, residency=())
     agent.use_policy(policy)
     for tenant in tenants:
         agent.usage.ended(estimate(tenant), 1.0, 1.0)
     labels = {tenant for tenant, _, _ in agent.usage.series()}
-    assert labels == {"other", "t30", *list(tenants)[: MAX_TENANT_LABELS - 1]}
-    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 31 - MAX_TENANT_LABELS
+    assert labels == {"other", "t30", "t00", "t01"}
+    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 28
     agent.use_policy(Policy(regions={}, models={}, tenants={}, residency=()))
     assert agent.usage.ended(estimate("t30"), 1.0, 1.0) is None
     assert agent.usage.series() == []
