@@ -86,7 +86,11 @@ def read_fleet(file: Path) -> list[Capacity]:
         seen.add((row.region, row.model))
         return None
 
-    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MAX_SLOTS and 0.001 <= row.service_s <= 86_400, again)
+    def sane(row: Capacity) -> bool:
+        per_endpoint = row.slots_per_endpoint is None or 1.0 <= row.slots_per_endpoint <= MAX_SLOTS
+        return 0 <= row.slots <= MAX_SLOTS and 0.001 <= row.service_s <= 86_400 and per_endpoint
+
+    return _rows(file, Capacity, sane, again)
 
 
 def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
@@ -125,7 +129,7 @@ def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool], wrong: Call
     rows = []
     for line, row in lines:
         if not sane(row):
-            told = "rates and slots are 0 to 1e9, times 0.001 to 86400"
+            told = "rates and slots are 0 to 1e9 (of an endpoint from 1), times 0.001 to 86400"
             raise BadDemand(f"{file}:{line}: a number is out of bounds; {told}")
         problem = wrong(row)
         if problem is not None:

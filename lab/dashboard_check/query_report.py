@@ -11,6 +11,7 @@ import msgspec
 from lab.dashboard_check.panel_queries import Query, QueryKind
 
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
+    r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
     r"^penstock_planner_fallbacks_total$": "counts solvers that failed or timed out, which no event brings about",
 }
 """Regular expressions that a query contains, with the reason why it may return nothing although the fleet lives through

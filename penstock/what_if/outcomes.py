@@ -33,6 +33,8 @@ class Capacity(msgspec.Struct, frozen=True):
     """Mean time that one request holds a slot, in seconds."""
     shared: tuple[SharedSlots, ...] = ()
     """The part of `slots` that other models may use as well, by capacity group."""
+    slots_per_endpoint: float | None = None
+    """Slots of one endpoint; None takes `slots_per_endpoint` of the model's `scaling`."""
 
     @property
     def own_slots(self) -> float:
@@ -67,7 +69,8 @@ class Totals(msgspec.Struct, frozen=True):
     wait_ms: float
     """Mean expected wait for a slot, in milliseconds."""
     gpu_cost_per_hour: float
-    """Busy slots times the price of a GPU hour, in the currency of the bundle."""
+    """Price of the GPUs whose slots are busy, in the currency of the bundle: an endpoint has `gpus_per_endpoint` of the
+    model's `scaling`, and each of its slots an equal part."""
     egress_cost_per_hour: float
     load: dict[str, float]
     """By region, the share (0-1) of busy slots over all models."""

@@ -49,7 +49,7 @@ def totals(
             to_entry_ms = policy.round_trip_ms(group.origin, demand_outcome.entry) if away else 0.0
             trips.append((to_entry_ms + policy.round_trip_ms(demand_outcome.entry, server), rate))
             waited += rate * wait_s[server, group.model]
-            gpu += rate * pools[server, group.model].service_s * policy.regions[server].cost_per_gpu_hour
+            gpu += rate * _gpu_s(policy, pools[server, group.model]) * policy.regions[server].cost_per_gpu_hour
             egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)
@@ -79,6 +79,12 @@ def _wait_s(of_set: SlotSet) -> float:
     waiting_now = waiting(np.array([utilisation]), np.array([of_set.slots]))
     service_s = of_set.busy / of_set.load_per_s
     return float(waiting_now[0]) / (utilisation * of_set.slots / service_s)
+
+
+def _gpu_s(policy: Policy, pool: Capacity) -> float:
+    """GPU time of one request in seconds: the time for which it holds its slot, times the GPUs of a slot."""
+    scaling = policy.models[pool.model].scaling
+    return pool.service_s * scaling.gpus_per_endpoint / (pool.slots_per_endpoint or scaling.slots_per_endpoint)
 
 
 def _egress(policy: Policy, entry: str, server: str, model: str) -> float:

@@ -35,6 +35,11 @@ def test_a_fleet(tmp_path: Path) -> None:
     assert read_fleet(file) == [Capacity("eu-de", "m", 64, 2.5)]
     with pytest.raises(BadDemand, match=r"fleet.csv:3: eu-de has m already; write one row for each pool"):
         read_fleet(write(file, f"{text}eu-de,m,32,2\n"))
+    text = "region,model,slots,service_s,slots_per_endpoint\neu-de,m,64,2.5,"
+    assert read_fleet(write(file, f"{text}16\n")) == [Capacity("eu-de", "m", 64, 2.5, slots_per_endpoint=16.0)]
+    for wrong in ("0", "nan", "1e300"):
+        with pytest.raises(BadDemand, match=r"fleet.csv:2: a number is out of bounds"):
+            read_fleet(write(file, f"{text}{wrong}\n"))
 
 
 def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:

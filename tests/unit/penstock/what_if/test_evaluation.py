@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.policy.policy import ModelVersions, Policy, Quota, Version
+from penstock.policy.policy import ModelVersions, Policy, Quota, Scaling, Version
 from penstock.routing.reasons import Reason
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, sustainable_rate
 from penstock.what_if.evaluation import evaluate_demand
@@ -124,12 +124,21 @@ class TestEvaluateDemand:
     def test_costs_are_those_of_busy_slots_and_of_bytes_that_leave(self) -> None:
         both = [Capacity(name, SMALL, 100, 2.0) for name in ("eu-de", "jp-tok")]
         at_home = evaluate_demand(PLANET, [DemandGroup("jp-tok", "open", "JP", SMALL, 10.0)], both).totals
-        assert at_home.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.25)
+        assert at_home.gpu_cost_per_hour == pytest.approx(10 * 2.0 / 8 * 1.25), "an endpoint has 8 slots by default"
         assert at_home.egress_cost_per_hour == 0.0
         away = evaluate_demand(PLANET, [DemandGroup("jp-tok", "open", "JP", SMALL, 10.0)], both[:1]).totals
-        assert away.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.15)
+        assert away.gpu_cost_per_hour == pytest.approx(10 * 2.0 / 8 * 1.15)
         assert away.egress_cost_per_hour == pytest.approx(10 * 3600 * (0.09 * 4e3 + 0.02 * 4e3) / 1e9)
         assert away.round_trip_ms == 237.0
+
+    def test_gpu_cost_is_that_of_the_gpus_of_an_endpoint_and_of_its_slots(self) -> None:
+        scaling = Scaling(gpus_per_endpoint=4.0, slots_per_endpoint=16)
+        model = msgspec.structs.replace(PLANET.models[SMALL], scaling=scaling)
+        policy = msgspec.structs.replace(PLANET, models=PLANET.models | {SMALL: model})
+        demand = [DemandGroup("jp-tok", "open", "JP", SMALL, 10.0)]
+        for slots_per_endpoint, gpus in ((None, 10 * 2.0 / 16 * 4), (50.0, 10 * 2.0 / 50 * 4)):
+            pool = Capacity("jp-tok", SMALL, 100, 2.0, slots_per_endpoint=slots_per_endpoint)
+            assert evaluate_demand(policy, demand, [pool]).totals.gpu_cost_per_hour == pytest.approx(gpus * 1.25)
 
 
 @settings(max_examples=examples(40), deadline=None)
