@@ -204,10 +204,11 @@ def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:
     own = settings.identity_dir
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if certificate is None or key is None:
-        if is_loopback(settings.listen.host) or "api" in settings.allow_plaintext:
+        may_be_plain = is_loopback(settings.listen.host) or "api" in settings.allow_plaintext
+        if may_be_plain and not settings.require_client_certificate:
             return None
         certificate, key = own / CERTIFICATE, own / PRIVATE_KEY
-    return ServerTls(certificate, key, own / AUTHORITIES, require_client=False)
+    return ServerTls(certificate, key, own / AUTHORITIES, require_client=settings.require_client_certificate)
 
 
 def tls_to_peers(settings: ControlPlaneSettings) -> ClientTls:

@@ -134,6 +134,10 @@ class ControlPlaneSettings(BaseModel):
     control plane, in `identity_dir`; on a loopback address no TLS."""
     tls_key_file: Path | None = None
     """PEM file with the private key of `tls_certificate_file`."""
+    require_client_certificate: bool = False
+    """Whether the API refuses TLS connections without a client certificate of the fleet's authority, in addition to
+    credentials. It then serves TLS on loopback addresses, too. Agents and control planes present theirs; `penstock`,
+    browsers, load balancers and probes of Kubernetes need one, as `penstock certs issue monitor` makes."""
     control_plane_ca_file: Path | None = None
     """PEM file of the authorities that sign the other control planes' certificates. Default: the system's trust store
     and the fleet's authority."""

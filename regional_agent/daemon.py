@@ -325,10 +325,11 @@ def _admin_tls(settings: AgentSettings) -> ServerTls | None:
     """TLS of the admin listener, unless it is on a loopback address or may serve plain HTTP."""
     certificate, key, own = settings.admin_certificate_file, settings.admin_key_file, settings.identity_dir
     if certificate is None or key is None:
-        if is_loopback(settings.admin_listen.host) or "admin" in settings.allow_plaintext:
+        may_be_plain = is_loopback(settings.admin_listen.host) or "admin" in settings.allow_plaintext
+        if may_be_plain and not settings.admin_require_certificate:
             return None
         certificate, key = own / CERTIFICATE, own / PRIVATE_KEY
-    return ServerTls(certificate, key, own / AUTHORITIES, require_client=False)
+    return ServerTls(certificate, key, own / AUTHORITIES, require_client=settings.admin_require_certificate)
 
 
 def _span_exporter(settings: AgentSettings, metrics: AgentMetrics, tls: ClientTls, rng: Random) -> SpanExporter | None:

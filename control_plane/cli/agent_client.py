@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import httpx
 import msgspec
@@ -44,8 +43,8 @@ class AgentAccess(msgspec.Struct, frozen=True):
 
     key: AdminToken | None = None
     """An API key; None sends none."""
-    ca_file: Path | None = None
-    """PEM file of the authorities that sign the agents' certificates; None: those that the system trusts."""
+    tls: ssl.SSLContext | None = None
+    """Trusted authorities and client certificate; None: the authorities that the system trusts, and no certificate."""
 
 
 def fetch_explanation(
@@ -66,8 +65,8 @@ def fetch_explanation(
     given = {name: value for name, value in query.items() if value is not None}
     headers = {"authorization": access.key.header()} if access.key is not None else {}
     try:
-        trust = ssl.create_default_context(cafile=access.ca_file)
-        response = httpx.get(f"{admin_url}/explain", params=given, headers=headers, verify=trust, timeout=TIMEOUT_S)
+        verify = access.tls or ssl.create_default_context()
+        response = httpx.get(f"{admin_url}/explain", params=given, headers=headers, verify=verify, timeout=TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         raise Unreachable(f"{admin_url}: {reason}; check that this machine can reach the agent") from None

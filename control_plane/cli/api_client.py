@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,20 +91,19 @@ class ApiClient:
     """A client for the control planes of one fleet; use it as a context manager."""
 
     def __init__(
-        self, urls: Sequence[str], token: AdminToken, *, ca_file: Path | None = None, timeout_s: float = TIMEOUT_S
+        self, urls: Sequence[str], token: AdminToken, *, tls: ssl.SSLContext | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Prepare a client without sending anything.
 
         Args:
             urls: base URLs of control planes, tried in order.
             token: sent with every request.
-            ca_file: PEM certificates of the authorities that sign the control planes' certificates; None: those that
-                the system trusts.
+            tls: see `client_tls`; None trusts the authorities that the system trusts.
             timeout_s: time limit (s) of a request to one control plane.
         """
         self._urls = [url.rstrip("/") for url in urls]
-        verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
-        self._http = httpx.Client(timeout=timeout_s, headers={"authorization": token.header()}, verify=verify)
+        headers = {"authorization": token.header()}
+        self._http = httpx.Client(timeout=timeout_s, headers=headers, verify=True if tls is None else tls)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
@@ -72,8 +73,8 @@ class FleetOptions:
         """
         selected = select_context(self.url, self.context, environment)
         path = key_file or selected.agents_key_file or environment.get("PENSTOCK_AGENTS_KEY_FILE")
-        ca_path = self.ca_file or selected.ca_file or environment.get("PENSTOCK_CA_FILE")
-        return AgentAccess(load_admin_token(Path(path)) if path else None, Path(ca_path) if ca_path else None)
+        key = load_admin_token(Path(path)) if path else None
+        return AgentAccess(key, _client_tls(self.ca_file or selected.ca_file, environment))
 
     def connect(self, environment: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S) -> ApiClient:
         """Return a client for the control planes that the options select.
@@ -94,12 +95,27 @@ class FleetOptions:
         token_path = self.token_file or selected.token_file or environment.get("PENSTOCK_ADMIN_TOKEN_FILE")
         if not token_path:
             raise UsageFault("no token: give --token-file, or set PENSTOCK_ADMIN_TOKEN_FILE")
-        ca_path = self.ca_file or selected.ca_file or environment.get("PENSTOCK_CA_FILE")
+        token = load_admin_token(Path(token_path))
+        tls = _client_tls(self.ca_file or selected.ca_file, environment)
+        return ApiClient(selected.urls, token, tls=tls, timeout_s=timeout_s)
+
+
+def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """TLS of connections to control planes and agents; None if neither authorities nor a certificate are named."""
+    ca_path, identity = ca_file or environment.get("PENSTOCK_CA_FILE"), environment.get("PENSTOCK_CLIENT_IDENTITY_DIR")
+    if not ca_path and not identity:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca_path or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
+    if identity:
         try:
-            token = load_admin_token(Path(token_path))
-            return ApiClient(selected.urls, token, ca_file=Path(ca_path) if ca_path else None, timeout_s=timeout_s)
+            context.load_cert_chain(Path(identity) / CERTIFICATE, Path(identity) / PRIVATE_KEY)
         except (OSError, ssl.SSLError) as error:
-            raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
+            problem = f"{identity}: not a usable identity: {error.strerror}"
+            raise UsageFault(f"PENSTOCK_CLIENT_IDENTITY_DIR: {problem}; make one with `penstock certs issue`") from None
+    return context
 
 
 def with_fleet_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -132,6 +132,10 @@ class AgentSettings(BaseModel):
     """PEM certificate chain of the admin listener. Default: the certificate of this agent, in `identity_dir`."""
     admin_key_file: Path | None = None
     """Private key of `admin_certificate_file`, unencrypted PEM."""
+    admin_require_certificate: bool = False
+    """Whether the admin listener refuses TLS connections without a client certificate of the fleet's authority, in
+    addition to credentials. It then serves TLS on loopback addresses, too. Prometheus, engines that register, load
+    balancers and probes of Kubernetes need one, as `penstock certs issue monitor` makes."""
     admin_api_keys_file: Path | None = None
     """YAML or JSON file of API keys for the admin listener: digest, name, role and regions of each; reloaded when it
     changes. Default: no API keys, so that only health checks, registration, and metrics for client certificates of the

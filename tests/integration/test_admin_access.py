@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +19,10 @@ from adapters.access.key_access import KeyAccess
 from adapters.access.login_failures import BURST
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.tls_contexts import ServerTls
+from control_plane.cli.agent_client import KeyRejected, fetch_explanation
+from control_plane.cli.api_client import Unreachable
+from control_plane.cli.command_options import FleetOptions
+from control_plane.cli.error_output import UsageFault
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
 from regional_agent.http.limits import Limits
@@ -31,7 +36,9 @@ SERVER = SpiffeId(FLEET, ProcessRole.SERVER, "etcd-1")
 
 
 @asynccontextmanager
-async def admin(directory: Path, revoked: frozenset[str] = frozenset()) -> AsyncIterator[str]:
+async def admin(
+    directory: Path, revoked: frozenset[str] = frozenset(), *, require_client: bool = False
+) -> AsyncIterator[str]:
     """The admin listener of an agent, with a key for each role whose name is the role; its URL."""
     digests = {role: sha256(role.encode()).hexdigest() for role in Role}
     entries = [f"- {{name: {role}, sha256: {digest}, role: {role}}}\n" for role, digest in digests.items()]
@@ -42,7 +49,7 @@ async def admin(directory: Path, revoked: frozenset[str] = frozenset()) -> Async
         Identity(*authority().issue(HERE, (), now, YEAR_S), TrustBundle([authority().certificate], revoked), now)
     )
     access = KeyAccess(ApiKeys(directory / "keys.yaml"), sessions, key_setting="KEYS")
-    tls = ServerTls(own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES, require_client=False)
+    tls = ServerTls(own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES, require_client=require_client)
     async with agent(directory / "agent", []) as one:
         listener = Listener(admin_service(one, access=access), Limits(idle_linger_s=0.0), tls=tls)
         _, port = await listener.start("127.0.0.1", 0)
@@ -64,6 +71,27 @@ def client(directory: Path, url: str, id_: SpiffeId | None = None, fleet: int = 
 
 async def status_of(http: httpx.AsyncClient, path: str, key: str = "") -> int:
     return (await http.get(path, headers={"authorization": f"Bearer {key}"} if key else {})).status_code
+
+
+async def test_a_certificate_can_be_required_in_addition_to_a_key(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "key").write_text("0123456789abcdef")
+    (tmp_path / "key").chmod(0o600)
+    issued = write_identity(tmp_path / "monitor", MONITOR)
+    environment = {
+        "PENSTOCK_URL": "https://unused",
+        "PENSTOCK_CONTEXTS_FILE": str(tmp_path / "contexts"),
+        "PENSTOCK_AGENTS_KEY_FILE": str(tmp_path / "key"),
+        "PENSTOCK_CA_FILE": str(issued / AUTHORITIES),
+    }
+    async with admin(tmp_path, require_client=True) as url:
+        for identity_dir, expected in ({}, Unreachable), ({"PENSTOCK_CLIENT_IDENTITY_DIR": str(issued)}, KeyRejected):
+            access = FleetOptions().agent_access(environment=environment | identity_dir)
+            with pytest.raises(expected):
+                await asyncio.to_thread(fetch_explanation, url, {"model": "m"}, access)
+    with pytest.raises(UsageFault, match="not a usable identity"):
+        FleetOptions().agent_access(environment=environment | {"PENSTOCK_CLIENT_IDENTITY_DIR": str(tmp_path)})
 
 
 async def test_health_is_open_and_each_page_has_its_role(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
 
 from adapters.access.callers import Role
 from adapters.configuration.settings_loader import BadSettings
+from control_plane.serve import tls_of_api
 from control_plane.settings import HostPort, load_settings
+from tests.support.identities import control_plane_id, write_identity
 
 
 @pytest.fixture
@@ -160,3 +163,13 @@ def test_an_identity_provider_and_certificates(good: Path, monkeypatch: pytest.M
     settings = load_settings()
     assert settings.oidc_roles == {"sre": Role.OPERATOR, "owners": Role.ADMIN}
     assert [str(one) for one in settings.trusted_proxies] == ["10.0.0.0/8", "127.0.0.1/32"]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "192.0.2.1:8443"])
+def test_the_api_requires_client_certificates_if_set_so(good: Path, listen: str) -> None:
+    write_identity(good / "identity", control_plane_id("north"))
+    optional = tls_of_api(load_settings({"listen": listen}))
+    assert optional is None if listen.startswith("127.") else optional().verify_mode is ssl.CERT_OPTIONAL
+    required = tls_of_api(load_settings({"listen": listen, "require_client_certificate": True}))
+    assert required is not None, "TLS on loopback addresses, too"
+    assert required().verify_mode is ssl.CERT_REQUIRED

@@ -1,3 +1,4 @@
+import ssl
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -5,8 +6,10 @@ import pytest
 
 from adapters.configuration.settings_loader import BadSettings
 from regional_agent.config.settings import PREFIX, load_settings
+from regional_agent.daemon import AgentTls
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
+from tests.support.identities import agent_id, write_identity
 
 GOOD = {
     "REGION": "eu-de",
@@ -152,3 +155,13 @@ def test_reports_all_missing_settings_at_once(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(BadSettings) as caught:
         load_settings()
     assert str(caught.value).splitlines() == [f"{PREFIX}{field}: not set" for field in GOOD]
+
+
+def test_the_admin_listener_requires_client_certificates_if_set_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given(monkeypatch, ADMIN_LISTEN="127.0.0.1:0", IDENTITY_DIR=str(write_identity(tmp_path, agent_id())))
+    assert AgentTls(load_settings()).admin is None, "plain HTTP on a loopback address"
+    required = AgentTls(load_settings({"admin_require_certificate": True})).admin
+    assert required is not None
+    assert required().verify_mode is ssl.CERT_REQUIRED
