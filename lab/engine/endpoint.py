@@ -117,7 +117,7 @@ class Endpoint:
         return not self._config.api_key or hmac.compare_digest(given, expected)
 
     def _serve_page(self, connection: HttpConnection) -> None:
-        if connection.path not in ("/health", "/v1/models", "/metrics"):
+        if connection.path not in ("/health", "/v1/models", "/metrics", "/get_load"):
             connection.respond(404, NOT_FOUND)
         elif connection.method != "GET":
             connection.respond(405, METHOD_NOT_ALLOWED, more=("allow: GET",))
@@ -125,6 +125,8 @@ class Endpoint:
             connection.respond(200, self._engine.render_metrics(), PROMETHEUS_TEXT)
         elif not self._engine.loaded:
             _refuse(connection, 503, "ServiceUnavailableError", "the model is still being loaded")
+        elif connection.path == "/get_load":
+            connection.respond(200, self._engine.render_load())
         elif connection.path == "/health":
             connection.respond(503 if self._engine.faults.refuse_health else 200, b"")
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from lab.engine.batching import BatchingModel, Sequence, Step
 from lab.engine.deployment import KV_BLOCK_TOKENS
 from lab.engine.engine_config import EndpointConfig
@@ -86,6 +88,13 @@ class Engine:
     def render_metrics(self) -> bytes:
         """What Prometheus scrapes."""
         return self._metrics.render(self._model, KV_BLOCK_TOKENS)
+
+    def render_load(self) -> bytes:
+        """What SGLang's /get_load answers, which its router polls for the policy power_of_two."""
+        running, waiting = self._model.running, self._model.waiting
+        tokens = sum(sequence.known_tokens for sequence in (*running, *waiting))
+        load = {"dp_rank": 0, "num_reqs": len(running) + len(waiting), "num_waiting_reqs": len(waiting)}
+        return msgspec.json.encode([{**load, "num_tokens": tokens}])
 
     def close(self) -> None:
         """Stop the clock for good."""

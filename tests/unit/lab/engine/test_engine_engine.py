@@ -251,3 +251,17 @@ def test_the_model_is_loaded_after_its_time(tmp_path: Path) -> None:
     assert not bench.engine.loaded
     bench.clock.run(104.1)
     assert bench.engine.loaded
+
+
+def test_an_engine_reports_for_how_long_it_computed_and_what_it_has(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, time_scale=10.0)
+    bench.submit(500, 400, "1")
+    bench.submit(300, 400, "2")
+    (load,) = msgspec.json.decode(bench.engine.render_load())
+    assert (load["num_reqs"], load["num_waiting_reqs"]) == (2, 1), "the second waits for the next pass"
+    assert load["num_tokens"] == 800
+    bench.clock.run(200.0)
+    assert msgspec.json.decode(bench.engine.render_load())[0]["num_tokens"] == 0
+    (line,) = [line for line in bench.engine.render_metrics().splitlines() if line.startswith(b"lab:busy_seconds")]
+    busy_s = float(line.split()[-1])
+    assert alone_s(500, 400) < busy_s < alone_s(500, 400) + alone_s(300, 400), "in the time of the hardware, not apart"
