@@ -92,8 +92,8 @@ async def test_one_drill_at_a_time_and_an_abort_lifts_the_drain(
 
     assert (await found(lifted))["lifted_by"] == "north"
     shown = (await reporting.get(path)).json()
-    assert [step["phase"] for step in shown["steps"]][-1] == "aborting"
-    assert shown["steps"][-1].items() >= {"by": "duty", "why": "enough"}.items()
+    (step,) = [step for step in shown["steps"] if step["phase"] == "aborting"]
+    assert step.items() >= {"by": "duty", "why": "enough"}.items()
     actions = [entry["action"] for entry in (await reporting.get("/v1/audit")).json()["items"]][::-1]
     assert actions[:2] == ["drill.prepared", "override.drain"]
-    assert actions[-2:] == ["drill.aborting", "override.lift"]
+    assert actions.index("drill.aborting") < actions.index("override.lift")

@@ -1,0 +1,135 @@
+"""Drills by two control planes on the store in memory: one of the policy's schedule, and one of an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.auth.authentication import Access
+from control_plane.daemon import ControlPlane
+from control_plane.drills import drill_runner
+from control_plane.leadership import leader_elector
+from control_plane.policy.folder import FolderReader
+from tests.support.api_app import lead_steadily, served
+from tests.support.identities import control_plane_sessions
+from tests.support.paths import PLANET
+from tests.support.reports import offered, packed, report
+from tests.support.wait import found, until
+from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
+
+DOCUMENTS = {
+    "failover": "apiVersion: penstock/v1\nkind: Failover\nhold_down_s: 1.0\nfailback_ramp_s: 1.0\n",
+    "spillover": "apiVersion: penstock/v1\nkind: Spillover\ntarget_utilisation: 0.8\nstep_per_s: 1.0\n",
+    "drills": "apiVersion: penstock/v1\nkind: Drill\nname: takeover\nexercise: control_plane_failover\nstarts_at: {}\n",
+}
+NAMES = ("north", "south")
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
+    """The APIs of both, by name; every region reports to them, and a drill of the policy is due."""
+    lead_steadily(monkeypatch)
+    # However slow the machine is, the one that stepped down does not win the next campaign.
+    monkeypatch.setattr(leader_elector, "STAND_BACK_S", 60.0)
+    monkeypatch.setattr(drill_runner, "TICK_S", 0.1)
+    folder = tmp_path / "policy"
+    shutil.copytree(PLANET, folder)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ")
+    for name, text in DOCUMENTS.items():
+        (folder / f"{name}.yaml").write_text(text.format(now))
+    store = MemoryStore()
+    planes = [
+        ControlPlane(
+            store,
+            Member(name, f"http://{name}"),
+            sessions=control_plane_sessions(name),
+            policy_reader=FolderReader(folder),
+            rng=Random(1),
+        )
+        for name in NAMES
+    ]
+    apis = {
+        name: httpx.AsyncClient(
+            transport=httpx.ASGITransport(served(plane, Access(TOKEN)), raise_app_exceptions=False),
+            base_url=f"http://{name}",
+            headers=OPERATOR,
+        )
+        for name, plane in zip(NAMES, planes, strict=True)
+    }
+    for plane in planes:
+        await plane.start()
+    await until(lambda: any(plane.elector.epoch for plane in planes))
+    reporting = asyncio.create_task(_report(apis))
+    yield apis
+    reporting.cancel()
+    with suppress(asyncio.CancelledError):
+        await reporting
+    for plane in planes:
+        await plane.stop()
+    for api in apis.values():
+        await api.aclose()
+    await store.close()
+
+
+async def _report(apis: dict[str, httpx.AsyncClient]) -> None:
+    """Report from every region to both control planes until it is cancelled."""
+    seq = 0
+    while True:
+        seq += 1
+        for region in REGIONS:
+            for name, api in apis.items():
+                body, headers = packed(report(region, offered(5.0, *REGIONS), seq=seq), receiver=name)
+                assert (await api.post("/v1/reports", content=body, headers=dict(headers))).status_code == 202
+        await asyncio.sleep(0.2)
+
+
+async def _over(api: httpx.AsyncClient, number: int) -> dict[str, Any]:
+    """The report of a drill that is over."""
+
+    async def look() -> Any:
+        response = await api.get(f"/v1/drills/{number}")
+        shown = response.json()
+        return shown if response.status_code == 200 and shown["phase"] in ("done", "aborted", "refused") else None
+
+    ended: dict[str, Any] = await found(look)
+    return ended
+
+
+async def test_a_scheduled_failover_and_an_evacuation(fleet: dict[str, httpx.AsyncClient]) -> None:
+    taken_over = await _over(fleet["north"], 1)
+    assert taken_over.items() >= {"phase": "done", "schedule": "takeover", "rpo": 0, "region": None}.items()
+    assert taken_over["rto_s"] > 0.0
+    (leader,) = [name for name in NAMES if f"{name} leads" in taken_over["why"]]
+    wanted = {"exercise": "evacuate_region", "region": "jp-tok", "hold_s": 0.1, "reason": "a test"}
+
+    async def begun() -> Any:
+        # A region may look failed for a moment on a machine that stops the test for seconds.
+        response = await fleet[leader].post("/v1/drills", json=wanted)
+        return response.json() if response.status_code == 201 else None
+
+    evacuated = await _over(fleet[leader], (await found(begun))["number"])
+    assert [step["phase"] for step in evacuated["steps"]] == ["prepared", "evacuating", "holding", "returning", "done"]
+    assert evacuated["rto_s"] > 0.0
+    assert evacuated["return_s"] >= 1.0
+    entries = (await fleet[leader].get("/v1/audit")).json()["items"][::-1]
+    # When the sweep removes the drain is no matter of the drill.
+    assert [entry["action"] for entry in entries if entry["action"] != "override.expire"] == [
+        "drill.stepping_down",
+        "drill.done",
+        "drill.prepared",
+        "override.drain",
+        *(f"drill.{phase}" for phase in ("evacuating", "holding", "returning")),
+        "override.lift",
+        "drill.done",
+    ]
