@@ -16,6 +16,12 @@ RECOVERED_WITHIN_S = 10.0
 EMPTY_WITHIN_S = 5.0
 """Limit (s) from the last response until no agent holds a request."""
 
+UNSERVED_BEFORE_S = 2.0
+"""Time (s) before a fault in which a request may have begun to wait that the fault leaves without an engine."""
+
+HERD_S = 0.5
+"""Time (s) after the return of engines in which each may receive no more requests than it can run at once."""
+
 LESS_SHARE = 0.5
 """Most that is left of a slow endpoint's share of its region's requests, in the last half of the fault."""
 
@@ -50,6 +56,10 @@ def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
     found = [_lost(fault, day), _violations(day), _detected(fault, day), _recovered(fault, day), _empty(day)]
     if fault.clients_within_s is not None:
         found.append(_clients(fault, day, fault.clients_within_s))
+    if fault.kind is TargetKind.POLICY:
+        found.append(_policy_kept(day))
+    if fault.kind is TargetKind.MODEL:
+        found.append(_no_herd(fault, day))
     if day.died:
         found.append(Finding("no process died", False, "; ".join(day.died)))
     return tuple(found)
@@ -57,7 +67,8 @@ def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
 
 def _lost(fault: Fault, day: Day) -> Finding:
     there = {sighting.id for sighting in day.sightings if sighting.region == fault.region}
-    unserved = [request for request in day.served if request.outcome is not Outcome.OK]
+    refused = [request for request in day.served if _may_refuse(fault, day, request)]
+    unserved = [request for request in day.served if request.outcome is not Outcome.OK and request not in refused]
     broken = [
         request
         for request in unserved
@@ -69,7 +80,8 @@ def _lost(fault: Fault, day: Day) -> Finding:
     never = [request for request in unserved if request.id not in day.started]
     lost = [request for request in unserved if request not in broken or request in never]
     says = (
-        f"{len(day.served) - len(unserved)} of {len(day.served)} requests were answered; {len(broken)} broke off in "
+        f"{len(day.served) - len(unserved) - len(refused)} of {len(day.served)} requests were answered, "
+        f"{len(refused)} refused since no engine was there; {len(broken)} broke off in "
         f"{fault.region or 'the fleet'}, {len(lost)} were lost, {len(never)} of them before they had started"
     )
     slowest_s = max((request.e2e_s for request in day.served if request.e2e_s is not None), default=None)
@@ -77,6 +89,12 @@ def _lost(fault: Fault, day: Day) -> Finding:
     if lost:
         says += f"; the first: {lost[0].id}, {lost[0].detail or lost[0].status}"
     return Finding("no request lost", bool(day.served) and not lost, says)
+
+
+def _may_refuse(fault: Fault, day: Day, request: Served) -> bool:
+    """Whether a request was refused for the model that no engine served, while it waited at least."""
+    in_time = day.from_s - UNSERVED_BEFORE_S <= request.due_s < day.to_s + RECOVERED_WITHIN_S
+    return bool(fault.model) and request.model == fault.model and request.outcome is Outcome.REFUSED and in_time
 
 
 def _violations(day: Day) -> Finding:
@@ -107,11 +125,26 @@ def _is_suspected(fault: Fault, look: Look) -> bool:
 def _is_detected(fault: Fault, look: Look, leader: tuple[str, ...]) -> bool:
     if fault.kind is TargetKind.LEADER:
         return bool(look.leaders) and not set(look.leaders) & set(leader)
+    if fault.kind is TargetKind.POLICY:
+        return len(look.refusing) > 1
+    if fault.kind is TargetKind.MODEL:
+        return fault.slots.keys() <= {name for names in look.unready.values() for name in names}
+    if fault.kind is TargetKind.PARTITION:
+        return _is_partitioned(fault, look)
     if fault.kind is TargetKind.REGION:
         others = [failed for name, failed in look.failed_peers.items() if _region(name) != fault.region]
         return bool(others) and all(fault.region in failed for failed in others)
     own = [name for name in look.unready if _region(name) == fault.region]
     return bool(own) and all(len(look.unready[name]) == look.endpoints[name] for name in own)
+
+
+def _is_partitioned(fault: Fault, look: Look) -> bool:
+    """Whether both regions, and no third one, report the other as failed."""
+    apart = {fault.region: fault.other, fault.other: fault.region}
+    seen = {name: set(failed) & apart.keys() for name, failed in look.failed_peers.items()}
+    return bool(seen) and all(
+        failed == ({apart[_region(name)]} if _region(name) in apart else set()) for name, failed in seen.items()
+    )
 
 
 def _recovered(fault: Fault, day: Day) -> Finding:
@@ -129,6 +162,15 @@ def _still_hurt(fault: Fault, look: Look) -> str:
         return f"{', '.join(look.silent)} did not respond"
     if len(look.leaders) != 1:
         return f"{len(look.leaders)} control planes led"
+    if look.refusing:
+        return f"{', '.join(look.refusing)} reported errors of the policy source"
+    left = fault.slots.keys() & {name for names in look.unready.values() for name in names}
+    if left:
+        return f"{', '.join(sorted(left))} were not ready"
+    if fault.kind is TargetKind.PARTITION:
+        apart = {fault.region, fault.other}
+        still = [name for name, peers in look.failed_peers.items() if apart & set(peers)]
+        return f"{', '.join(still)} reported one of {', '.join(sorted(apart))} as failed" if still else ""
     if fault.kind in (TargetKind.REGION, TargetKind.ENDPOINTS):
         for name, failed in look.failed_peers.items():
             if fault.region in failed:
@@ -156,6 +198,25 @@ def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
     last_s = max(late_s, default=0.0)
     says = f"{_seconds(last_s)} after it began the last client went to {fault.region} (at most {within_s:g} s)"
     return Finding("clients rerouted", last_s <= within_s, says)
+
+
+def _policy_kept(day: Day) -> Finding:
+    policies = sorted({digest for look in day.looks for digest in look.policies})
+    says = f"{len(policies)} policies were in force: {', '.join(digest[:12] for digest in policies)}"
+    return Finding("policy kept", len(policies) == 1, says)
+
+
+def _no_herd(fault: Fault, day: Day) -> Finding:
+    """Whether the requests that waited spread over the engines that are back."""
+    arrived = sorted(seen.at_s for seen in day.sightings if seen.endpoint in fault.slots and seen.at_s >= day.to_s)
+    until_s = arrived[0] + HERD_S if arrived else 0.0
+    of = {
+        endpoint: sum(seen.endpoint == endpoint and day.to_s <= seen.at_s < until_s for seen in day.sightings)
+        for endpoint in fault.slots
+    }
+    passed = bool(arrived) and all(of[endpoint] <= slots for endpoint, slots in fault.slots.items())
+    counts = ", ".join(f"{endpoint} {count} of {fault.slots[endpoint]}" for endpoint, count in of.items())
+    return Finding("no herd", passed, f"requests within {HERD_S:g} s of the first after the return, of slots: {counts}")
 
 
 def _avoided(fault: Fault, day: Day) -> Finding:

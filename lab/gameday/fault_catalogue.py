@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
-from lab.planet.configs import url
-from lab.planet.planet import ASK_TIMEOUT_S, Planet
-from lab.planet.topology import engine_port
-from lab.servers.errors import ServerError
+from lab.gameday.client_flood import SLOW_CONNECTIONS
+from lab.gameday.fault_injection import (
+    SLOW_FACTOR,
+    fail_fast,
+    fail_model,
+    flood,
+    flush_redis,
+    freeze,
+    freeze_leader,
+    kill_region,
+    partition,
+    poison_policy,
+    slow_down,
+)
+from lab.planet.planet import Planet
+from lab.planet.topology import CHAT_70B, demo_planet
 
-SLOW_FACTOR = 10
+PLANET = demo_planet()
+OTHERS = tuple(name for name in PLANET.region_names if name != "eu-es")
 
 
 class TargetKind(StrEnum):
@@ -27,6 +39,12 @@ class TargetKind(StrEnum):
     """The region's agents send it fewer requests."""
     LEADER = "leader"
     """Another control plane leads; afterwards exactly one."""
+    PARTITION = "partition"
+    """Agents of either of two regions report the other as failed, and third regions neither; afterwards none does."""
+    POLICY = "policy"
+    """Every control plane reports the errors of the policy source, and none of them afterwards."""
+    MODEL = "model"
+    """No agent reports an endpoint of the model as ready; afterwards all, and none gets more than it can run."""
     STORE = "store"
     """Nothing is to be observed but that serving goes on; afterwards exactly one control plane leads."""
 
@@ -50,45 +68,17 @@ class Fault(NamedTuple):
     """Whether requests that entered through the region, or that its engines were running, may fail."""
     endpoint: str = ""
     """The endpoint that suffers; empty for none in particular."""
+    other: str = ""
+    """The region that `region` is cut off from; empty for none in particular."""
+    model: str = ""
+    """The model that cannot be served: its requests may be refused meanwhile."""
+    slots: Mapping[str, int] = MappingProxyType({})
+    """By endpoint of that model: the requests that it can run at once."""
 
 
-def _freeze(process: str) -> Callable[[Planet], Callable[[], None]]:
-    def inject(planet: Planet) -> Callable[[], None]:
-        server = planet.processes()[process]
-        server.pause()
-        return server.resume
-
-    return inject
-
-
-def _freeze_leader(planet: Planet) -> Callable[[], None]:
-    leader = planet.leading_control_plane()
-    if leader is None:
-        raise ServerError("no control plane reports that it leads; look at the logs of the control planes")
-    return _freeze(f"control plane {leader}")(planet)
-
-
-def _kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
-    def inject(planet: Planet) -> Callable[[], None]:
-        planet.kill_region(region)
-        return lambda: planet.start_region(region)
-
-    return inject
-
-
-def _slow(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
-    def inject(planet: Planet) -> Callable[[], None]:
-        where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
-        _post(where, {"slow": SLOW_FACTOR})
-        return lambda: _post(where, {})
-
-    return inject
-
-
-def _post(where: str, body: dict[str, int]) -> None:
-    request = urllib.request.Request(where, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S):
-        pass
+def _slots(model: str) -> Mapping[str, int]:
+    engines = [engine for region in PLANET.regions for engine in region.engines if engine.model == model]
+    return {engine.name: engine.max_num_seqs for engine in engines}
 
 
 FAULTS: dict[str, Fault] = {
@@ -99,7 +89,7 @@ FAULTS: dict[str, Fault] = {
             "kill -9 of every agent and engine of eu-de, which is started again",
             TargetKind.REGION,
             "eu-de",
-            _kill_region("eu-de"),
+            kill_region("eu-de"),
             detected_within_s=1.0,
             clients_within_s=1.0,
             may_break=True,
@@ -109,7 +99,7 @@ FAULTS: dict[str, Fault] = {
             "SIGSTOP of the only agent of eu-es",
             TargetKind.REGION,
             "eu-es",
-            _freeze("agent eu-es/a"),
+            freeze("agent eu-es/a"),
             # Three probes, a quarter of a second apart, that wait 0.5 s and up to two round trips to Tokyo.
             detected_within_s=2.5,
             # Two health checks of 1 s each, a quarter of a second apart: that of the clients, not of the fleet.
@@ -120,7 +110,7 @@ FAULTS: dict[str, Fault] = {
             "SIGSTOP of the process with all engines of eu-de",
             TargetKind.ENDPOINTS,
             "eu-de",
-            _freeze("engines eu-de"),
+            freeze("engines eu-de"),
             # Four probes in a row that wait 2 s for an answer: a busy engine must not be taken for a dead one.
             detected_within_s=10.0,
         ),
@@ -129,7 +119,7 @@ FAULTS: dict[str, Fault] = {
             f"the fastest engine of the small model in eu-de becomes {SLOW_FACTOR} times as slow",
             TargetKind.SLOW_ENDPOINT,
             "eu-de",
-            _slow("eu-de", "eu-de-small-a100"),
+            slow_down("eu-de", "eu-de-small-a100"),
             endpoint="eu-de-small-a100",
         ),
         Fault(
@@ -137,11 +127,64 @@ FAULTS: dict[str, Fault] = {
             "SIGSTOP of the leading control plane",
             TargetKind.LEADER,
             "",
-            _freeze_leader,
+            freeze_leader,
             detected_within_s=5.0,
         ),
-        Fault("etcd-frozen", "SIGSTOP of etcd", TargetKind.STORE, "", _freeze("etcd")),
-        Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", _freeze("redis")),
+        Fault(
+            "engine-failing",
+            "the fastest engine of the small model in eu-de refuses every request at once with 503",
+            TargetKind.SLOW_ENDPOINT,
+            "eu-de",
+            fail_fast("eu-de", "eu-de-small-a100"),
+            endpoint="eu-de-small-a100",
+        ),
+        Fault(
+            "model-gone",
+            f"every engine of {CHAT_70B} refuses requests and health checks, and is back",
+            TargetKind.MODEL,
+            "",
+            fail_model(CHAT_70B),
+            detected_within_s=5.0,
+            model=CHAT_70B,
+            slots=_slots(CHAT_70B),
+        ),
+        Fault(
+            "regions-partitioned",
+            "nothing passes between eu-de and eu-es, in either direction; both reach etcd and all others",
+            TargetKind.PARTITION,
+            "eu-es",
+            partition([("eu-de", "eu-es"), ("eu-es", "eu-de")]),
+            detected_within_s=2.5,
+            may_break=True,
+            other="eu-de",
+        ),
+        Fault(
+            "region-isolated",
+            "nothing passes between eu-es and any other region; clients, etcd and control planes reach it",
+            TargetKind.REGION,
+            "eu-es",
+            partition([pair for name in OTHERS for pair in ((name, "eu-es"), ("eu-es", name))]),
+            detected_within_s=2.5,
+            may_break=True,
+        ),
+        Fault(
+            "policy-poisoned",
+            "the policy source offers a bundle that is not valid",
+            TargetKind.POLICY,
+            "",
+            poison_policy,
+            detected_within_s=8.0,
+        ),
+        Fault("redis-flushed", "Redis forgets everything", TargetKind.STORE, "", flush_redis),
+        Fault(
+            "client-flood",
+            f"{SLOW_CONNECTIONS} slow connections to the agent of eu-de, and requests without a valid key",
+            TargetKind.STORE,
+            "",
+            flood("eu-de"),
+        ),
+        Fault("etcd-frozen", "SIGSTOP of etcd", TargetKind.STORE, "", freeze("etcd")),
+        Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),
     )
 }
 """By name."""

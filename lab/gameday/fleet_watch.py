@@ -34,6 +34,10 @@ class Look(msgspec.Struct, frozen=True):
     """Agents that did not answer in time."""
     leaders: tuple[str, ...]
     """Control planes that report that they lead."""
+    refusing: tuple[str, ...] = ()
+    """Control planes that report errors of the policy source."""
+    policies: tuple[str, ...] = ()
+    """Digests of the policies in force at control planes, each once."""
 
 
 class FleetWatch:
@@ -91,6 +95,8 @@ class FleetWatch:
             held=sum(_held(status) for status in agents.values()),
             silent=tuple(name for name in self._agents if name not in agents),
             leaders=tuple(name for name, status in control_planes.items() if status.get("leading")),
+            refusing=tuple(name for name, status in control_planes.items() if status["policy"]["refused"]),
+            policies=tuple(sorted({str(status["policy"]["digest"]) for status in control_planes.values()})),
         )
 
 

@@ -79,7 +79,7 @@ class Planet:
         self.witness_dir = directory / "witness"
         self._directory = directory
         self.logs = logs
-        self._policy_dir = policy_dir
+        self.policy_dir = policy_dir
         self._geoip_file = geoip_file
         self._processes: dict[str, ServerProcess] = {}
         self._given_up: set[str] = set()
@@ -242,7 +242,7 @@ class Planet:
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
             environment = control_plane_environment(
-                topology, name, ports, self._directory, self._policy_dir, self._geoip_file
+                topology, name, ports, self._directory, self.policy_dir, self._geoip_file
             )
             command = [program("penstock"), "serve"]
             self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 
 from lab.demo.records import Answer, Attempt, Outcome, Served, Sighting
 from lab.gameday.day_verdict import Day, judge
-from lab.gameday.fault_catalogue import FAULTS
+from lab.gameday.fault_catalogue import FAULTS, TargetKind
 from lab.gameday.fleet_watch import Look
 from lab.gameday.gameday_report import render
 from lab.gameday.gameday_run import DayResult
@@ -42,6 +42,8 @@ def served(number: int) -> Served:
 def sighting(request: Served) -> Sighting:
     slow = request.due_s < FROM_S or request.due_s >= TO_S
     endpoint = f"{request.server}-small-{'a100' if slow else 'l40s'}"
+    if slow and request.due_s >= TO_S and request.server == "eu-es":
+        endpoint = "eu-es-large-h100"
     return Sighting(request.id, request.due_s, request.server, endpoint, request.required)
 
 
@@ -49,20 +51,31 @@ def look(name: str, at_s: float) -> Look:
     """The fleet at one time of a good day."""
     fault = FAULTS[name]
     hurt = FROM_S + DETECTED_S <= at_s < TO_S + 1.0
-    down = hurt and fault.region != "" and name != "engine-slow"
-    gone = down and name in ("region-killed", "agent-frozen")
+    apart = {fault.region: fault.other, fault.other: fault.region} if fault.other and hurt else {}
+    down = hurt and fault.kind in (TargetKind.REGION, TargetKind.ENDPOINTS)
+    gone = down and fault.kind is TargetKind.REGION
+    without = {"eu-es/a": tuple(fault.slots)} if hurt else {}
     agents = [agent for agent in AGENTS if not (gone and agent.startswith(fault.region))]
     others = [agent for agent in agents if not agent.startswith(fault.region or "none")]
     leader = "south" if name == "leader-frozen" and at_s >= FROM_S + DETECTED_S else "north"
     return Look(
         at_s=at_s,
-        failed_peers={agent: (fault.region,) if gone and agent in others else () for agent in agents},
-        unready={agent: ("e1", "e2") if down and agent not in others else () for agent in agents},
+        failed_peers={
+            agent: (fault.region,) if gone and agent in others else _cut_off(apart, agent) for agent in agents
+        },
+        unready={agent: ("e1", "e2") if down and agent not in others else without.get(agent, ()) for agent in agents},
         endpoints=dict.fromkeys(agents, 2),
         held=3 if at_s < ENDED_S + 0.5 else 0,
         silent=tuple(agent for agent in AGENTS if agent not in agents),
         leaders=(leader,),
+        refusing=("north", "south") if fault.kind is TargetKind.POLICY and hurt else (),
+        policies=("d1",),
     )
+
+
+def _cut_off(apart: Mapping[str, str], agent: str) -> tuple[str, ...]:
+    region = agent.partition("/")[0]
+    return (apart[region],) if region in apart else ()
 
 
 def day(name: str) -> Day:
@@ -127,11 +140,58 @@ def test_a_request_outside_its_residency_is_missed() -> None:
     assert missed("etcd-frozen", msgspec.structs.replace(facts, sightings=(*facts.sightings, stray))) == {"residency"}
 
 
-@pytest.mark.parametrize("name", ["region-killed", "agent-frozen", "engines-frozen", "leader-frozen"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "region-killed",
+        "agent-frozen",
+        "engines-frozen",
+        "leader-frozen",
+        "regions-partitioned",
+        "region-isolated",
+        "policy-poisoned",
+        "model-gone",
+    ],
+)
 def test_a_fault_that_nothing_detects_is_missed(name: str) -> None:
     facts = day(name)
     unaware = [look("etcd-frozen", one.at_s) if FROM_S <= one.at_s <= TO_S else one for one in facts.looks]
     assert missed(name, looked(facts, unaware)) == {"detected"}
+
+
+def test_a_partition_that_a_third_region_sees_is_missed() -> None:
+    facts = day("regions-partitioned")
+    looks = [
+        msgspec.structs.replace(one, failed_peers={**one.failed_peers, "us-east/a": ("eu-de",)})
+        if FROM_S <= one.at_s <= TO_S
+        else one
+        for one in facts.looks
+    ]
+    assert missed("regions-partitioned", looked(facts, looks)) == {"detected"}
+
+
+def test_a_policy_that_changed_is_missed() -> None:
+    facts = day("policy-poisoned")
+    looks = [msgspec.structs.replace(one, policies=("d1", "d2")) for one in facts.looks]
+    assert missed("policy-poisoned", looked(facts, looks)) == {"policy kept"}
+    still = [msgspec.structs.replace(one, refusing=("north",)) if one.at_s > TO_S else one for one in facts.looks]
+    assert missed("policy-poisoned", looked(facts, still)) == {"recovered"}
+
+
+def test_a_model_without_engines_may_refuse_its_own_requests_only() -> None:
+    facts, model = day("model-gone"), FAULTS["model-gone"].model
+    assert missed("model-gone", changed(facts, 40, outcome=Outcome.REFUSED, model=model)) == set()
+    assert missed("model-gone", changed(facts, 40, outcome=Outcome.REFUSED)) == {"no request lost"}
+    assert missed("model-gone", changed(facts, 40, outcome=Outcome.FAILED, model=model)) == {"no request lost"}
+    assert missed("model-gone", changed(facts, 5, outcome=Outcome.REFUSED, model=model)) == {"no request lost"}
+
+
+def test_a_herd_on_the_engines_that_are_back_is_missed() -> None:
+    facts = day("model-gone")
+    herd = [Sighting(f"r{n}", TO_S + 0.1, "eu-es", "eu-es-large-h100", REGIONS) for n in range(9)]
+    rest = [seen for seen in facts.sightings if seen.endpoint != "eu-es-large-h100"]
+    assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd))) == {"no herd"}
+    assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd[:8]))) == set()
 
 
 def test_a_slow_engine_that_keeps_its_share_is_missed() -> None:

@@ -1,0 +1,78 @@
+"""Clients that mean harm: slow connections that never complete a request, and requests that are refused at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+SLOW_CONNECTIONS = 300
+"""Connections that are open at a time; one that the agent closes is opened again."""
+
+BYTE_EVERY_S = 1.0
+
+TIMEOUT_S = 2.0
+
+_BODY = b'{"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "x"}]}'
+_REFUSED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
+class ClientFlood:
+    """Two threads of such clients.
+
+    Args:
+        host: of the agent.
+        port: of its traffic listener.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._drip, self._send_refused)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End, and close every connection."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _drip(self) -> None:
+        connections: list[socket.socket] = []
+        try:
+            while not self._stopped.is_set():
+                connections = [connection for connection in connections if _sent(connection, b"x")]
+                while len(connections) < SLOW_CONNECTIONS and not self._stopped.is_set():
+                    connection = socket.create_connection(self._address, TIMEOUT_S)
+                    connections.append(connection)
+                    _sent(connection, b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")
+                self._stopped.wait(BYTE_EVERY_S)
+        except OSError:
+            # The agent accepts no more connections: those that are open go on.
+            self._stopped.wait()
+        finally:
+            for connection in connections:
+                connection.close()
+
+    def _send_refused(self) -> None:
+        while not self._stopped.is_set():
+            with suppress(OSError), socket.create_connection(self._address, TIMEOUT_S) as connection:
+                while not self._stopped.is_set():
+                    connection.sendall(_REFUSED % (len(_BODY), _BODY))
+                    if not connection.recv(65_536):
+                        break
+
+
+def _sent(connection: socket.socket, data: bytes) -> bool:
+    try:
+        connection.sendall(data)
+    except OSError:
+        connection.close()
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""What faults do to a running fleet. Each function begins a fault and returns what ends it; both block."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from collections.abc import Callable, Collection, Mapping
+
+from lab.gameday.client_flood import ClientFlood
+from lab.planet.configs import url
+from lab.planet.planet import ASK_TIMEOUT_S, Planet
+from lab.planet.topology import agent_port, engine_port
+from lab.servers.errors import ServerError
+from lab.servers.free_ports import LOOPBACK
+
+SLOW_FACTOR = 10
+
+POISON = "apiVersion: penstock/v1\nkind: Tenant\nname: nobody\ndata_class: unheard-of\n"
+"""A document that names a data class which the bundle does not have."""
+
+
+def freeze(process: str) -> Callable[[Planet], Callable[[], None]]:
+    """Stops a process with SIGSTOP."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        server = planet.processes()[process]
+        server.pause()
+        return server.resume
+
+    return inject
+
+
+def freeze_leader(planet: Planet) -> Callable[[], None]:
+    """Stops the leading control plane with SIGSTOP."""
+    leader = planet.leading_control_plane()
+    if leader is None:
+        raise ServerError("no control plane reports that it leads; look at the logs of the control planes")
+    return freeze(f"control plane {leader}")(planet)
+
+
+def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
+    """Kills every agent and engine of a region, which is started again."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        planet.kill_region(region)
+        return lambda: planet.start_region(region)
+
+    return inject
+
+
+def slow_down(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
+    """Makes an engine SLOW_FACTOR times as slow."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
+        _post(where, {"slow": SLOW_FACTOR})
+        return lambda: _post(where, {})
+
+    return inject
+
+
+def partition(pairs: Collection[tuple[str, str]]) -> Callable[[Planet], Callable[[], None]]:
+    """Lets all that crosses between regions vanish, from the first of each pair to the second."""
+
+    def put(planet: Planet, mode: str) -> None:
+        where = url(planet.ports["wan control"]) + "/faults"
+        for origin, region in pairs:
+            _send("PUT", where, {"select": {"from": origin, "to": region}, "fault": {"mode": mode}})
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        put(planet, "blackhole")
+        return lambda: put(planet, "none")
+
+    return inject
+
+
+def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
+    """Lets every engine of a model refuse its requests and fail its health checks."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        places = [
+            url(planet.ports[engine_port(region.name, engine.name)]) + "/lab/faults"
+            for region in planet.topology.regions
+            for engine in region.engines
+            if engine.model == model
+        ]
+        for place in places:
+            _post(place, {"refuse_health": True, "error_rate": 1.0, "error_status": 503})
+
+        def lift() -> None:
+            for place in places:
+                _post(place, {})
+
+        return lift
+
+    return inject
+
+
+def fail_fast(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
+    """Lets an engine refuse every request at once."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
+        _post(where, {"error_rate": 1.0, "error_status": 503})
+        return lambda: _post(where, {})
+
+    return inject
+
+
+def flush_redis(planet: Planet) -> Callable[[], None]:
+    """Lets Redis forget everything."""
+    with socket.create_connection((LOOPBACK, planet.ports["redis"]), ASK_TIMEOUT_S) as connection:
+        connection.sendall(b"FLUSHALL\r\n")
+        if not connection.recv(64).startswith(b"+OK"):
+            raise ServerError("Redis did not accept FLUSHALL")
+    return lambda: None
+
+
+def poison_policy(planet: Planet) -> Callable[[], None]:
+    """Adds an invalid document to the policy source."""
+    poison = planet.policy_dir / "poison.yaml"
+    poison.write_text(POISON)
+    return poison.unlink
+
+
+def flood(region: str) -> Callable[[Planet], Callable[[], None]]:
+    """Connections that send a byte of a request a second, and requests without a valid key, one after the other."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        agent = planet.topology.region(region).agents[0]
+        flood = ClientFlood(LOOPBACK, planet.ports[agent_port(region, agent, "traffic")])
+        flood.start()
+        return flood.stop
+
+    return inject
+
+
+def _post(where: str, body: Mapping[str, object]) -> None:
+    _send("POST", where, body)
+
+
+def _send(method: str, where: str, body: Mapping[str, object]) -> None:
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(where, json.dumps(body).encode(), headers, method=method)
+    with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S):
+        pass
