@@ -31,7 +31,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday bench-choosing sim simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo: $(VENV)/.demo  ## a fleet on one machine: surge, loss of a region, loss of
 
 gameday: $(VENV)/.demo  ## one fault after the other on a fleet under load, each with an expected outcome (NAME=agent-frozen, ARGS=--help)
 	@$(BIN)/penstock-lab gameday $(NAME) $(ARGS)
+
+soak: $(VENV)/.demo  ## random faults on one fleet under load for an hour; memory and counters stay flat (ARGS='--minutes 10')
+	@$(BIN)/penstock-lab soak $(ARGS)
 
 bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock and in other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)

@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "lab.demo.demo_command:demo",
     "engines": "lab.engine.engine_command:engines",
     "gameday": "lab.gameday.gameday_command:gameday",
+    "soak": "lab.gameday.soak_command:soak",
     "replay": "lab.replay.replay_command:replay",
     "sim": "lab.simulate.sim_command:sim",
     "simulate-choosing": "lab.simulate.simulate_choosing_command:simulate_choosing",

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -47,6 +47,8 @@ class DayResult(msgspec.Struct, frozen=True):
     what: str
     findings: tuple[Finding, ...]
     requests: int
+    memory_mib: dict[str, float] = {}
+    """Resident memory (MiB) of each agent and control plane after the day, by process."""
 
     @property
     def passed(self) -> bool:
@@ -54,8 +56,14 @@ class DayResult(msgspec.Struct, frozen=True):
         return all(finding.passed for finding in self.findings)
 
 
-async def run_gamedays(faults: Sequence[Fault], out: Path, seed: int, console: Console) -> list[DayResult]:
+async def run_gamedays(faults: Iterable[Fault], out: Path, seed: int, console: Console) -> list[DayResult]:
     """Run game days on one fleet, one after the other. Every process that was started has ended when it returns.
+
+    Args:
+        faults: read one at a time, each after the day before it.
+        out: directory of the logs.
+        seed: of the workload.
+        console: shows what happens.
 
     Raises:
         ServerError: a program is missing, or a process does not serve.
@@ -71,10 +79,11 @@ async def run_gamedays(faults: Sequence[Fault], out: Path, seed: int, console: C
         console.print("starting the fleet", highlight=False)
         await asyncio.to_thread(planet.start)
         results = []
-        for fault in faults:
+        for number, fault in enumerate(faults, 1):
             console.print(f"{fault.name}: {fault.what}", highlight=False)
-            day = await _run_day(fault, planet, asks, directory)
-            result = DayResult(fault.name, fault.what, judge(fault, day), len(day.served))
+            day = await _run_day(fault, planet, _named(f"{number}-{fault.name}", asks), directory)
+            memory_mib = resident_mib(planet)
+            result = DayResult(fault.name, fault.what, judge(fault, day), len(day.served), memory_mib)
             for finding in result.findings:
                 mark = "[green]✓[/]" if finding.passed else "[bold red]✗[/]"
                 console.print(" ", mark, f"{finding.name}: {finding.says}", highlight=False, soft_wrap=True)
@@ -87,7 +96,7 @@ async def run_gamedays(faults: Sequence[Fault], out: Path, seed: int, console: C
 
 
 async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory: Path) -> Day:
-    named = {ask.planned.id: ask for ask in _named(fault, asks)}
+    named = {ask.planned.id: ask for ask in asks}
     served: list[Served] = []
     replayer = Replayer(
         [ask.planned for ask in named.values()],
@@ -148,9 +157,24 @@ def _load(inputs: DemoInputs, rng: Random) -> list[Ask]:
     return [ask for ask in asks if ask.planned.at_s < BEFORE_S + FAULT_S + AFTER_S]
 
 
-def _named(fault: Fault, asks: Sequence[Ask]) -> list[Ask]:
+def _named(day: str, asks: Sequence[Ask]) -> list[Ask]:
     """The same requests under the name of the day."""
-    return [Ask(msgspec.structs.replace(ask.planned, id=f"{fault.name}-{ask.planned.id}"), ask.home) for ask in asks]
+    return [Ask(msgspec.structs.replace(ask.planned, id=f"{day}-{ask.planned.id}"), ask.home) for ask in asks]
+
+
+def resident_mib(planet: Planet) -> dict[str, float]:
+    """Resident memory (MiB) of every agent and control plane that runs."""
+    return {
+        name: _resident_mib(process.pid)
+        for name, process in planet.processes().items()
+        if name.startswith(("agent ", "control plane ")) and process.alive
+    }
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
 
 
 def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:

@@ -1,0 +1,71 @@
+"""`penstock-lab soak`: random faults on one fleet for a given time, with memory flat and counters back at zero."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from lab.gameday.day_verdict import Finding
+from lab.gameday.fault_catalogue import FAULTS, Fault
+from lab.gameday.gameday_report import write_report
+from lab.gameday.gameday_run import DayResult, run_gamedays
+from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
+from lab.servers.errors import ServerError
+
+MAX_GROWTH = 0.2
+"""Share by which a process may grow from its first to its last day."""
+
+MAX_GROWTH_MIB = 16.0
+"""Growth (MiB) that is allowed in any case: caches fill, and the allocator keeps pages."""
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(min=1.0, help="Duration; the last day begins before its end.")] = 60.0,
+    out: Annotated[Path, typer.Option(help="Directory of the report and the logs.")] = Path("out/soak"),
+    seed: Annotated[int, typer.Option(help="Seed of the workload and of the order of faults.")] = 2026,
+) -> None:
+    """Run random faults on a fleet under mixed load. Exit code 0: all as expected, and memory was flat."""
+    allow_many_open_files()
+    console = Console()
+    try:
+        results = uvloop.run(run_gamedays(_faults(minutes * 60.0, Random(seed)), out, seed, console))
+        results.append(memory_result(results))
+        write_report(results, out)
+    except (ServerError, OSError) as error:
+        refuse("soak", str(error))
+    failed = [result.fault for result in results if not result.passed]
+    verdict = f"not as expected: {', '.join(failed)}" if failed else f"{len(results) - 1} days, all as expected"
+    console.print(f"{verdict}; {out}/report.html", highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if failed else 0)
+
+
+def memory_result(days: Sequence[DayResult]) -> DayResult:
+    """Whether each process that ran on the first and on the last day has kept its size. Pure."""
+    first, last = days[0].memory_mib, days[-1].memory_mib
+    findings = tuple(
+        Finding(
+            name,
+            last[name] <= max(first[name] * (1.0 + MAX_GROWTH), first[name] + MAX_GROWTH_MIB),
+            f"{first[name]:.0f} MiB after the first day, {last[name]:.0f} MiB after the last",
+        )
+        for name in sorted(first.keys() & last.keys())
+    )
+    return DayResult("memory", f"resident memory over {len(days)} days", findings, sum(day.requests for day in days))
+
+
+def _faults(duration_s: float, rng: Random) -> Iterator[Fault]:
+    """Yields faults in random order, each once before any again, until the time is over."""
+    until = time.monotonic() + duration_s
+    while True:
+        for fault in rng.sample(list(FAULTS.values()), len(FAULTS)):
+            if time.monotonic() > until:
+                return
+            yield fault
