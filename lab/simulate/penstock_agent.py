@@ -13,7 +13,7 @@ from lab.simulate.shared_view import Published
 from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import MAX_WAIT_S, QueuedRequest
-from penstock.fleet.shared_counts import weight_at_age, weighted_count
+from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
 from penstock.policy.policy import Queueing
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import EndpointView
@@ -21,7 +21,6 @@ from penstock.routing.placement import Placement, WorkEstimate
 from penstock.routing.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.reasons import Reason
 from regional_agent.shared_load.published_load import PublishedLoad
-from regional_agent.shared_load.shared_load_exchange import MIN_INTERVAL_S
 
 RECOUNT_S = 0.2
 """Interval (s) between two updates of the learned service times, as in an agent."""

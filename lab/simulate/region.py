@@ -13,7 +13,7 @@ from lab.simulate.baselines.balancer import Probe
 from lab.simulate.clock import VirtualClock
 from lab.simulate.fleets import EngineFleet, FleetFactory, LatencyEstimate, Request
 from lab.simulate.shared_view import Published, SharedView
-from regional_agent.shared_load.shared_load_exchange import MIN_INTERVAL_S
+from penstock.fleet.shared_counts import MIN_INTERVAL_S
 
 
 class Served(msgspec.Struct, Generic[Request]):

@@ -1,8 +1,7 @@
 """What the agents of a simulated region publish, and when each of them reads it.
 
 An agent of the product publishes within MIN_INTERVAL_S of a change and then reads what the others published; without a
-change of its own it reads each IDLE_INTERVAL_S, and while requests wait each MIN_INTERVAL_S
-(`regional_agent/shared_load/shared_load_exchange.py`). Instead, every view can be of one given age.
+change of its own it reads at the interval of `exchange_interval_s`. Instead, every view can be of one given age.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.admission.fair_queueing import QueueHead
+from penstock.fleet.shared_counts import exchange_interval_s
 from regional_agent.shared_load.published_load import PublishedLoad
-from regional_agent.shared_load.shared_load_exchange import IDLE_INTERVAL_S, MIN_INTERVAL_S
 
 
 class Published(NamedTuple):
@@ -84,5 +83,5 @@ class ViewReader:
             return now - self._shared.age_s
         if exchanges:
             return now
-        interval_s = MIN_INTERVAL_S if waits else IDLE_INTERVAL_S
+        interval_s = exchange_interval_s(now - self._shared.newest_at, requests_wait=waits)
         return now - (now + self._phase_s) % interval_s

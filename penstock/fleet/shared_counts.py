@@ -17,6 +17,29 @@ LEASE_S = 2.0
 """Lifetime (s) of an agent's counts after its last write, and the age at which a count has no weight."""
 
 
+MIN_INTERVAL_S = 0.01
+"""Minimum time (s) between two exchanges; requests that begin and end in between share one."""
+
+IDLE_INTERVAL_S = 0.1
+"""Time (s) between two exchanges in an idle region, so that both this agent's load and the others' stay fresh."""
+
+ACTIVE_S = 1.0
+"""Time (s) since the last change of the others' load from which on the region is idle."""
+
+
+def exchange_interval_s(quiet_s: float, *, requests_wait: bool) -> float:
+    """Returns the time (s) until an agent whose own load does not change exchanges load again.
+
+    With ten agents before twenty engines of one slot each, views up to IDLE_INTERVAL_S old miss one or two changes of
+    the other agents, and the 99th percentile end to end is a tenth longer (`make sim`).
+
+    Args:
+        quiet_s: time since the load or the queues of other agents last changed, in seconds.
+        requests_wait: requests wait at this agent.
+    """
+    return MIN_INTERVAL_S if requests_wait or quiet_s < ACTIVE_S else IDLE_INTERVAL_S
+
+
 def weight_at_age(age_s: float) -> float:
     """Returns the weight (0-1) of a count of this age: 1 while fresh, 0 once every writer's lease has expired."""
     return max(0.0, min(1.0, (LEASE_S - age_s) / (LEASE_S - FRESH_S)))

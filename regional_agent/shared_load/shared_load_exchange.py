@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from random import Random
 
 import structlog
@@ -13,19 +14,13 @@ from msgspec import DecodeError
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
-from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.fleet.shared_counts import FRESH_S, IDLE_INTERVAL_S, LEASE_S, MIN_INTERVAL_S, exchange_interval_s
 from penstock.wire.region_key import RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
 from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
-
-MIN_INTERVAL_S = 0.01
-"""Minimum time (s) between two exchanges; requests that begin and end in between share one."""
-
-IDLE_INTERVAL_S = 0.1
-"""Time (s) between two exchanges while nothing changes, so that both this agent's load and the others' stay fresh."""
 
 TIMEOUT_S = 0.25
 """Timeout (s) of connecting; an exchange may take twice as long. Redis answers in a fraction of a millisecond."""
@@ -81,6 +76,8 @@ class SharedLoadExchange:
         self._agent = agent
         self._epoch = epoch
         self._field = PublishedLoad(agent, epoch, 0).field
+        self._others_changed_at = -inf
+        """Time (s) at which the load or the queues of other agents last changed."""
         self._number = 0
         """Of the last load that was published."""
         self._rejected: list[bytes] = []
@@ -120,8 +117,9 @@ class SharedLoadExchange:
             self._set_up()
             await asyncio.sleep(max(0.0, began_at + MIN_INTERVAL_S - time.monotonic()))
             if not self._load.changed.is_set():
+                quiet_s = time.monotonic() - self._others_changed_at
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(MIN_INTERVAL_S if self._queues() else IDLE_INTERVAL_S):
+                    async with asyncio.timeout(exchange_interval_s(quiet_s, requests_wait=bool(self._queues()))):
                         await self._load.changed.wait()
 
     async def _exchange(
@@ -145,6 +143,7 @@ class SharedLoadExchange:
         has_changed = self._load.receive([load for _, load in opened], began_at)
         self._rejected += [field for field, load in opened if not self._load.is_live(load)]
         if has_changed:
+            self._others_changed_at = began_at
             self._on_received()
 
     def _opened(self, entries: Sequence[bytes]) -> list[tuple[bytes, PublishedLoad]]:

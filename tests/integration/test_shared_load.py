@@ -296,7 +296,7 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
             await until(lambda: len(published_loads(stranger, region)) == 2)
     assert a.up
     assert b.up
-    assert a.status()["rejected"]
+    assert sum(agent.rejected for agent in (a, b)) > 0  # by the agent that read them first
     assert any("rejected" in entry["event"] for entry in logs)
 
 

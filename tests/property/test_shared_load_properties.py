@@ -157,7 +157,7 @@ class Region(RuleBasedStateMachine):
     def all_see(self, loads: dict[str, Load]) -> bool:
         """By what they read at least two exchanges after the last request came or went."""
         return all(
-            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_load_exchange.IDLE_INTERVAL_S
+            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_counts.IDLE_INTERVAL_S
             for agent in self.agents.values()
         )
 

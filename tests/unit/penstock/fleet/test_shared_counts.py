@@ -1,4 +1,13 @@
-from penstock.fleet.shared_counts import FRESH_S, LEASE_S, weight_at_age, weighted_count
+from penstock.fleet.shared_counts import (
+    ACTIVE_S,
+    FRESH_S,
+    IDLE_INTERVAL_S,
+    LEASE_S,
+    MIN_INTERVAL_S,
+    exchange_interval_s,
+    weight_at_age,
+    weighted_count,
+)
 
 
 def test_belief_is_whole_while_fresh_and_gone_with_the_lease() -> None:
@@ -12,3 +21,10 @@ def test_counts_fade_gradually_and_whole() -> None:
     assert set(faded) == {0, 1, 2, 3, 4}
     assert (faded[0], faded[-1]) == (4, 0)
     assert weighted_count(0, 1.0) == 0
+
+
+def test_agents_exchange_often_while_requests_wait_or_other_agents_are_active() -> None:
+    assert exchange_interval_s(0.0, requests_wait=False) == MIN_INTERVAL_S
+    assert exchange_interval_s(0.99 * ACTIVE_S, requests_wait=False) == MIN_INTERVAL_S
+    assert exchange_interval_s(ACTIVE_S, requests_wait=False) == IDLE_INTERVAL_S
+    assert exchange_interval_s(ACTIVE_S, requests_wait=True) == MIN_INTERVAL_S
