@@ -28,6 +28,9 @@ RECOUNT_S = 0.2
 POLL_S = 0.1
 """Period (s) of the timer of the queue, as in an agent."""
 
+PREFIX_INTERVAL_S = 0.05
+"""Interval (s) between two publications of prefixes, as in an agent."""
+
 PRIOR_SERVICE_S = 5.0
 """Expected service time (s) of a request before the first completion."""
 
@@ -69,7 +72,7 @@ class PenstockAgent(Generic[Request]):
         self._other_heads: list[QueueHead] = []
         self._yields = self._polls = self._publishes = self._wakes = False
         self._published_at = -MIN_INTERVAL_S
-        self._recounted_at = 0.0
+        self._recounted_at = self._prefixes_at = 0.0
         self._chooser = EndpointChooser(rng)
         self._chooser.affinity.publishes = True
         self._pool: PoolAccount[EndpointAccount] = PoolAccount(PRIOR_SERVICE_S)
@@ -173,7 +176,10 @@ class PenstockAgent(Generic[Request]):
         every = [(endpoint.name, endpoint.local_load) for endpoint in self._pool.endpoints]
         loads = {name: (load.requests, load.prefill_us, load.decode_us) for name, load in every if load.requests}
         load = PublishedLoad(f"agent-{self._number}", 1, 0, loads)
-        prefixes = self._chooser.affinity.take_unpublished()
+        prefixes: dict[str, list[int]] = {}
+        if now - self._prefixes_at >= PREFIX_INTERVAL_S:
+            self._prefixes_at = now
+            prefixes = self._chooser.affinity.take_unpublished()
         self._region.publish(self._number, Published(now, load, self.queue.own_head(), prefixes))
         self._update(now, exchanges=True)
         if len(self.queue):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from lab.simulate.contenders import (
     BASELINES,
@@ -14,7 +14,7 @@ from lab.simulate.contenders import (
     TWO_CHOICES,
 )
 from lab.simulate.targets.comparison import Target, at_most, mean, ratio
-from lab.simulate.targets.scenarios import BY_ARRIVAL, MEAN_WORK_S, MIXED, SAME, Measures, Scenario
+from lab.simulate.targets.scenarios import MEAN_WORK_S, MIXED, SAME, ImageScenario, Runs, values_of, versus
 from penstock.policy.policy import Queueing
 
 AGENTS = 10
@@ -22,24 +22,22 @@ AGENTS = 10
 _COUNTING = tuple(name for name in BASELINES if name not in ("LMetric", "llm-d sticky", "llm-d weighted"))
 """Images have no prompts to cache."""
 
-ONE_SLOT = Scenario("image jobs", SAME, AGENTS, (PENSTOCK, *_COUNTING, *BOUNDS), queueing=BY_ARRIVAL)
-ONE_SLOT_SHORTEST = Scenario("image jobs, shortest first", SAME, AGENTS, (PENSTOCK,), queueing=Queueing())
-MIXED_SPEEDS = Scenario(
-    "image jobs, mixed hardware", MIXED, AGENTS, (PENSTOCK, *_COUNTING, *BOUNDS), queueing=BY_ARRIVAL
+ONE_SLOT = ImageScenario(name="image jobs", kinds=SAME, agents=AGENTS, contenders=(PENSTOCK, *_COUNTING, *BOUNDS))
+ONE_SLOT_SHORTEST = ImageScenario(
+    name="image jobs, shortest first", kinds=SAME, agents=AGENTS, contenders=(PENSTOCK,), queueing=Queueing()
 )
-OLD_VIEW = Scenario(
-    "image jobs, view two service times old",
-    SAME,
-    AGENTS,
-    (PENSTOCK, LOCAL_LEAST_REQUEST, GLOBAL_LEAST_REQUEST, TWO_CHOICES, SHARED_TWO_CHOICES),
+MIXED_SPEEDS = ImageScenario(
+    name="image jobs, mixed hardware", kinds=MIXED, agents=AGENTS, contenders=(PENSTOCK, *_COUNTING, *BOUNDS)
+)
+OLD_VIEW = ImageScenario(
+    name="image jobs, view two service times old",
+    kinds=SAME,
+    agents=AGENTS,
+    contenders=(PENSTOCK, LOCAL_LEAST_REQUEST, GLOBAL_LEAST_REQUEST, TWO_CHOICES, SHARED_TWO_CHOICES),
     view_age_s=2 * MEAN_WORK_S,
-    queueing=BY_ARRIVAL,
 )
 
 IMAGE_SCENARIOS = (ONE_SLOT, ONE_SLOT_SHORTEST, MIXED_SPEEDS, OLD_VIEW)
-
-Runs = Mapping[str, Sequence[Measures]]
-"""The runs of one scenario by contender, one for each seed."""
 
 
 def image_targets(runs: Mapping[str, Runs]) -> list[Target]:
@@ -48,47 +46,43 @@ def image_targets(runs: Mapping[str, Runs]) -> list[Target]:
     bound = best_bound(same, "e2e_p99_s")
     mixed_bound = best_bound(mixed, "e2e_p99_s")
     return [
-        at_most(0.42, "3 image jobs: p99 / least request with own counts", _of(same, "e2e_p99_s", LOCAL_LEAST_REQUEST)),
-        at_most(1.05, "3 image jobs: p99 / clairvoyant bound", _of(same, "e2e_p99_s", bound), f"the bound is {bound}"),
+        at_most(
+            0.42, "3 image jobs: p99 / least request with own counts", versus(same, "e2e_p99_s", LOCAL_LEAST_REQUEST)
+        ),
+        at_most(
+            1.05, "3 image jobs: p99 / clairvoyant bound", versus(same, "e2e_p99_s", bound), f"the bound is {bound}"
+        ),
         at_most(
             0.68,
             "3 image jobs: p99.9 / least request with shared counts",
-            _of(same, "e2e_p999_s", GLOBAL_LEAST_REQUEST),
+            versus(same, "e2e_p999_s", GLOBAL_LEAST_REQUEST),
             _bound_note(same, "e2e_p999_s", GLOBAL_LEAST_REQUEST),
         ),
         at_most(
             0.65,
             "4 mixed hardware: p99 / least request with shared counts",
-            _of(mixed, "e2e_p99_s", GLOBAL_LEAST_REQUEST),
+            versus(mixed, "e2e_p99_s", GLOBAL_LEAST_REQUEST),
             _bound_note(mixed, "e2e_p99_s", GLOBAL_LEAST_REQUEST),
         ),
         at_most(
             1.05,
             "4 mixed hardware: p99 / clairvoyant bound",
-            _of(mixed, "e2e_p99_s", mixed_bound),
+            versus(mixed, "e2e_p99_s", mixed_bound),
             f"the bound is {mixed_bound}",
         ),
         at_most(
-            1.1, "4 view two service times old: p99 / two choices on it", _of(old, "e2e_p99_s", SHARED_TWO_CHOICES)
+            1.1, "4 view two service times old: p99 / two choices on it", versus(old, "e2e_p99_s", SHARED_TWO_CHOICES)
         ),
-        at_most(0.15, "6 variation of use across like engines: image jobs", mean(_values(same, PENSTOCK, "use_cv"))),
+        at_most(0.15, "6 variation of use across like engines: image jobs", mean(values_of(same, PENSTOCK, "use_cv"))),
     ]
 
 
 def best_bound(runs: Runs, metric: str) -> str:
     """The clairvoyant order that is best for a metric."""
-    return min(BOUNDS, key=lambda name: sum(_values(runs, name, metric)))
+    return min(BOUNDS, key=lambda name: sum(values_of(runs, name, metric)))
 
 
 def _bound_note(runs: Runs, metric: str, other: str) -> str:
     bound = best_bound(runs, metric)
-    least = ratio(_values(runs, bound, metric), _values(runs, other, metric))[0]
+    least = ratio(values_of(runs, bound, metric), values_of(runs, other, metric))[0]
     return f"the bound ({bound}) comes to {least:.2f}"
-
-
-def _of(runs: Runs, metric: str, other: str) -> tuple[float, tuple[float, float]]:
-    return ratio(_values(runs, PENSTOCK, metric), _values(runs, other, metric))
-
-
-def _values(runs: Runs, contender: str, metric: str) -> list[float]:
-    return [run[metric] for run in runs[contender]]

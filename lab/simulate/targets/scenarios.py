@@ -1,8 +1,8 @@
-"""The scenarios of one region: engines, agents, workload, and what is measured of one run."""
+"""Scenarios of one region: engines, agents, workload, and what is measured of one run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from statistics import fmean, pstdev
@@ -10,9 +10,10 @@ from statistics import fmean, pstdev
 import msgspec
 
 from lab.quantile import quantile
-from lab.simulate.contenders import run
+from lab.simulate.contenders import PENSTOCK, run
 from lab.simulate.fleets import EngineKind, ImageFleet, ImageJob, Request
 from lab.simulate.region import Region
+from lab.simulate.targets.comparison import ratio
 from penstock.policy.policy import Queueing, QueueOrder
 
 WARM_UP = 0.1
@@ -35,24 +36,62 @@ _SIZES = [(width * height, steps) for width in SIDES for height in SIDES for ste
 MEAN_WORK_S = fmean([pixels * steps for pixels, steps in _SIZES]) / 1e6 * ImageFleet.cost.output_unit_s
 
 
-class Scenario(msgspec.Struct, frozen=True):
-    """One region with one workload."""
+class Scale(msgspec.Struct, frozen=True):
+    """How much is simulated."""
+
+    seeds: int
+    image_jobs: int
+    """Of each run."""
+    chat_s: float
+    """How long (s) chats arrive in each run."""
+
+
+Measures = dict[str, float]
+"""What is measured of one run, by metric."""
+
+
+Runs = Mapping[str, Sequence[Measures]]
+"""The runs of one scenario by contender, one for each seed."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload on one region."""
 
     name: str
     kinds: tuple[EngineKind, ...]
     agents: int
     contenders: tuple[str, ...]
-    load: float = LOAD
-    view_age_s: float | None = None
-    """Age of what agents see of each other; None for the exchange of the product."""
-    queueing: Queueing = Queueing()
-    """Service discipline of Penstock's queues, as the model's policy has it."""
+
+    def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
+        """Run one contender."""
+        raise NotImplementedError
 
 
 BY_ARRIVAL = Queueing(QueueOrder.ARRIVAL)
 
-Measures = dict[str, float]
-"""What is measured of one run, by metric."""
+
+class ImageScenario(Scenario, frozen=True, kw_only=True):
+    """Image jobs as a Poisson process."""
+
+    load: float = LOAD
+    view_age_s: float | None = None
+    """Age of what agents see of each other; None for the exchange of the product."""
+    queueing: Queueing = BY_ARRIVAL
+    """Service discipline of Penstock's queues, as the model's policy has it."""
+
+    def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
+        """As `Scenario.measure`."""
+        speed = sum(kind.count * kind.speed for kind in self.kinds)
+        region = run(
+            contender,
+            partial(ImageFleet, kinds=self.kinds),
+            image_jobs(scale.image_jobs, self.load * speed / MEAN_WORK_S, seed),
+            agents=self.agents,
+            seed=seed,
+            view_age_s=self.view_age_s,
+            queueing=self.queueing,
+        )
+        return measures(region)
 
 
 def image_jobs(count: int, rate_per_s: float, seed: int) -> list[ImageJob]:
@@ -67,29 +106,12 @@ def image_jobs(count: int, rate_per_s: float, seed: int) -> list[ImageJob]:
     return jobs
 
 
-def measure_images(scenario: Scenario, contender: str, jobs: int, seed: int) -> Measures:
-    """Run one contender on a scenario of image jobs."""
-    speed = sum(kind.count * kind.speed for kind in scenario.kinds)
-    requests = image_jobs(jobs, scenario.load * speed / MEAN_WORK_S, seed)
-    region = run(
-        contender,
-        partial(ImageFleet, kinds=scenario.kinds),
-        requests,
-        agents=scenario.agents,
-        seed=seed,
-        view_age_s=scenario.view_age_s,
-        queueing=scenario.queueing,
-    )
-    return measures(region)
-
-
 def measures(region: Region[Request]) -> Measures:
     """Latency (s), busy time of the engines (s) and its variation, after the warm-up."""
     counted = region.served[int(WARM_UP * len(region.served)) :]
     end_s = [served.end_s for served in counted if served.end_s is not None]
     first_s = [served.first_s for served in counted if served.first_s is not None]
-    use = region.use()
-    found = {"gpu_s": sum(use) * region.clock.now, "use_cv": pstdev(use) / fmean(use)}
+    found = {"gpu_s": sum(region.use()) * region.clock.now, "use_cv": _use_variation(region)}
     return found | summary("e2e", end_s) | summary("ttft", first_s)
 
 
@@ -98,3 +120,21 @@ def summary(name: str, values: Sequence[float]) -> Measures:
     quantiles = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
     found = {f"{name}_{label}_s": quantile(values, part) or 0.0 for label, part in quantiles.items()}
     return {f"{name}_mean_s": fmean(values)} | found
+
+
+def _use_variation(region: Region[Request]) -> float:
+    """Coefficient of variation of the use of like engines; the mean of all kinds."""
+    use: dict[EngineKind, list[float]] = {}
+    for kind, busy in zip(region.fleet.kinds, region.use(), strict=True):
+        use.setdefault(kind, []).append(busy)
+    return fmean([pstdev(busy) / fmean(busy) if any(busy) else 0.0 for busy in use.values()])
+
+
+def values_of(runs: Runs, contender: str, metric: str) -> list[float]:
+    """A metric of every run of a contender."""
+    return [run[metric] for run in runs[contender]]
+
+
+def versus(runs: Runs, metric: str, other: str) -> tuple[float, tuple[float, float]]:
+    """The ratio of Penstock to another contender, and its interval."""
+    return ratio(values_of(runs, PENSTOCK, metric), values_of(runs, other, metric))

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from lab.simulate.targets.comparison import Target, mean
-from lab.simulate.targets.scenarios import Measures
+from lab.simulate.targets.scenarios import Runs
 
 BAR_WIDTH, BAR_HEIGHT, ROW_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 420, 14, 22, 260, 130
 METRICS = {"e2e_p50_s": "end to end, p50", "e2e_p99_s": "end to end, p99", "ttft_p99_s": "first token, p99"}
@@ -21,7 +21,7 @@ svg text { font: 12px system-ui, sans-serif; fill: #1c2733 }
 """
 
 
-def write_page(targets: Sequence[Target], runs: Mapping[str, Mapping[str, Sequence[Measures]]], path: Path) -> None:
+def write_page(targets: Sequence[Target], runs: Mapping[str, Runs], path: Path) -> None:
     """Write the page."""
     kept = sum(target.kept for target in targets)
     parts = [
@@ -51,7 +51,7 @@ def _row(target: Target) -> str:
     )
 
 
-def _bars(contenders: Mapping[str, Sequence[Measures]], metric: str) -> str:
+def _bars(contenders: Runs, metric: str) -> str:
     means = {name: mean([run[metric] for run in runs]) for name, runs in contenders.items()}
     longest = max(interval[1] for _, interval in means.values()) or 1.0
     rows = []

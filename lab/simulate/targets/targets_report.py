@@ -10,24 +10,17 @@ from pathlib import Path
 
 import msgspec
 
+from lab.simulate.targets.chat_targets import CHAT_SCENARIOS, chat_targets
 from lab.simulate.targets.comparison import Target
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
-from lab.simulate.targets.scenarios import Measures, Scenario, measure_images
+from lab.simulate.targets.scenarios import Measures, Scale, Scenario
 from lab.simulate.targets.targets_page import write_page
 
 FIRST_SEED = 2026
 
 
-class Scale(msgspec.Struct, frozen=True):
-    """How much is simulated."""
-
-    seeds: int
-    image_jobs: int
-    """Of each run."""
-
-
-SMALL = Scale(10, 3000)
-FULL = Scale(20, 10_000)
+SMALL = Scale(10, 3000, 40.0)
+FULL = Scale(20, 10_000, 120.0)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -47,14 +40,14 @@ def simulate(scale: Scale, processes: int) -> Report:
     """
     tasks = [
         (scenario, contender, seed)
-        for scenario in IMAGE_SCENARIOS
+        for scenario in (*IMAGE_SCENARIOS, *CHAT_SCENARIOS)
         for contender in scenario.contenders
         for seed in range(FIRST_SEED, FIRST_SEED + scale.seeds)
     ]
     runs: dict[str, dict[str, list[Measures]]] = {}
     for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
         runs.setdefault(scenario.name, {}).setdefault(contender, []).append(measures)
-    return Report(scale, image_targets(runs), runs)
+    return Report(scale, [*chat_targets(runs), *image_targets(runs)], runs)
 
 
 _Task = tuple[Scenario, str, int]
@@ -70,7 +63,7 @@ def _all(tasks: Sequence[_Task], scale: Scale, processes: int) -> Iterable[Measu
 
 def _measure(scale: Scale, task: _Task) -> Measures:
     scenario, contender, seed = task
-    return measure_images(scenario, contender, scale.image_jobs, seed)
+    return scenario.measure(contender, scale, seed)
 
 
 def write(report: Report, out: Path) -> None:

@@ -9,16 +9,17 @@ import pytest
 
 from lab.simulate.targets.comparison import at_least, at_most, ratio
 from lab.simulate.targets.image_targets import OLD_VIEW, ONE_SLOT
-from lab.simulate.targets.scenarios import measure_images
-from lab.simulate.targets.targets_report import Scale, simulate, write
+from lab.simulate.targets.scenarios import Scale
+from lab.simulate.targets.targets_report import simulate, write
 
-TINY = Scale(seeds=2, image_jobs=60)
+TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0)
+LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0)
 
 
 def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
     write(simulate(TINY, processes=1), tmp_path / "sim")
     report = json.loads((tmp_path / "sim" / "report.json").read_bytes())
-    assert {row["name"].split()[0] for row in report["targets"]} == {"3", "4", "6"}
+    assert {row["name"].split()[0] for row in report["targets"]} == {"1", "2", "3", "4", "6"}
     for row in report["targets"]:
         assert row["interval"][0] <= row["measured"] <= row["interval"][1]
         assert isinstance(row["kept"], bool)
@@ -29,14 +30,14 @@ def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contender", ONE_SLOT.contenders)
 def test_every_contender_answers_every_job(contender: str) -> None:
-    measured = measure_images(ONE_SLOT, contender, 80, 1)
+    measured = ONE_SLOT.measure(contender, TINY, 1)
     assert measured["e2e_p999_s"] >= measured["e2e_p50_s"] > 0.0
-    assert measured == measure_images(ONE_SLOT, contender, 80, 1)
+    assert measured == ONE_SLOT.measure(contender, TINY, 1)
 
 
 def test_a_view_of_given_age_is_worse_than_the_exchange() -> None:
     shared = "least request, shared counts"
-    old, fresh = (measure_images(scenario, shared, 600, 1)["e2e_p99_s"] for scenario in (OLD_VIEW, ONE_SLOT))
+    old, fresh = (scenario.measure(shared, LONGER, 1)["e2e_p99_s"] for scenario in (OLD_VIEW, ONE_SLOT))
     assert old > 1.5 * fresh
 
 

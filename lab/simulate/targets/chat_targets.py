@@ -1,0 +1,106 @@
+"""Targets of language models: no metric worse than the best baseline, and several agents as good as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+
+from lab.simulate.choosing import COST, MODEL
+from lab.simulate.contenders import BASELINES, PENSTOCK, TWO_CHOICES, run
+from lab.simulate.fleets import ChatFleet, EngineKind
+from lab.simulate.live import LIVE
+from lab.simulate.targets.comparison import Target, at_most, mean, ratio
+from lab.simulate.targets.scenarios import Measures, Runs, Scale, Scenario, measures, summary, values_of, versus
+from lab.traces.conversations import generate_conversations
+from lab.traces.generate import Arrivals, generate
+from lab.traces.trace import TraceRequest
+
+WORSE = 1.03
+"""How much worse than the best baseline a metric may be."""
+
+TAIL = 0.6
+"""Tail end to end over that of the best baseline, where engines are mixed."""
+
+LIKE_ONE = 1.05
+
+_COMPARED = tuple(name for name in BASELINES if name not in ("round robin", "random", TWO_CHOICES))
+"""These three are never the best."""
+
+METRICS = (
+    *(f"{latency}_{part}_s" for latency in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p99", "p999")),
+    "gpu_s",
+)
+
+
+class ChatScenario(Scenario, frozen=True, kw_only=True):
+    """Chats at a constant mean rate."""
+
+    rate_per_s: float
+    reuse: bool
+    """Conversations over shared documents, whose prompts grow; else chats like Azure's conversation service."""
+
+    def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
+        """As `Scenario.measure`."""
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=self.kinds, limits_tell=True)
+        region = run(contender, fleet, self.requests(scale.chat_s, seed), agents=self.agents, seed=seed)
+        per_token_s = [
+            (served.end_s - served.first_s) / (served.request.output_tokens - 1)
+            for served in region.served[len(region.served) // 10 :]
+            if served.end_s is not None and served.first_s is not None and served.request.output_tokens > 1
+        ]
+        return measures(region) | summary("tpot", per_token_s)
+
+    def requests(self, duration_s: float, seed: int) -> list[TraceRequest]:
+        """The workload of a seed."""
+        if self.reuse:
+            return generate_conversations(duration_s, self.rate_per_s, Random(seed))
+        return generate(duration_s, Random(seed), Arrivals(self.rate_per_s, rate_cv=0.0, dwell_s=duration_s))
+
+
+def _scenario(
+    name: str, agents: int, rate_per_s: float, *, reuse: bool, kinds: tuple[EngineKind, ...] = LIVE
+) -> ChatScenario:
+    instances = "1 agent" if agents == 1 else f"{agents} agents"
+    return ChatScenario(
+        name=f"{name}, {rate_per_s:g}/s, {instances}",
+        kinds=kinds,
+        agents=agents,
+        contenders=(PENSTOCK, *_COMPARED),
+        rate_per_s=rate_per_s,
+        reuse=reuse,
+    )
+
+
+CHATS = tuple(_scenario("chats", agents, 15.0, reuse=False) for agents in (1, 3))
+REUSE = tuple(_scenario("conversations", agents, 16.0, reuse=True) for agents in (1, 3))
+
+CHAT_SCENARIOS = (*CHATS, *REUSE)
+
+
+def chat_targets(runs: Mapping[str, Runs]) -> list[Target]:
+    """The targets, from the runs by scenario."""
+    found = []
+    for scenario in CHAT_SCENARIOS:
+        found += [_no_worse(scenario, runs[scenario.name], metric) for metric in METRICS]
+        tail = _best(runs[scenario.name], "e2e_p99_s")
+        ratios = versus(runs[scenario.name], "e2e_p99_s", tail)
+        found.append(at_most(TAIL, f"1 {scenario.name}: tail e2e_p99_s / best", ratios, f"the best is {tail}"))
+    one, three = (runs[scenario.name] for scenario in REUSE)
+    for metric in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "gpu_s"):
+        ratios = ratio(values_of(three, PENSTOCK, metric), values_of(one, PENSTOCK, metric))
+        found.append(at_most(LIKE_ONE, f"2 three agents / one, conversations: {metric}", ratios))
+    for scenario in CHAT_SCENARIOS:
+        ratios = mean(values_of(runs[scenario.name], PENSTOCK, "use_cv"))
+        found.append(at_most(0.15, f"6 variation of use across like engines: {scenario.name}", ratios))
+    return found
+
+
+def _no_worse(scenario: Scenario, runs: Runs, metric: str) -> Target:
+    best = _best(runs, metric)
+    return at_most(WORSE, f"1 {scenario.name}: {metric} / best", versus(runs, metric, best), f"the best is {best}")
+
+
+def _best(runs: Runs, metric: str) -> str:
+    """The baseline with the least mean of a metric."""
+    return min(_COMPARED, key=lambda name: sum(values_of(runs, name, metric)))
