@@ -44,6 +44,8 @@ class Scale(msgspec.Struct, frozen=True):
     """Of each run."""
     chat_s: float
     """How long (s) chats arrive in each run."""
+    step_s: float
+    """Time (s) from one step of a region's demand to the next."""
 
 
 Measures = dict[str, float]

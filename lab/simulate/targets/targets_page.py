@@ -10,7 +10,12 @@ from lab.simulate.targets.comparison import Target, mean
 from lab.simulate.targets.scenarios import Runs
 
 BAR_WIDTH, BAR_HEIGHT, ROW_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 420, 14, 22, 260, 130
-METRICS = {"e2e_p50_s": "end to end, p50", "e2e_p99_s": "end to end, p99", "ttft_p99_s": "first token, p99"}
+METRICS = {
+    "e2e_p50_s": "end to end, p50",
+    "e2e_p99_s": "end to end, p99",
+    "ttft_p99_s": "first token, p99",
+    "wait_mean_s": "mean wait",
+}
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2733 }

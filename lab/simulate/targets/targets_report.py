@@ -12,6 +12,7 @@ import msgspec
 
 from lab.simulate.targets.chat_targets import CHAT_SCENARIOS, chat_targets
 from lab.simulate.targets.comparison import Target
+from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
 from lab.simulate.targets.targets_page import write_page
@@ -19,8 +20,8 @@ from lab.simulate.targets.targets_page import write_page
 FIRST_SEED = 2026
 
 
-SMALL = Scale(10, 3000, 40.0)
-FULL = Scale(20, 10_000, 120.0)
+SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0)
+FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -40,14 +41,14 @@ def simulate(scale: Scale, processes: int) -> Report:
     """
     tasks = [
         (scenario, contender, seed)
-        for scenario in (*IMAGE_SCENARIOS, *CHAT_SCENARIOS)
+        for scenario in (*IMAGE_SCENARIOS, *CHAT_SCENARIOS, *GLOBAL_SCENARIOS)
         for contender in scenario.contenders
         for seed in range(FIRST_SEED, FIRST_SEED + scale.seeds)
     ]
     runs: dict[str, dict[str, list[Measures]]] = {}
     for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
         runs.setdefault(scenario.name, {}).setdefault(contender, []).append(measures)
-    return Report(scale, [*chat_targets(runs), *image_targets(runs)], runs)
+    return Report(scale, [*chat_targets(runs), *image_targets(runs), *global_targets(runs)], runs)
 
 
 _Task = tuple[Scenario, str, int]

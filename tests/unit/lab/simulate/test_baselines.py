@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+
 from lab.simulate.baselines.balancer import Arrival, EngineReport, Probe
 from lab.simulate.baselines.clairvoyant import by_arrival, shortest_first, shortest_with_age
 from lab.simulate.baselines.classic import (
@@ -16,6 +18,7 @@ from lab.simulate.baselines.classic import (
 )
 from lab.simulate.baselines.inference import LlmdSticky, LlmdWeighted, LMetric, PrefixNotes, SkyWalker
 from lab.simulate.baselines.prequal import Prequal
+from lab.simulate.baselines.regional import AllOrNothing, EnvoyPriorities, LatencyOnly, RegionReport
 
 CHAT = Arrival(2048, (1, 2, 3, 4), 0.0)
 OTHER = Arrival(2048, (9, 8), 0.0)
@@ -38,6 +41,7 @@ class Pool:
         self.weights = weights or (1.0,) * self.size
         self.waiting = list(waiting or (0,) * self.size)
         self.kv_used = list(kv_used or (0.0,) * self.size)
+        self.asked: list[int] = []
         self.latency_s = latency_s or (1.0,) * self.size
 
     def in_flight(self, index: int) -> int:
@@ -47,12 +51,13 @@ class Pool:
         return EngineReport(self.counts[index], self.waiting[index], self.kv_used[index])
 
     def probe(self, index: int) -> Probe:
+        self.asked.append(index)
         return Probe(self.counts[index], self.latency_s[index])
 
 
 def test_round_robin_takes_each_in_turn() -> None:
-    balancer = RoundRobin(Pool([5, 0, 3]), Random(1))
-    assert sorted(balancer.choose(CHAT, 0.0) for _ in range(3)) == [0, 1, 2]
+    balancer = RoundRobin(Pool([5, 0, 3, 1]), Random(1))
+    assert sorted(balancer.choose(CHAT, 0.0) for _ in range(4)) == [0, 1, 2, 3]
 
 
 def test_random_takes_all_about_as_often() -> None:
@@ -89,11 +94,13 @@ def test_prequal_takes_the_fastest_of_the_cold_servers() -> None:
 
 
 def test_prequal_forgets_old_replies() -> None:
-    pool = Pool([0] * 20, latency_s=tuple(float(index) for index in range(20)))
+    pool = Pool([0] * 20, latency_s=(0.1,) * 20)
     balancer = Prequal(pool, Random(1))
-    fresh = [balancer.choose(CHAT, 0.0) for _ in range(20)]
-    old = [Prequal(pool, Random(1)).choose(CHAT, 0.0)] + [balancer.choose(CHAT, 10.0 * turn) for turn in range(1, 20)]
-    assert sum(fresh) < sum(old)  # more replies to choose from
+    for _ in range(10):
+        balancer.choose(CHAT, 0.0)
+    pool.latency_s = (5.0,) * 20
+    pool.asked.clear()
+    assert balancer.choose(CHAT, 10.0) in pool.asked
 
 
 def test_notes_match_leading_blocks_only() -> None:
@@ -151,3 +158,15 @@ def test_clairvoyant_orders() -> None:
     assert by_arrival(*long_first) < by_arrival(*short_later)
     assert shortest_first(*short_later) < shortest_first(*long_first)
     assert shortest_with_age(*short_later) < shortest_with_age(*long_first) < shortest_with_age(10.0, 2.0)
+
+
+def test_regional_baselines() -> None:
+    order = ("home", "near", "far")
+    full, room = RegionReport(10, 10), RegionReport(10, 9)
+    reports = {"home": full, "near": full, "far": room}
+    assert LatencyOnly().shares(order, reports) == {"home": 1.0}
+    assert AllOrNothing().shares(order, reports) == {"far": 1.0}
+    assert AllOrNothing().shares(order, dict.fromkeys(order, full)) == {"home": 1.0}
+    half = reports | {"home": RegionReport(10, 0, healthy=0.5)}
+    assert EnvoyPriorities().shares(order, half) == pytest.approx({"home": 0.7, "near": 0.3})
+    assert EnvoyPriorities().shares(order, reports) == {"home": 1.0}

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from lab.simulate.contenders import PENSTOCK
 from lab.simulate.targets.comparison import at_least, at_most, ratio
+from lab.simulate.targets.global_targets import CENTRAL, OLD_REPORTS, POOLING, WATERFALL
 from lab.simulate.targets.image_targets import OLD_VIEW, ONE_SLOT
 from lab.simulate.targets.scenarios import Scale
 from lab.simulate.targets.targets_report import simulate, write
 
-TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0)
-LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0)
+TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0, step_s=2.0)
+LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0, step_s=2.0)
 
 
 def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
     write(simulate(TINY, processes=1), tmp_path / "sim")
     report = json.loads((tmp_path / "sim" / "report.json").read_bytes())
-    assert {row["name"].split()[0] for row in report["targets"]} == {"1", "2", "3", "4", "6"}
+    assert {row["name"].split()[0] for row in report["targets"]} == {"1", "2", "3", "4", "5", "6"}
     for row in report["targets"]:
         assert row["interval"][0] <= row["measured"] <= row["interval"][1]
         assert isinstance(row["kept"], bool)
@@ -48,3 +50,17 @@ def test_an_interval_covers_the_ratio_and_shrinks_to_it() -> None:
     assert at_most(0.5, "x", (0.5, (0.4, 0.6))).kept
     assert not at_most(0.49, "x", (0.5, (0.4, 0.6))).kept
     assert not at_least(0.51, "x", (0.5, (0.4, 0.6))).kept
+
+
+def test_old_reports_cost_plans_with_spill_credits_less_than_plans_alone() -> None:
+    scale = Scale(seeds=1, image_jobs=0, chat_s=0.0, step_s=20.0)
+    runs = {name: OLD_REPORTS.measure(name, scale, 1) for name in (CENTRAL, PENSTOCK, WATERFALL, "latency only")}
+    assert runs[CENTRAL]["wait_mean_s"] < runs[PENSTOCK]["wait_mean_s"] < 0.3 * runs[WATERFALL]["wait_mean_s"]
+    assert runs[WATERFALL]["wait_mean_s"] < runs["latency only"]["wait_mean_s"]
+    assert runs["latency only"]["away"] == 0 < runs[PENSTOCK]["away"]
+
+
+def test_pooling_saves_slots() -> None:
+    measured = POOLING.measure(PENSTOCK, TINY, 1)
+    assert 0.1 < measured["pooling_could_save"] < 0.5
+    assert measured["saved_part"] >= 0.8
