@@ -163,6 +163,7 @@ class AgentRuntime:
             rng,
             wanted=credits.wanted,
             on_credit=self.queue.credit_arrived,
+            on_failed=lambda: self._reporter.wake(),
             clock=clock,
         )
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)

@@ -75,6 +75,7 @@ class PeerProber:
         *,
         wanted: Callable[[str, Spillover], int],
         on_credit: Callable[[], None] = lambda: None,
+        on_failed: Callable[[], None] = lambda: None,
         clock: Callable[[], float],
     ) -> None:
         """Create a prober without regions; `use` starts the probes.
@@ -83,6 +84,7 @@ class PeerProber:
             sessions: authenticate probes.
             wanted: the number of spill credits to request for a model.
             on_credit: called when a region has granted credits.
+            on_failed: called when a region fails, and when it no longer is failed.
             clock: monotonic, in seconds.
         """
         self.regions: dict[str, PeerRegion] = {}
@@ -95,6 +97,7 @@ class PeerProber:
         self._rng = rng
         self._wanted = wanted
         self._on_credit = on_credit
+        self._on_failed = on_failed
         self._clock = clock
         self._policy: Policy | None = None
         self._failover = Failover()
@@ -109,7 +112,7 @@ class PeerProber:
             del self.regions[gone], self._probe_now[gone]
             self._watches.pop(gone).cancel()
         for name in sorted(others - self.regions.keys()):
-            self.regions[name] = PeerRegion(name)
+            self.regions[name] = PeerRegion(name, self._on_failed)
             self._probe_now[name] = asyncio.Event()
             watch = partial(self._watch, self.regions[name], self._probe_now[name])
             self._watches[name] = keep_running(f"peer {name}", watch)

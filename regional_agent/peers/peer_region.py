@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 
 import structlog
@@ -45,9 +45,10 @@ class PeerAgent:
 class PeerRegion:
     """The state of one region. Views are cached until an input changes."""
 
-    def __init__(self, name: str) -> None:
-        """Create a region without known agents."""
+    def __init__(self, name: str, on_failed: Callable[[], None] = lambda: None) -> None:
+        """Create a region without known agents; `on_failed` is called when it fails, and when it is back."""
         self.name = name
+        self._on_failed = on_failed
         self.health = RegionHealth()
         self.agents: dict[Address, PeerAgent] = {}
         self.reachable: tuple[Address, ...] = ()
@@ -185,3 +186,5 @@ class PeerRegion:
         if self.health.state is not before:
             log.info("region state changed", region=self.name, was=before.value, now=self.health.state.value)
             self._views.clear()
+            if RegionState.FAILED in (before, self.health.state):
+                self._on_failed()

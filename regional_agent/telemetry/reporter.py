@@ -1,10 +1,14 @@
-"""Sends a report to the leading control plane once a second. The agent serves requests whether or not it succeeds."""
+"""Sends a report to the leading control plane once a second, and at once when another region fails.
+
+The agent serves requests whether or not it succeeds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 import msgspec
@@ -28,6 +32,9 @@ from regional_agent.upstream.upstream_sink import UpstreamError
 
 INTERVAL_S = 1.0
 """Time (s) between two reports."""
+
+APART_S = 0.25
+"""Minimum time (s) between two reports, also when several regions fail."""
 
 TIMEOUT_S = 1.0
 """Timeout of a report in seconds. A report is not retried, since the next one is newer."""
@@ -88,6 +95,11 @@ class Reporter:
         self._is_delivered = True
         self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
         self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Report soon instead of at the end of the interval: what changed is evidence that the leader waits for."""
+        self._wanted.set()
 
     def start(self) -> None:
         """Start reporting."""
@@ -110,7 +122,14 @@ class Reporter:
 
     async def _keep_reporting(self) -> None:
         while True:
-            await asyncio.gather(self._report(), asyncio.sleep(INTERVAL_S))
+            self._wanted.clear()
+            await asyncio.gather(self._report(), self._pause())
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(min(APART_S, INTERVAL_S))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INTERVAL_S - APART_S):
+                await self._wanted.wait()
 
     async def _report(self) -> None:
         target = self._target()

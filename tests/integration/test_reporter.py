@@ -103,6 +103,18 @@ async def test_reports_to_the_elected_leader_and_follows_elections(planes: list[
         await until(lambda: len(planes[1].reports) >= 2)
 
 
+async def test_reports_at_once_when_woken(planes: list[ControlPlane], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "INTERVAL_S", 3600.0)
+    monkeypatch.setattr(reporter, "APART_S", 0.0)
+    store = MemoryStore()
+    await elect(store, planes[0])
+    async with Agent(store, planes[0].url) as agent:
+        await until(lambda: len(planes[0].reports) == 1)
+        for reports in (2, 3):
+            agent.reporter.wake()
+            await until(lambda reports=reports: len(planes[0].reports) == reports)
+
+
 async def test_a_leader_that_would_be_reached_unencrypted_receives_nothing(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     await store.commit((), (Put(keys.LEADER, encode(Member("cp", "http://cp.example:80"))),))

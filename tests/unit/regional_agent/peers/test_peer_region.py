@@ -33,6 +33,19 @@ def test_region_is_unknown_before_an_answer(region: PeerRegion) -> None:
     assert (view.state, view.ready, view.credits, region.rtt_s) == (RegionState.UNKNOWN, False, 0, None)
 
 
+def test_reports_that_it_failed_and_that_it_is_back() -> None:
+    states: list[RegionState] = []
+    made = PeerRegion("there", on_failed=lambda: states.append(made.health.state))
+    hear(made, 3.0, ONE)
+    made.round_failed(4.0, 4.0, FAILOVER)
+    assert states == []
+    made.round_failed(5.0, 5.0, FAILOVER)
+    assert states == [RegionState.FAILED]
+    for at in (7.0, 8.0, 9.0):
+        hear(made, at, ONE)
+    assert states == [RegionState.FAILED, RegionState.RECOVERING]
+
+
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
     region.answered(ONE, answer(ready=False), 0.05, 0.0)
     hear(region, 0.0, TWO, said=answer(wait_s=0.5))
