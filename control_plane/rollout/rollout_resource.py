@@ -6,8 +6,10 @@ import msgspec
 
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan_diff import ArcChange
+from penstock.policy.policy import RolloutRules
 from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
+from penstock.rollout.region_evidence import RegionEvidence
 from penstock.rollout.state_machine import Phase, Rollout
 
 
@@ -66,6 +68,10 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     no more."""
     moves: tuple[ArcChange, ...] | None
     """Arcs that differ between both plans in the shadow phase; null where no comparison is available."""
+    limits: RolloutRules | None = None
+    """Stages and limits of the stable policy, which judge the candidate; null where the store has it no more."""
+    evidence: tuple[RegionEvidence, ...] = ()
+    """Results of requests that the candidate is judged by, since the phase began; empty where the rollout is over."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):

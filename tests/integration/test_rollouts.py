@@ -109,6 +109,8 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
         assert [(one["kind"], one["field"], one["after"]) for one in shown["changes"]] == [
             ("Spillover", "target_utilisation", 0.7)
         ]
+        assert shown["limits"]["canary_regions"] == ["eu-es"]
+        assert [one["region"] for one in shown["evidence"] if one["runs_candidate"]] == ["eu-es"]
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
         assert set((await told(store)).values()) == {second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()

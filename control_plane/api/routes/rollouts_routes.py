@@ -24,7 +24,10 @@ from control_plane.rollout.rollout_resource import (
 )
 from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
+from penstock.policy.policy import RolloutRules
 from penstock.policy.policy_diff import Change, diff
+from penstock.rollout.evidence import observations
+from penstock.rollout.region_evidence import by_region
 from penstock.rollout.state_machine import Rollout, RolloutEvent
 
 
@@ -75,6 +78,8 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
             agent_policy_states(rollout, view.snapshot, view.now()),
             await _changes(actions, rollout),
             compared.changes if compared is not None else None,
+            await _limits(actions, rollout),
+            by_region(rollout, observations(view.snapshot, view.now())),
         )
         return json_response(status, headers={"etag": etag(stored.revision)})
 
@@ -125,6 +130,13 @@ def action_problem(error: Exception) -> Problem:
     if isinstance(error, ChangeRefused):
         return Problem(412, "the rollout has changed: read it again and send its new ETag in If-Match")
     return Problem(409, str(error))
+
+
+async def _limits(actions: RolloutActions, rollout: Rollout) -> RolloutRules | None:
+    try:
+        return (await actions.policy(rollout.stable)).rollout
+    except PolicyNotStored:
+        return None
 
 
 async def _changes(actions: RolloutActions, rollout: Rollout) -> tuple[Change, ...]:

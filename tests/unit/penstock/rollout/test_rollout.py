@@ -12,6 +12,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import RolloutRules
 from penstock.rollout.evidence import MAX_MARKS, AgentObservation, Evidence, observe
 from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.region_evidence import by_region
 from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (
     FINAL_PHASES,
@@ -87,6 +88,17 @@ class Story:
 
     def obeys(self) -> dict[str, str]:
         return {region: self.rollout.digest_for(region) for region in ("a", "b")}
+
+
+def test_the_evidence_of_each_region_is_shown_until_the_rollout_is_over() -> None:
+    story = Story().to_canary()
+    seen = fleet(word("b", NEW, ended=120, failed=10), word("a", ended=7))
+    a, b = by_region(story.rollout, seen.agents)
+    assert (a.region, a.runs_candidate, a.now.requests) == ("a", False, 7)
+    assert (b.region, b.runs_candidate, b.now.requests, b.now.failed_share) == ("b", True, 20, 0.5)
+    assert (b.before.requests, b.before.failed_share) == (100, 0.0)
+    assert (a.before.first_byte_s, b.before.first_byte_s) == (None, pytest.approx(0.1))
+    assert by_region(STABLE, seen.agents) == ()
 
 
 class TestTheGoodWay:

@@ -1,0 +1,60 @@
+"""The results of requests that a candidate is judged by, region by region, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.fleet.request_counts import RequestCounts
+from penstock.rollout.evidence import AgentObservation, requests_since
+from penstock.rollout.state_machine import Rollout
+
+
+class RequestResults(msgspec.Struct, frozen=True):
+    """Results of requests."""
+
+    requests: int
+    """Requests that ended."""
+    failed_share: float
+    """Share (0-1) of them that failed or were refused."""
+    first_byte_s: float | None
+    """Mean time (s) to the first byte; None without responses."""
+
+
+class RegionEvidence(msgspec.Struct, frozen=True):
+    """What one region contributes to the judgement of a candidate."""
+
+    region: str
+    runs_candidate: bool
+    """Whether the candidate is assigned to it; other regions are compared with."""
+    now: RequestResults
+    """Since the phase began."""
+    before: RequestResults
+    """During the shadow phase."""
+
+
+def by_region(rollout: Rollout, agents: Mapping[str, AgentObservation]) -> tuple[RegionEvidence, ...]:
+    """Returns the results of each region by which a rollout is judged; nothing once it is over.
+
+    Args:
+        agents: by `region/agent`, see `observations`.
+    """
+    if rollout.is_over:
+        return ()
+    found: dict[str, dict[str, AgentObservation]] = {}
+    for name, agent in sorted(agents.items()):
+        found.setdefault(agent.region, {})[name] = agent
+    return tuple(
+        RegionEvidence(
+            region,
+            rollout.digest_for(region) == rollout.candidate,
+            _results(requests_since(rollout.marks, observed)),
+            _results(rollout.counts_before.get(region, RequestCounts())),
+        )
+        for region, observed in found.items()
+    )
+
+
+def _results(counts: RequestCounts) -> RequestResults:
+    return RequestResults(counts.ended, counts.failed_share, counts.mean_first_byte_s if counts.begun else None)
