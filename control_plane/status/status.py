@@ -119,7 +119,7 @@ class CountryStatus(msgspec.Struct, frozen=True):
 
 
 class UnreadyEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint that receives no requests, or fewer."""
+    """An endpoint that receives no requests."""
 
     name: str
     state: EndpointCondition
@@ -178,9 +178,9 @@ class RegionStatus(msgspec.Struct, frozen=True):
     countries: tuple[CountryStatus, ...] = ()
     """Demand by the country of the clients, largest first."""
     unready: tuple[UnreadyEndpoint, ...] = ()
-    """Endpoints that are not ready, at most MAX_UNREADY; GET /v1/endpoints lists all."""
+    """Endpoints that receive no requests, at most MAX_UNREADY; GET /v1/endpoints lists all."""
     unready_count: int = 0
-    """Number of endpoints that are not ready."""
+    """Number of endpoints that receive no requests."""
 
 
 class ArcStatus(msgspec.Struct, frozen=True):

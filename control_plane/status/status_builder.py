@@ -148,7 +148,7 @@ def _unready(snapshot: Snapshot, region: str, now: float) -> tuple[UnreadyEndpoi
     return tuple(
         UnreadyEndpoint(found.report.name, found.report.condition, found.report.reason)
         for found in sorted(endpoints(snapshot, now, region), key=lambda found: found.report.name)
-        if found.report.condition is not EndpointCondition.READY
+        if found.report.condition not in (EndpointCondition.READY, EndpointCondition.WARMING)
     )
 
 

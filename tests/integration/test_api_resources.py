@@ -161,6 +161,10 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
         "reason": "",
     }
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
+    region = await api.get("/v1/regions/eu-de")
+    assert [(one["name"], one["state"]) for one in region["unready"]] == [("gpu-1", "ejected"), ("gpu-9", "draining")]
+    assert region["unready_count"] == 2
+    assert (await api.get("/v1/regions/eu-es"))["unready"] == [], "a warming endpoint receives requests"
     every = ["eu-de/gpu-0", "eu-de/gpu-1", "eu-de/gpu-9", "eu-es/gpu-0", "eu-es/gpu-2"]
     assert await named() == every
     assert await named(region="eu-es") == every[3:]

@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,16 @@ import httpx
 from playwright.async_api import Browser, Error, Page, async_playwright, expect
 
 from lab.geoip import SITES
+from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 from tests.ui import large_fleet_checks, planet_checks
 from tests.ui.checks import OUT, PATIENCE_MS
+
+POLICY = OUT / "policy"
+"""The policy of the planet, which a check changes."""
 
 CLIENTS = 14
 """Clients of Frankfurt: more than it has slots, so that some are served in Madrid."""
@@ -45,6 +50,40 @@ def topology() -> Topology:
     return Topology(regions, SITES[:1], ("north",), time_scale=2.0)
 
 
+async def act(page: Page, opener: str, confirm: str, reason: str, *, expected: str, refusal: str = "") -> None:
+    """Do an action in its dialog: it shows what it would do before it can be confirmed, and is done or refused."""
+    await page.get_by_role("button", name=opener, exact=True).click()
+    dialog = page.get_by_role("dialog")
+    button = dialog.get_by_role("button", name=confirm, exact=True)
+    await expect(button).to_be_disabled()
+    await dialog.get_by_role("button", name="Show what it would do").click()
+    await expect(dialog).to_contain_text(expected, timeout=PATIENCE_MS)
+    await dialog.get_by_label("Reason").fill(reason)
+    await expect(button).to_be_enabled(timeout=PATIENCE_MS)
+    await page.screenshot(path=OUT / f"{confirm.lower().replace(' ', '-')}-dialog.png")
+    await button.click()
+    await expect(dialog.locator(".outcome.bad" if refusal else ".outcome.good")).to_contain_text(
+        refusal, timeout=PATIENCE_MS
+    )
+    await dialog.get_by_role("button", name="Close").click()
+
+
+async def lift_all(planet: Planet, token: str) -> None:
+    """Lift every override of operators, as another operator would."""
+    (where,) = control_plane_urls(planet.topology, planet.ports).values()
+    async with httpx.AsyncClient(base_url=where, headers={"authorization": f"Bearer {token}"}) as http:
+        active = [found for found in (await http.get("/v1/overrides")).json()["items"] if found["phase"] == "active"]
+        for found in active:
+            path = f"/v1/overrides/{found['override']['id']}"
+            match = {"if-match": (await http.get(path)).headers["etag"]}
+            (await http.delete(path, params={"reason": "a test"}, headers=match)).raise_for_status()
+
+
+def candidate_files() -> list[Path]:
+    """The files of another policy than the one in force: the one that was rolled back."""
+    return sorted(POLICY.glob("*.yaml"))
+
+
 async def sign_in(page: Page, planet: Planet, token: str) -> None:
     """A wrong key is refused, the right one begins a session that scripts cannot read."""
     await page.fill("#key", "wrong")
@@ -62,6 +101,10 @@ async def now(page: Page, planet: Planet, token: str) -> None:
     """The map shows each region with its load, and an arc for what spills over."""
     await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
     await expect(page.locator(".arc.spillover").first).to_be_attached(timeout=PATIENCE_MS)
+    await expect(page.locator(".clients circle")).to_have_count(1, timeout=PATIENCE_MS)
+    await expect(page.get_by_role("table", name="Clients by country")).to_contain_text("Germany")
+    await expect(page.get_by_role("table", name="Models")).to_contain_text("slots")
+    await expect(page.get_by_role("table", name="Spill credits")).to_contain_text("eu-es")
     await expect(page.get_by_role("table", name="Flows between regions")).to_contain_text("eu-es")
     await expect(page.locator(".events li").first).to_be_visible(timeout=PATIENCE_MS)
 
@@ -72,32 +115,50 @@ async def region(page: Page, planet: Planet, token: str) -> None:
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="eu-de", exact=True)).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.locator(".cell")).to_have_count(2, timeout=PATIENCE_MS)
-    await expect(page.get_by_role("table", name="Agents")).to_contain_text("a")
+    await expect(page.get_by_role("table", name="Agents")).to_contain_text("in ", timeout=PATIENCE_MS)
+    await expect(page.get_by_role("table", name="Pools")).to_contain_text("waiting")
+    await expect(page.get_by_role("table", name="Served by")).to_contain_text("eu-es", timeout=PATIENCE_MS)
 
 
 async def drain(page: Page, planet: Planet, token: str) -> None:
     """A drain shows what it would move before it can be confirmed, and is undone."""
-    form = page.locator("form", has=page.get_by_role("heading", name="Drain eu-de", exact=True))
-    confirm = form.get_by_role("button", name="Drain", exact=True)
-    await expect(confirm).to_be_disabled()
-    await form.get_by_label("Reason").fill("a test of the page")
-    await form.get_by_role("button", name="Show what would move").click()
-    await expect(form.locator(".preview")).to_contain_text("would be served elsewhere", timeout=PATIENCE_MS)
-    await confirm.click()
-    await expect(page.locator(".lead")).to_contain_text("a test of the page", timeout=PATIENCE_MS)
-    await page.screenshot(path=OUT / "drain.png", full_page=True)
-    undo = page.locator("form", has=page.get_by_role("heading", name="Undrain eu-de"))
-    await undo.get_by_label("Reason").fill("the test is over")
-    await undo.get_by_role("button").click()
-    await expect(undo.locator(".outcome")).to_contain_text("returns", timeout=PATIENCE_MS)
+    await act(page, "Drain…", "Drain", "a test of the page", expected="would be served elsewhere")
+    await expect(page.get_by_role("table", name="Overrides")).to_contain_text("a test of the page", timeout=PATIENCE_MS)
+    await act(page, "Undrain…", "Undrain", "the test is over", expected="a test of the page")
+    await expect(page.get_by_role("table", name="Overrides")).to_contain_text("returning", timeout=PATIENCE_MS)
+
+
+async def fail_over(page: Page, planet: Planet, token: str) -> None:
+    """A failover moves the traffic at once, is drawn as an override, and is lifted in the list of overrides."""
+    await act(page, "Fail over…", "Fail over", "corrupt responses", expected="as if it had failed")
+    await page.click("nav >> text=Now")
+    await expect(page.locator(".arc.override").first).to_be_attached(timeout=PATIENCE_MS)
+    await page.screenshot(path=OUT / "override.png", full_page=True)
+    await page.click("nav >> text=Change")
+    await act(page, "Lift…", "Lift", "engines are replaced", expected="corrupt responses")
+    await expect(page.get_by_role("button", name="Lift…")).to_have_count(0, timeout=PATIENCE_MS)
+
+
+async def freeze(page: Page, planet: Planet, token: str) -> None:
+    """A freeze shows the shares that stay; lifting it is refused if it has changed since it was shown."""
+    await page.click("nav >> text=Change")
+    await act(page, "Freeze the plan…", "Freeze", "a launch", expected="What would stay")
+    await expect(page.get_by_role("table", name="Overrides")).to_contain_text("a launch", timeout=PATIENCE_MS)
+    await page.get_by_role("button", name="Lift…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Show what it would do").click()
+    await expect(dialog.locator(".preview")).to_contain_text("a launch", timeout=PATIENCE_MS)
+    await lift_all(planet, token)
+    await dialog.get_by_label("Reason").fill("the launch is over")
+    await dialog.get_by_role("button", name="Lift", exact=True).click()
+    await expect(dialog.locator(".outcome.bad")).to_contain_text("changed meanwhile", timeout=PATIENCE_MS)
+    await dialog.get_by_role("button", name="Close").click()
 
 
 async def refused(page: Page, planet: Planet, token: str) -> None:
     """An action that the API refuses shows the reason and changes nothing."""
-    undo = page.locator("form", has=page.get_by_role("heading", name="Undrain eu-de"))
-    await undo.get_by_label("Reason").fill("there is nothing to undo")
-    await undo.get_by_role("button").click()
-    await expect(undo.locator(".outcome.bad")).to_be_visible(timeout=PATIENCE_MS)
+    await page.goto(page.url.partition("#")[0] + "#/region/eu-es")
+    await act(page, "Undrain…", "Undrain", "there is nothing to undo", expected="None", refusal="not drained")
 
 
 async def change(page: Page, planet: Planet, token: str) -> None:
@@ -107,6 +168,24 @@ async def change(page: Page, planet: Planet, token: str) -> None:
         "a test of the page", timeout=PATIENCE_MS
     )
     await expect(page.get_by_role("table", name="Agents")).to_contain_text("us-east")
+    await expect(page.get_by_role("table", name="Changed shares")).to_be_visible(timeout=PATIENCE_MS)
+    plans = page.get_by_label("From plan", exact=True)
+    await plans.select_option(await plans.locator("option").last.get_attribute("value"))
+    await expect(page.locator(".arc.more, .arc.less").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+async def roll_back(page: Page, planet: Planet, token: str) -> None:
+    """A rollout is shown with its phase, evidence and limits; a rollback shows what it undoes."""
+    await expect(page.locator(".phases [aria-current]")).to_have_text("done", timeout=PATIENCE_MS)
+    file = POLICY / "spillover.yaml"
+    file.write_text(file.read_text().replace("0.8", "0.75"))
+    await expect(page.locator(".phases [aria-current]")).to_have_text("canary", timeout=PATIENCE_MS)
+    await expect(page.get_by_role("table", name="Evidence")).to_contain_text("candidate", timeout=PATIENCE_MS)
+    await expect(page.get_by_role("table", name="Changes of the policy")).to_contain_text("0.75")
+    await expect(page.get_by_text("judged from 50 requests on")).to_be_visible()
+    await page.screenshot(path=OUT / "rollout.png", full_page=True)
+    await act(page, "Roll back", "Roll back", "a try", expected="target_utilisation")
+    await expect(page.locator(".phases [aria-current]")).to_have_text("rolled back", timeout=PATIENCE_MS)
 
 
 async def ask(page: Page, planet: Planet, token: str) -> None:
@@ -122,23 +201,54 @@ async def ask(page: Page, planet: Planet, token: str) -> None:
     await page.get_by_role("checkbox", name="us-east").check()
     await page.get_by_role("button", name="Show what would move").click()
     await expect(page.locator(".preview")).to_be_visible(timeout=PATIENCE_MS)
+    await page.get_by_role("checkbox", name="us-east").uncheck()
+    await page.get_by_label("or pasted").fill("kind: Nonsense")
+    await page.get_by_role("button", name="Show what would move").click()
+    await expect(page.get_by_text("pasted.yaml:1: kind")).to_be_visible(timeout=PATIENCE_MS)
+    await page.get_by_label("or pasted").fill("")
+    await page.get_by_label("Files of the bundle").set_input_files(candidate_files())
+    await page.get_by_role("button", name="Show what would move").click()
+    await expect(page.locator(".preview")).to_contain_text("Policy", timeout=PATIENCE_MS)
 
 
 async def past(page: Page, planet: Planet, token: str) -> None:
     """The slider goes through the plans that are kept."""
     await page.click("nav >> text=Past")
-    await expect(page.locator("output")).to_contain_text("by north", timeout=PATIENCE_MS)
+    await expect(page.locator("output")).to_contain_text("UTC", timeout=PATIENCE_MS)
     latest = await page.locator("output").inner_text()
     await page.locator("#when").press("Home")
     await expect(page.locator("output")).not_to_have_text(latest, timeout=PATIENCE_MS)
+    await page.get_by_role("button", name="One step forward").click()
+    await expect(page.locator(".events [aria-current]")).to_be_visible(timeout=PATIENCE_MS)
 
 
 async def lost_region(page: Page, planet: Planet, token: str) -> None:
-    """The death of a region is shown."""
+    """The death of a region is shown, by the stream and not by a poll; the line states how soon."""
     await page.click("nav >> text=Now")
     await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
     await asyncio.to_thread(planet.kill_region, "us-east")
-    await expect(page.locator(".region.failed")).to_have_count(1, timeout=PATIENCE_MS)
+    killed = time.monotonic()
+    await page.wait_for_selector(".region.suspect, .region.failed", state="attached", timeout=PATIENCE_MS)
+    suspected_s = time.monotonic() - killed
+    await page.wait_for_selector(".region.failed", state="attached", timeout=PATIENCE_MS)
+    print(
+        f"(us-east was shown as suspect after {suspected_s:.2f} s, as failed after {time.monotonic() - killed:.2f} s)"
+    )
+
+
+async def phone(page: Page, planet: Planet, token: str) -> None:
+    """At the width of a phone nothing but tables scrolls sideways, in every view."""
+    before = page.viewport_size
+    await page.set_viewport_size({"width": 390, "height": 844})
+    for view in ("now", "region/eu-de", "change", "ask", "past"):
+        await page.goto(page.url.partition("#")[0] + f"#/{view}")
+        ready = page.locator("form" if view == "ask" else ".map .region" if view == "past" else "main table")
+        await expect(ready.first).to_be_visible(timeout=PATIENCE_MS)
+        await page.screenshot(path=OUT / f"phone-{view.partition('/')[0]}.png", full_page=True)
+        width = await page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390, f"{view} is {width} px wide"
+    if before is not None:
+        await page.set_viewport_size(before)
 
 
 async def lost_control_plane(page: Page, planet: Planet, token: str) -> None:
@@ -156,10 +266,14 @@ CHECKS: tuple[Check, ...] = (
     now,
     region,
     drain,
+    fail_over,
+    freeze,
     refused,
     change,
+    roll_back,
     ask,
     past,
+    phone,
     lost_region,
     lost_control_plane,
 )
@@ -186,8 +300,10 @@ async def run(browser: Browser, planet: Planet, token: str) -> int:
         result = "ok"
         try:
             await check(page, planet, token)
-        except (AssertionError, Error) as error:
-            result = f"FAILED: {str(error).splitlines()[0]}"
+        except (AssertionError, Error, httpx.HTTPError) as error:
+            result = f"FAILED: {str(error)[:600]}"
+            await page.screenshot(path=OUT / f"{check.__name__}-failed.png")
+            await page.evaluate("document.querySelectorAll('dialog').forEach((dialog) => dialog.close())")
         if errors:
             result = f"FAILED: the page raised {errors.pop()}"
             errors.clear()
@@ -205,7 +321,7 @@ async def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="penstock-ui-") as name:
         directory = Path(name)
-        async with running(directory, topology()) as planet, async_playwright() as playwright:
+        async with running(directory, topology(), POLICY) as planet, async_playwright() as playwright:
             token = (directory / "state" / ADMIN_TOKEN_FILE).read_text().strip()
             frankfurt = url(planet.ports[agent_port("eu-de", "a", "traffic")])
             clients = [asyncio.create_task(client(frankfurt)) for _ in range(CLIENTS)]
@@ -221,4 +337,6 @@ async def main() -> int:
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(POLICY, ignore_errors=True)
+    shutil.copytree(SHIPPED_BUNDLE, POLICY)
     sys.exit(asyncio.run(main()))

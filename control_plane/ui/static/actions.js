@@ -1,114 +1,216 @@
-// Actions of operators. Each shows first what it would do, and asks for a reason.
+// Actions of operators, each in a dialog: it shows first what the action would do, and asks for a reason.
 
 import { ApiError, get, getWithEtag, post, remove } from "./api.js";
-import { h, table } from "./dom.js";
-import { percent, rate } from "./format.js";
+import { facts, h, table } from "./dom.js";
+import { flows, overridesOf } from "./fleet.js";
+import { duration, milliseconds, percent, rate, shortDigest } from "./format.js";
 
 const HOUR_S = 3600;
+const LEFT_OUT = 12;
 
-/** The sentence under a form: what was done, or why not. */
-function outcome() {
-  return h("p", { class: "outcome", role: "status" });
+export const mayAct = (caller) => caller.role === "operator" || caller.role === "admin";
+
+/** A button that opens the dialog of an action. */
+export const actionButton = (label, action) => h("button", { type: "button", onclick: () => open(action()) }, label);
+
+/**
+ * A dialog. `preview` returns what to show and is needed before `act`, which gets the reason, and what `preview` found.
+ * A change of a field needs a new preview.
+ */
+function open({ title, confirm, fields = {}, admin = false, preview, act, done }) {
+  const reason = h("input", { name: "reason", required: true, maxlength: "500", autocomplete: "off" });
+  const force = h("input", { type: "checkbox" });
+  const forced = h("label", { class: "check", hidden: true }, force, "Set it although guard rails refuse it");
+  const shown = h("div", { "aria-live": "polite" }), line = h("p", { class: "outcome", role: "status" });
+  const submit = h("button", { type: "submit", disabled: true }, confirm);
+  let found = null;
+  const look = h("button", { type: "button", onclick: () => run(line, async () => {
+    const [node, known] = await preview();
+    shown.replaceChildren(node);
+    found = { known };
+    submit.disabled = false;
+    return "";
+  }) }, "Show what it would do");
+  const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Close");
+  const form = h("form", { class: "action" }, h("h2", {}, title),
+    Object.entries(fields).map(([label, field]) => h("label", {}, `${label} `, field)), h("label", {}, "Reason ", reason),
+    h("div", { class: "buttons" }, look, submit, cancel), forced, shown, line);
+  for (const field of Object.values(fields)) field.addEventListener("change", () => (submit.disabled = true));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    run(line, async () => {
+      try {
+        await act(reason.value, found.known, force.checked);
+      } catch (error) {
+        forced.hidden = !(admin && error.problem?.guard);
+        if (error.problem?.guard) shown.replaceChildren(guardRails(error.problem));
+        throw error;
+      }
+      submit.disabled = look.disabled = true;
+      return done;
+    });
+  });
+  const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() }, form);
+  document.body.append(dialog);
+  dialog.showModal();
+  reason.focus();
 }
 
-async function report(line, done, work) {
+/** Runs `work` and shows its outcome, or why there is none. */
+export async function run(line, work) {
   line.className = "outcome";
   line.textContent = "…";
   try {
-    line.textContent = (await work()) ?? done;
+    line.textContent = await work();
     line.classList.add("good");
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    line.textContent = error.status === 403 ? `Your role does not permit this: ${error.message}` : error.message;
+    if (!(error instanceof ApiError) && !(error instanceof TypeError)) throw error;
     line.classList.add("bad");
+    line.textContent = error.status === 403 ? `Your role does not permit this: ${error.message}`
+      : error.status === 412 ? `It has changed meanwhile; nothing was done. Look again. (${error.message})`
+        : error instanceof ApiError ? error.message : "The control plane does not answer; look whether it was done.";
   }
 }
 
-/** What the loss of regions would move, as a summary and a table. */
-export async function preview(lost) {
-  const { before, after, moves, moved_per_s: movedPerS } = await post("/v1/what-if", { lost });
-  const refused = (totals) => Object.values(totals.refused_per_s).reduce((sum, each) => sum + each, 0);
+function guardRails({ classes = [], withdrawn = {} }) {
   return h("div", { class: "preview" },
-    h("p", {}, `${rate(movedPerS)} of ${rate(before.requests_per_s)} would be served elsewhere; refused: ${rate(refused(before))} → ${rate(refused(after))}; ` +
-      `mean round trip: ${Math.round(before.round_trip_ms)} → ${Math.round(after.round_trip_ms)} ms.`),
-    table("Highest loads after it", ["region", "busy before", "busy after"],
-      Object.entries(after.load).sort((a, b) => b[1] - a[1]).slice(0, 6)
-        .map(([name, share]) => [name, percent(before.load[name] ?? 0), percent(share)])),
-    moves.length > 0 && table("What moves", ["origin", "tenant", "model", "from", "to", "traffic"],
-      moves.slice(0, 12).map((move) => [move.origin, move.tenant, move.model, move.source, move.target, rate(move.requests_per_s)])));
+    classes.length > 0 && table("Classes without a region", ["residency class", "model", "tenants"],
+      classes.map((each) => [each.residency, each.model, each.tenants.join(", ")])),
+    Object.keys(withdrawn).length > 0 && table("Capacity withdrawn", ["model", "share of the fleet's capacity"],
+      Object.entries(withdrawn).map(([model, share]) => [model, percent(share)])));
 }
 
-export function drainForm(region) {
-  const reason = h("input", { name: "reason", required: true, maxlength: "500", autocomplete: "off" });
-  const hours = h("select", { name: "expires" }, [1, 4, 12, 24].map((each) => h("option", { value: each * HOUR_S }, `${each} h`)),
-    h("option", { value: "none" }, "until lifted"));
-  const shown = h("div"), line = outcome();
-  const confirm = h("button", { type: "submit", disabled: true }, "Drain");
-  const form = h("form", { class: "action" },
-    h("h2", {}, `Drain ${region}`),
-    h("label", {}, "Reason ", reason), h("label", {}, "For ", hours),
-    h("button", { type: "button", onclick: () => report(line, "", async () => {
-      shown.replaceChildren(await preview([region]));
-      confirm.disabled = false;
-      return "This is what the loss of the region would move.";
-    }) }, "Show what would move"), confirm, shown, line);
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const expiry = hours.value === "none" ? "none" : Number(hours.value);
-    report(line, `${region} drains.`, async () => {
-      await post(`/v1/regions/${encodeURIComponent(region)}/drain`, { reason: reason.value, expires_in_s: expiry });
-      confirm.disabled = true;
-    });
-  });
-  return form;
+/** What the loss of regions, or a candidate policy, would move: a summary and tables. */
+export async function consequences(change) {
+  const { before, after, moves, moved_per_s: movedPerS, policy_before: from, policy_after: to, demand, fleet } = await post("/v1/what-if", change);
+  const refused = (totals) => Object.values(totals.refused_per_s).reduce((sum, each) => sum + each, 0);
+  const pair = (unit, value) => `${unit(value(before))} → ${unit(value(after))}`;
+  const regions = Object.keys({ ...before.load, ...after.load }).sort((a, b) => (after.load[b] ?? 0) - (after.load[a] ?? 0));
+  return h("div", { class: "preview" },
+    h("p", {}, h("strong", {}, `${rate(movedPerS)} of ${rate(before.requests_per_s)} would be served elsewhere.`)),
+    facts({
+      Refused: pair(rate, refused),
+      "Mean round trip": pair(milliseconds, (totals) => totals.round_trip_ms),
+      "Mean wait": pair(milliseconds, (totals) => totals.wait_ms),
+      Policy: from === to ? null : `${shortDigest(from)} → ${shortDigest(to)}`,
+      Basis: `demand: ${demand}; capacity: ${fleet}`,
+    }),
+    table("Highest loads after it", ["region", "busy slots before", "busy slots after"],
+      regions.slice(0, LEFT_OUT).map((name) => [name, percent(before.load[name] ?? 0), percent(after.load[name] ?? 0)])),
+    moves.length > 0 && h("h3", {}, "Who would move"),
+    moves.length > 0 && table("What moves", ["origin", "tenant", "countries", "model", "from", "to", "traffic"],
+      moves.slice(0, LEFT_OUT).map((move) => [move.origin, move.tenant, move.countries.slice(0, 6).join(", "), move.model, move.source, move.target, rate(move.requests_per_s)])),
+    moves.length > LEFT_OUT && h("p", { class: "hint" }, `${moves.length - LEFT_OUT} smaller moves are not shown.`));
 }
 
-export function undrainForm(region) {
-  const reason = h("input", { required: true, maxlength: "500", autocomplete: "off" }), line = outcome();
-  const form = h("form", { class: "action" }, h("h2", {}, `Undrain ${region}`), h("label", {}, "Reason ", reason),
-    h("button", { type: "submit" }, "Undrain"), line);
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    report(line, `${region} returns by steps.`, async () => {
-      await post(`/v1/regions/${encodeURIComponent(region)}/undrain`, { reason: reason.value });
-    });
-  });
-  return form;
+const expiry = () => h("select", {}, [1, 4, 12, 24].map((each) => h("option", { value: each * HOUR_S }, `${each} h`)),
+  h("option", { value: "none" }, "until lifted"));
+const seconds = (field) => (field.value === "none" ? "none" : Number(field.value));
+
+/** Empties a region: `drain` by steps, `fail_over` at once. */
+export function emptying(kind, region, caller) {
+  const hours = expiry();
+  const isDrain = kind === "drain";
+  return {
+    title: isDrain ? `Drain ${region}` : `Fail over ${region}`,
+    confirm: isDrain ? "Drain" : "Fail over",
+    fields: { For: hours },
+    admin: caller.role === "admin",
+    done: isDrain ? `${region} drains.` : `${region} is failed over.`,
+    preview: async () => [h("div", {},
+      h("p", {}, isDrain ? "The region receives no new traffic; its shares move at the policy's rate, and running requests complete."
+        : "The region receives no new traffic at once, as if it had failed. Running requests complete."),
+      await consequences({ lost: [region] }))],
+    act: (reason, _, force) => post("/v1/overrides", { kind, region, reason, expires_in_s: seconds(hours), ...(force ? { force } : {}) }),
+  };
 }
 
-/** A button that lifts an override. */
-export function liftButton({ override }, line) {
-  return h("button", { type: "button", onclick: () => report(line, "Lifted.", async () => {
-    const reason = window.prompt(`Why is the ${override.kind} of ${override.region ?? "all plans"} lifted?`);
-    if (!reason) return "Nothing was changed.";
-    const path = `/v1/overrides/${encodeURIComponent(override.id)}`;
-    const { etag } = await getWithEtag(path);
-    await remove(path, { reason }, { "if-match": etag });
-  }) }, "Lift");
+/** Lifts every drain and failover of a region. */
+export function undraining(region, status) {
+  return {
+    title: `Undrain ${region}`,
+    confirm: "Undrain",
+    done: `${region} returns by steps.`,
+    preview: async () => [h("div", { class: "preview" }, h("p", {}, "Traffic returns along the policy's failback ramp. These overrides would be lifted:"),
+      overrideTable(overridesOf(status(), region).filter(({ override, by_policy: byPolicy }) => !byPolicy && ["drain", "fail_over"].includes(override.kind))))],
+    act: (reason) => post(`/v1/regions/${encodeURIComponent(region)}/undrain`, { reason }),
+  };
 }
 
-/** Buttons of a rollout: halt, resume, promote, roll back; the ETag prevents an action on another state. */
-export function rolloutButtons(line) {
-  const act = (action, words) => h("button", { type: "button", onclick: () => report(line, `${words}.`, async () => {
-    const reason = window.prompt(`${words}: why?`);
-    if (!reason) return "Nothing was changed.";
-    const { etag } = await getWithEtag("/v1/rollouts/current");
-    await post(`/v1/rollouts/current/${action}`, { reason }, { "if-match": etag });
-  }) }, words);
-  return [act("halt", "Halt"), act("resume", "Resume"), act("promote", "Promote"), act("rollback", "Roll back")];
+export function lifting({ override }) {
+  const path = `/v1/overrides/${encodeURIComponent(override.id)}`;
+  const what = `${override.kind.replaceAll("_", " ")} of ${override.region ?? "all plans"}`;
+  return {
+    title: `Lift the ${what}`,
+    confirm: "Lift",
+    done: "Lifted.",
+    preview: async () => {
+      const { content, etag } = await getWithEtag(path);
+      return [h("div", { class: "preview" }, overrideTable([content]),
+        h("p", {}, override.kind === "freeze" ? "The planner may move shares again." : "Traffic returns along the policy's failback ramp.")), etag];
+    },
+    act: (reason, etag) => remove(`${path}?${new URLSearchParams({ reason })}`, undefined, { "if-match": etag }),
+  };
 }
 
-export function freezeForm() {
-  const reason = h("input", { required: true, maxlength: "500", autocomplete: "off" }), line = outcome();
-  const form = h("form", { class: "action" }, h("h2", {}, "Freeze the plan"), h("label", {}, "Reason ", reason),
-    h("button", { type: "submit" }, "Freeze for 1 h"), line);
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    report(line, "Shares stay as they are, except for failures.", async () => {
-      await post("/v1/overrides", { kind: "freeze", reason: reason.value, expires_in_s: HOUR_S });
-    });
-  });
-  return form;
+export function freezing(status) {
+  const hours = expiry();
+  return {
+    title: "Freeze the plan",
+    confirm: "Freeze",
+    fields: { For: hours },
+    done: "Shares stay as they are, except for failures.",
+    preview: async () => {
+      const away = flows(status()).filter((flow) => flow.origin !== flow.server && flow.perS > 0).sort((a, b) => b.perS - a.perS);
+      return [h("div", { class: "preview" },
+        h("p", {}, "Shares stay as they are now; emergencies, residency and other overrides take precedence. The fleet would no longer adapt to demand. What would stay:"),
+        table("Shares that stay", ["from", "to", "traffic", "reason"], away.slice(0, LEFT_OUT).map((flow) => [flow.origin, flow.server, rate(flow.perS), flow.why]),
+          "Every region serves its own clients."))];
+    },
+    act: (reason) => post("/v1/overrides", { kind: "freeze", reason, expires_in_s: seconds(hours) }),
+  };
 }
+
+const ROLLOUT_ACTIONS = {
+  halt: ["Halt", "No further region receives the policy; regions that run it keep it."],
+  resume: ["Resume", "A held or halted rollout continues; a canary phase starts again."],
+  promote: ["Promote", "Every region receives the policy now, without waiting for the remaining evidence."],
+  rollback: ["Roll back", "Every region returns to the stable policy. The rollout does not start again by itself."],
+};
+
+export const rolloutButtons = () => Object.keys(ROLLOUT_ACTIONS).map((action) => actionButton(ROLLOUT_ACTIONS[action][0], () => advancing(action)));
+
+function advancing(action) {
+  const [confirm, effect] = ROLLOUT_ACTIONS[action];
+  return {
+    title: `${confirm} the rollout`,
+    confirm,
+    done: "Done.",
+    preview: async () => {
+      const { content: { rollout, agents, changes }, etag } = await getWithEtag("/v1/rollouts/current");
+      const target = action === "rollback" ? rollout.stable : rollout.candidate;
+      const others = agents.filter((agent) => agent.in_force !== target);
+      return [h("div", { class: "preview" }, h("p", {}, effect),
+        facts({ Phase: rollout.phase, Candidate: shortDigest(rollout.candidate), Stable: shortDigest(rollout.stable),
+          [`Agents that run another policy than ${shortDigest(target)}`]: others.length ? others.map((agent) => `${agent.region}/${agent.agent}`).slice(0, LEFT_OUT).join(", ") : "none" }),
+        changes.length > 0 && h("p", {}, action === "rollback" ? "Changes that would be undone:" : "Changes of the candidate:"),
+        changes.length > 0 && changeTable(changes)), etag];
+    },
+    act: (reason, etag) => post(`/v1/rollouts/current/${action}`, { reason }, { "if-match": etag }),
+  };
+}
+
+/** Differences of two policies. */
+export const changeTable = (changes) => table("Changes of the policy", ["kind", "name", "field", "before", "after"],
+  changes.slice(0, 100).map((change) => [change.kind, change.name, change.field || "all of it", value(change.before), value(change.after)]));
+
+const value = (found) => (found === null || found === undefined ? "none" : typeof found === "string" ? found : JSON.stringify(found).slice(0, 200));
+
+export const overrideTable = (overrides, last = null) => table("Overrides",
+  ["kind", "region", "limited to", "author", "reason", "phase", "time left", ...(last ? [""] : [])],
+  overrides.map((each) => [each.override.kind.replaceAll("_", " ") + (each.override.value === null ? "" : ` ${percent(each.override.value)}`), each.override.region ?? "all",
+    [each.override.model, each.override.origin && `clients of ${each.override.origin}`].filter(Boolean).join(", ") || "nothing", each.override.author, each.override.reason,
+    each.by_policy ? `${each.phase}, maintenance window` : each.phase,
+    each.phase !== "active" ? "" : each.ends_in_s === null ? "until lifted" : duration(each.ends_in_s), ...(last ? [last(each)] : [])]));
 
 export const audit = () => get("/v1/audit?limit=50");

@@ -1,13 +1,14 @@
-// Why a request runs where it runs, and what the loss of regions would do.
+// Why a request runs where it runs, and what the loss of regions or another policy would do.
 
 import { ApiError, post } from "./api.js";
-import { preview } from "./actions.js";
+import { consequences } from "./actions.js";
 import { h, section, table } from "./dom.js";
 import { models } from "./fleet.js";
 import { percent, shortDigest } from "./format.js";
 
 export class AskView {
   constructor() {
+    this.title = "Ask";
     this.fields = {
       origin: h("select", { name: "origin", required: true }),
       model: h("select", { name: "model", required: true }),
@@ -20,16 +21,17 @@ export class AskView {
     }).map(([name, label]) => h("label", {}, label, " ", this.fields[name])), h("button", { type: "submit" }, "Explain"));
     this.explainForm.addEventListener("submit", (event) => (event.preventDefault(), this.#show(this.answer, () => this.#explain())));
     this.lost = h("fieldset", {}, h("legend", {}, "Regions that fail"));
+    this.files = h("input", { type: "file", multiple: true, accept: ".yaml,.yml" });
+    this.pasted = h("textarea", { rows: "6", cols: "80", spellcheck: "false", placeholder: "documents of a complete bundle, separated by ---" });
     this.consequence = h("div", { "aria-live": "polite" });
-    this.whatIf = h("form", { class: "action" }, this.lost, h("button", { type: "submit" }, "Show what would move"));
-    this.whatIf.addEventListener("submit", (event) => (event.preventDefault(), this.#show(this.consequence, () => {
-      const chosen = [...this.lost.querySelectorAll("input:checked")].map((box) => box.value);
-      if (!chosen.length) return h("p", { class: "empty" }, "Choose at least one region.");
-      return preview(chosen);
-    })));
+    this.whatIf = h("form", { class: "action" }, this.lost,
+      h("fieldset", {}, h("legend", {}, "Candidate policy (without: the policy in force)"),
+        h("label", {}, "Files of the bundle ", this.files), h("label", {}, "or pasted ", this.pasted)),
+      h("button", { type: "submit" }, "Show what would move"));
+    this.whatIf.addEventListener("submit", (event) => (event.preventDefault(), this.#show(this.consequence, () => this.#evaluate())));
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Ask")),
       section("Where would a request run, and why?", "Nothing is sent. The control plane calls the functions that agents decide with.", this.explainForm, this.answer),
-      section("What if regions fail?", "The same demand before and after, by the planner that serves the fleet.", this.whatIf, this.consequence));
+      section("What if?", "Regions fail, or another policy is in force: the same demand before and after, by the planner that serves the fleet. Nothing is changed.", this.whatIf, this.consequence));
   }
 
   update(status) {
@@ -39,8 +41,13 @@ export class AskView {
     this.known = `${regions}|${names}`;
     fill(this.fields.origin, regions);
     fill(this.fields.model, names);
+    const chosen = new Set(this.#chosen());
     this.lost.replaceChildren(h("legend", {}, "Regions that fail"), ...regions.map((name) =>
-      h("label", { class: "check" }, h("input", { type: "checkbox", value: name }), name)));
+      h("label", { class: "check" }, h("input", { type: "checkbox", value: name, checked: chosen.has(name) }), name)));
+  }
+
+  #chosen() {
+    return [...this.lost.querySelectorAll("input:checked")].map((box) => box.value);
   }
 
   async #show(where, work) {
@@ -48,9 +55,19 @@ export class AskView {
     try {
       where.replaceChildren(await work());
     } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      where.replaceChildren(h("p", { class: "bad" }, error.message));
+      if (!(error instanceof ApiError) && !(error instanceof TypeError)) throw error;
+      where.replaceChildren(h("p", { class: "bad" }, error instanceof ApiError ? error.message : "The control plane does not answer."),
+        error.problem?.errors?.length ? h("ul", {}, error.problem.errors.map((each) => h("li", {}, each.problem ?? each))) : "");
     }
+  }
+
+  async #evaluate() {
+    const lost = this.#chosen();
+    const files = Object.fromEntries(await Promise.all([...this.files.files].map(async (file) => [file.name, await file.text()])));
+    if (this.pasted.value.trim()) files["pasted.yaml"] = this.pasted.value;
+    const hasPolicy = Object.keys(files).length > 0;
+    if (!lost.length && !hasPolicy) return h("p", { class: "empty" }, "Choose at least one region, or give a policy.");
+    return consequences({ lost, ...(hasPolicy ? { files } : {}) });
   }
 
   async #explain() {

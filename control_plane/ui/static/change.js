@@ -1,29 +1,48 @@
-// What changes: the rollout, overrides and maintenance windows, the audit trail.
+// What changes: the rollout with evidence and limits, overrides, the difference of two plans, the audit trail.
 
 import { ApiError, get } from "./api.js";
-import { audit, freezeForm, liftButton, rolloutButtons } from "./actions.js";
-import { h, section, table } from "./dom.js";
-import { duration, moment, percent, shortDigest } from "./format.js";
+import { actionButton, audit, changeTable, freezing, lifting, mayAct, overrideTable, rolloutButtons } from "./actions.js";
+import { facts, h, section, show, table } from "./dom.js";
+import { count, duration, milliseconds, moment, percent, shortDigest } from "./format.js";
+import { PlanDiff } from "./plan_diff.js";
+
+const PHASES = ["shadow", "canary", "watch", "done"];
+
+/** The steps of a rollout, of which one is the present; a rollout that ended otherwise ends with that. */
+function phases(present) {
+  const [step, isHeld] = [present.replace("_held", ""), present.endsWith("_held")];
+  return h("ol", { class: "phases", "aria-label": "Phases" }, (PHASES.includes(step) ? PHASES : [...PHASES.slice(0, 3), step]).map((phase) =>
+    h("li", { "aria-current": phase === step ? "step" : null }, words(phase) + (phase === step && isHeld ? " (held)" : ""))));
+}
+
+const words = (name) => name.replaceAll("_", " ");
+const OVER = new Set(["done", "rolled_back", "superseded"]);
 
 export class ChangeView {
   constructor(caller) {
-    this.acts = caller.role !== "viewer";
-    this.line = h("p", { class: "outcome", role: "status" });
+    this.title = "Change";
+    this.acts = mayAct(caller);
+    this.buttons = h("p", { class: "buttons", hidden: true }, rolloutButtons());
     this.rollout = h("div");
     this.overrides = h("div");
     this.trail = h("div");
-    this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Change"), this.line,
-      this.acts && freezeForm()),
-      section("Rollout", "", this.rollout), section("Overrides and maintenance windows", "", this.overrides),
-      section("Audit trail", "The latest 50 changes, newest first.", this.trail));
+    this.diff = new PlanDiff();
+    this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Change"),
+      this.acts && h("p", { class: "buttons" }, actionButton("Freeze the plan…", () => freezing(() => this.status)))),
+    section("Rollout", "", this.buttons, this.rollout),
+    section("Overrides and maintenance windows", "", this.overrides), this.diff.element,
+    section("Audit trail", "The latest 50 changes, newest first.", this.trail));
   }
 
-  async update(status) {
-    this.overrides.replaceChildren(table("Overrides", ["kind", "region", "author", "reason", "phase", "time left", ""],
-      status.overrides.map((each) => [each.override.kind, each.override.region ?? "all", each.override.author, each.override.reason,
-        each.phase, each.ends_in_s === null ? "until lifted" : duration(each.ends_in_s),
-        this.acts && !each.by_policy ? liftButton(each, this.line) : ""])));
-    await Promise.all([this.#rollout(), this.#audit()]);
+  update(status) {
+    this.status = status;
+    this.diff.update(status);
+    const last = this.acts ? (each) => (each.by_policy || each.phase !== "active" ? "" : actionButton("Lift…", () => lifting(each))) : null;
+    show(this.overrides, status.overrides.length ? overrideTable(status.overrides, last) : h("p", { class: "empty" }, "None."));
+  }
+
+  async refresh() {
+    await Promise.all([this.#rollout(), this.#audit(), this.diff.refresh()]);
   }
 
   async #rollout() {
@@ -31,21 +50,35 @@ export class ChangeView {
       if (error instanceof ApiError && error.status === 404) return null;
       throw error;
     });
-    if (found === null) return this.rollout.replaceChildren(h("p", { class: "empty" }, "No policy has been rolled out yet."));
-    const { rollout, agents } = found;
-    this.rollout.replaceChildren(
-      h("dl", {}, Object.entries({
-        Phase: `${rollout.phase}, since ${moment(rollout.since)}`,
-        Reason: rollout.why,
-        Policy: `${shortDigest(rollout.candidate)} instead of ${shortDigest(rollout.stable)}`,
+    if (found === null) return show(this.rollout, h("p", { class: "empty" }, "No policy has been rolled out yet."));
+    const { rollout, agents, changes, moves, limits, evidence } = found;
+    this.buttons.hidden = !this.acts || OVER.has(rollout.phase);
+    return show(this.rollout,
+      phases(rollout.phase),
+      facts({
+        Phase: `${words(rollout.phase)}, since ${moment(rollout.since)}`,
+        Reason: rollout.why + (rollout.by ? ` (by ${rollout.by})` : ""),
+        Policy: shortDigest(rollout.candidate) + (rollout.candidate === rollout.stable ? "" : ` instead of ${shortDigest(rollout.stable)}`),
         Commit: rollout.provenance ? `${rollout.provenance.commit.slice(0, 12)}: ${rollout.provenance.subject}` : "from a folder",
         "Canary regions": rollout.canary.join(", ") || "none",
-        "Demand that moves": rollout.moved_share === null ? "not compared" : percent(rollout.moved_share),
-      }).flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
-      this.acts ? h("p", { class: "buttons" }, rolloutButtons(this.line)) : "",
+        "Demand that moves": (rollout.moved_share === null ? "not compared" : percent(rollout.moved_share)) +
+          (limits ? `, at most ${percent(limits.max_moved_share)} without an operator` : ""),
+        Durations: limits && `shadow ${duration(limits.shadow_s)}, canary at least ${duration(limits.canary_s)}, watch ${duration(limits.watch_s)}`,
+        Limits: limits && `failures at most ${percent(limits.max_failure_increase)} more than before, time to first byte at most ${limits.max_latency_factor} times, ` +
+          `judged from ${count(limits.min_requests)} requests on; canary agents accept within ${duration(limits.acknowledge_timeout_s)}`,
+      }),
+      evidence?.length > 0 && h("h3", {}, "Evidence of this phase"),
+      evidence?.length > 0 && table("Evidence", ["region", "policy", "requests", "failed", "time to first byte", "before: requests", "before: failed", "before: time to first byte"],
+        evidence.map((each) => [each.region, each.runs_candidate ? "candidate" : "stable", count(each.now.requests), percent(each.now.failed_share), firstByte(each.now),
+          count(each.before.requests), percent(each.before.failed_share), firstByte(each.before)])),
+      changes.length > 0 && h("h3", {}, "Changes of the candidate"), changes.length > 0 && changeTable(changes),
+      moves?.length > 0 && h("h3", {}, "Shares that differ under the candidate"),
+      moves?.length > 0 && table("Moves", ["from", "to", "model", "share before", "share after"],
+        moves.slice(0, 20).map((move) => [move.origin, move.server, move.model, percent(move.before), percent(move.after)])),
+      h("h3", {}, "Agents"),
       table("Agents", ["region", "agent", "policy assigned", "policy in force", "last report", "rejected"], agents.map((agent) =>
         [agent.region, agent.agent, shortDigest(agent.assigned),
-          h("span", { class: agent.assigned === agent.in_force ? "" : "bad" }, shortDigest(agent.in_force)),
+          h("span", { class: agent.assigned === agent.in_force ? "" : "bad" }, shortDigest(agent.in_force), agent.assigned === agent.in_force ? "" : " ≠"),
           agent.report_age_s === null ? "none" : `${duration(agent.report_age_s)} ago`, agent.rejection || "nothing"])));
   }
 
@@ -54,8 +87,10 @@ export class ChangeView {
       if (error instanceof ApiError && error.status === 403) return { items: null };
       throw error;
     });
-    this.trail.replaceChildren(items === null ? h("p", { class: "empty" }, "Your role does not include the audit trail.")
+    show(this.trail, items === null ? h("p", { class: "empty" }, "Your role does not include the audit trail.")
       : table("Audit trail", ["time", "who", "action", "target", "reason"],
         items.map((entry) => [moment(entry.at), `${entry.caller} (${entry.role})`, entry.action, entry.target, entry.reason])));
   }
 }
+
+const firstByte = ({ first_byte_s: seconds }) => (seconds === null ? "none" : milliseconds(1000 * seconds));

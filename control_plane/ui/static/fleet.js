@@ -3,7 +3,8 @@
 export const REASONS = {
   home: "served at home",
   spillover: "spillover: home is full, or another region is better",
-  failover: "failover: home has failed or drains",
+  failover: "failover: home has failed or cannot serve",
+  override: "override: an operator or a maintenance window keeps home from serving",
   failback: "failback: home is returning",
 };
 
@@ -16,11 +17,13 @@ export function flows(status, model = "") {
     }
   }
   const found = new Map();
+  const emptied = emptiedRegions(status);
   for (const arc of status.arcs) {
     if (model && arc.model !== model) continue;
+    const why = arc.why === "failover" && emptied.has(arc.origin) ? "override" : arc.why;
     const perS = (demand.get(`${arc.origin}\n${arc.model}\n${arc.residency}`) ?? 0) * arc.share;
-    const key = `${arc.origin}\n${arc.server}\n${arc.why}`;
-    const flow = found.get(key) ?? { origin: arc.origin, server: arc.server, why: arc.why, perS: 0, models: new Set() };
+    const key = `${arc.origin}\n${arc.server}\n${why}`;
+    const flow = found.get(key) ?? { origin: arc.origin, server: arc.server, why, perS: 0, models: new Set() };
     flow.perS += perS;
     flow.models.add(arc.model);
     found.set(key, flow);
@@ -52,4 +55,48 @@ export const models = (status) =>
 /** Whether a drain or another override is in force, by region. */
 export function overridesOf(status, name) {
   return status.overrides.filter((each) => each.override.region === name && each.phase !== "ended");
+}
+
+/** Regions that are up, and that overrides in force empty. */
+function emptiedRegions(status) {
+  const failed = new Set(status.regions.filter((region) => region.state === "failed").map((region) => region.name));
+  return new Set(status.overrides.filter(({ phase, override }) => phase === "active" && EMPTIES.has(override.kind) && !failed.has(override.region))
+    .map(({ override }) => override.region));
+}
+
+const EMPTIES = new Set(["drain", "fail_over", "weight"]);
+
+/** Load of one model over all regions. */
+export function modelLoad(status, model) {
+  const total = { slots: 0, inFlight: 0, ready: 0, endpoints: 0, waiting: 0, demand: 0, isShared: false };
+  for (const region of status.regions) {
+    for (const pool of region.pools.filter((each) => each.model === model)) {
+      total.slots += pool.slots;
+      total.inFlight += pool.in_flight;
+      total.ready += pool.ready;
+      total.endpoints += pool.endpoints;
+      total.isShared ||= pool.shares_slots_with.length > 0;
+    }
+    total.waiting += spilloverOf(region, model).waiting;
+    total.demand += demandOf(region, model);
+  }
+  return total;
+}
+
+/** Queue and spill credits of a region, over all models or one. */
+export function spilloverOf(region, model = "") {
+  const total = { waiting: 0, headroom: 0, granted: 0, held: 0 };
+  for (const row of region.spillover) {
+    if (!model || row.model === model) for (const name of Object.keys(total)) total[name] += row[name];
+  }
+  return total;
+}
+
+/** Demand by the country of the clients, over all regions, largest first. */
+export function countries(status) {
+  const total = new Map();
+  for (const region of status.regions) {
+    for (const { country, requests_per_s: perS } of region.countries) total.set(country, (total.get(country) ?? 0) + perS);
+  }
+  return [...total].map(([country, perS]) => ({ country, perS })).sort((a, b) => b.perS - a.perS);
 }

@@ -3,16 +3,19 @@
 const number = (digits) => new Intl.NumberFormat(undefined, { maximumFractionDigits: digits });
 const [whole, one] = [number(0), number(1)];
 
+/** A number and its unit, which stay on one line. */
+const withUnit = (value, unit) => `${value}\u00a0${unit}`;
+
 export const count = (value) => whole.format(value);
-export const rate = (value) => `${(value < 10 ? one : whole).format(value)} requests/s`;
-export const percent = (value) => `${whole.format(100 * value)} %`;
-export const milliseconds = (value) => `${whole.format(value)} ms`;
+export const rate = (value) => withUnit((value < 10 ? one : whole).format(value), "requests/s");
+export const percent = (value) => withUnit(whole.format(100 * value), "%");
+export const milliseconds = (value) => withUnit(whole.format(value), "ms");
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "never";
-  if (seconds < 90) return `${(seconds < 10 ? one : whole).format(seconds)} s`;
-  if (seconds < 5400) return `${whole.format(seconds / 60)} min`;
-  return seconds < 172_800 ? `${one.format(seconds / 3600)} h` : `${whole.format(seconds / 86_400)} days`;
+  if (seconds < 90) return withUnit((seconds < 10 ? one : whole).format(seconds), "s");
+  if (seconds < 5400) return withUnit(whole.format(seconds / 60), "min");
+  return seconds < 172_800 ? withUnit(one.format(seconds / 3600), "h") : withUnit(whole.format(seconds / 86_400), "days");
 }
 
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });

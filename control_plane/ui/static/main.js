@@ -1,19 +1,18 @@
-// The shell of the page: session, polling, events, and the view that the address names.
+// The shell of the page: session, the stream of status and events, and the view that the address names.
 
 import { ApiError, follow, get, pause, signOut } from "./api.js";
 import { AskView } from "./ask.js";
 import { ChangeView } from "./change.js";
-import { h } from "./dom.js";
 import { duration, shortDigest } from "./format.js";
+import { LiveStatus } from "./live.js";
 import { NowView } from "./now.js";
 import { PastView } from "./past.js";
 import { RegionView } from "./region.js";
 import { forget, renew, resume, showSignIn } from "./signin.js";
 
-/** Period (ms) of the status while nothing happens; an event causes an update at once. */
+/** Period (ms) of what a view reads itself while nothing happens; an event causes a read at once. */
 const PERIOD_MS = 5000;
-const RETRY_MS = 1000;
-/** Least time (ms) between two updates that events cause. */
+/** Least time (ms) between two reads that events cause. */
 const APART_MS = 400;
 const MAX_EVENTS = 500;
 
@@ -27,18 +26,16 @@ class Page {
   constructor(caller) {
     this.caller = caller;
     this.events = [];
+    this.live = new LiveStatus();
     this.stop = new AbortController();
     this.wake = () => {};
     this.navigate = () => this.show();
     window.addEventListener("hashchange", this.navigate);
     nav.hidden = signOutButton.hidden = false;
     this.show();
-    follow((event) => {
-      this.events.unshift(event);
-      if (this.events.length > MAX_EVENTS) this.events.pop();
-      this.wake();
-    }, this.stop.signal);
-    this.poll();
+    follow({ event: (event) => this.happened(event), status: (...update) => this.arrived(...update), lost: (error) => this.lost(error) },
+      this.stop.signal);
+    this.refresh();
   }
 
   show() {
@@ -52,36 +49,57 @@ class Page {
     };
     this.view = (views[name] ?? views.now)();
     main.replaceChildren(this.view.element);
+    document.title = `${this.view.title ?? "Now"} · Penstock`;
     for (const link of nav.querySelectorAll("a")) {
       if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
+    this.draw();
     this.wake();
   }
 
-  async poll() {
-    let answeredAt = performance.now();
+  draw() {
+    if (this.live.status) this.view.update(this.live.status, this.events);
+  }
+
+  arrived(update, isFirst) {
+    this.live.apply(update, isFirst);
+    lost.hidden = true;
+    describe(this.live.status);
+    this.draw();
+  }
+
+  happened(event) {
+    this.events.unshift(event);
+    if (this.events.length > MAX_EVENTS) this.events.pop();
+    if (event.kind === "region" && this.live.regionChanged(event.data)) this.draw();
+    this.wake();
+  }
+
+  lost(error) {
+    if (error.status === 401) return this.end("The session has ended.");
+    const silentS = this.live.receivedAt === undefined ? null : (performance.now() - this.live.receivedAt) / 1000;
+    lost.hidden = false;
+    lost.textContent = error instanceof ApiError
+      ? `The control plane reports: ${error.message}`
+      : `The control plane has not answered${silentS === null ? "" : ` for ${duration(silentS)}`}. What is shown is as old; regions serve without it. Trying again.`;
+    return undefined;
+  }
+
+  /** Reads what is not streamed: at intervals, and soon after an event. */
+  async refresh() {
     while (!this.stop.signal.aborted) {
-      let wait = PERIOD_MS;
       try {
-        const status = await get("/v1/status", { signal: AbortSignal.timeout(10_000) });
-        answeredAt = performance.now();
-        lost.hidden = true;
-        describe(status);
-        await this.view.update(status, this.events);
+        await this.view.refresh?.();
       } catch (error) {
-        if (this.stop.signal.aborted) return;
         if (error instanceof ApiError && error.status === 401) return this.end("The session has ended.");
-        wait = RETRY_MS;
-        lost.hidden = false;
-        lost.textContent = error instanceof ApiError
-          ? `The control plane reports: ${error.message}`
-          : `The control plane has not answered for ${duration((performance.now() - answeredAt) / 1000)}. What is shown is as old; regions serve without it. Trying again.`;
-        if (!(error instanceof ApiError) && !(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
+        // That the control plane does not answer shows at the stream.
+        if (!(error instanceof ApiError) && !(error instanceof TypeError)) console.error(error);
       }
       await pause(APART_MS, this.stop.signal);
-      await this.until(wait - APART_MS);
+      await this.until(PERIOD_MS - APART_MS);
     }
+    return undefined;
   }
 
   until(milliseconds) {

@@ -1,7 +1,8 @@
 // The world map: land, regions, and an arc for each flow between regions. Elements are kept between updates, so that
 // an update of 100 regions and 2,000 arcs changes attributes only.
 
-import { s } from "./dom.js";
+import { COUNTRIES, countryName } from "./countries.js";
+import { h, s } from "./dom.js";
 import { demandOf, load } from "./fleet.js";
 import { percent, rate } from "./format.js";
 import { LAND } from "./land.js";
@@ -13,6 +14,12 @@ const ROOM = { arcs: 120, regions: 30 };
 /** Flows below this share of the largest are not drawn: they would be invisible. */
 const MIN_SHARE = 0.0005;
 const MIN_SPAN_DEG = 40;
+const DASHES = { failover: [6, 4], failback: [2, 4], override: [10, 3, 2, 3], less: [4, 4] };
+
+const MAX_ZOOM = 16;
+const ZOOM_STEP = 1.6;
+/** Movement (pixels) of a pointer from which on it drags the map and does not select. */
+const DRAG_PX = 4;
 
 const place = (region) => ({ x: region.longitude_deg, y: -region.latitude_deg });
 
@@ -21,27 +28,72 @@ export class FleetMap {
     this.onSelect = onSelect;
     this.arcs = new Map();
     this.regions = new Map();
+    this.clients = new Map();
+    this.clientLayer = s("g", { class: "clients" });
     this.arcLayer = s("g", { class: "arcs" });
     this.regionLayer = s("g");
     this.svg = s("svg", { class: "map", role: "group", "aria-label": "World map of the fleet's regions" },
-      s("path", { class: "land", d: LAND, "aria-hidden": "true" }), this.arcLayer, this.regionLayer);
+      s("path", { class: "land", d: LAND, "aria-hidden": "true" }), this.clientLayer, this.arcLayer, this.regionLayer);
+    this.zoom = 1;
+    this.middle = null;
+    const button = (label, text, action) => h("button", { type: "button", "aria-label": label, title: label, onclick: action }, text);
+    this.element = h("div", { class: "map-frame" }, this.svg, h("div", { class: "zoom" },
+      button("Zoom in", "+", () => this.#zoomTo(this.zoom * ZOOM_STEP)), button("Zoom out", "−", () => this.#zoomTo(this.zoom / ZOOM_STEP)),
+      button("Show all regions", "⌂", () => this.#zoomTo(1))));
+    this.svg.addEventListener("wheel", (event) => {
+      // Without a key the wheel scrolls the page.
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.#zoomTo(this.zoom * (event.deltaY < 0 ? ZOOM_STEP : 1 / ZOOM_STEP));
+    }, { passive: false });
+    this.svg.addEventListener("pointerdown", (event) => this.#drag(event));
   }
 
-  /** Draw a state of the fleet: regions of /v1/status, and flows between them (see fleet.js). */
-  update(regions, flows, model = "") {
+  #zoomTo(zoom) {
+    this.zoom = Math.min(MAX_ZOOM, Math.max(1, zoom));
+    const busiest = [...(this.last?.[0] ?? [])].sort((a, b) => demandOf(b) - demandOf(a))[0];
+    if (this.zoom === 1) this.middle = null;
+    else if (busiest) this.middle ??= place(busiest);
+    this.svg.classList.toggle("zoomed", this.zoom > 1);
+    if (this.last) this.update(...this.last);
+  }
+
+  #drag(down) {
+    if (this.zoom === 1 || down.button !== 0) return;
+    const from = this.middle ?? this.shown, perPixel = this.svg.viewBox.baseVal.width / this.svg.clientWidth;
+    let isDrag = false;
+    const move = (event) => {
+      const [dx, dy] = [event.clientX - down.clientX, event.clientY - down.clientY];
+      isDrag ||= Math.hypot(dx, dy) > DRAG_PX;
+      if (!isDrag) return;
+      this.middle = { x: from.x - dx * perPixel, y: from.y - dy * perPixel };
+      this.#fit([...this.last[0].map(place)]);
+    };
+    const up = () => window.removeEventListener("pointermove", move);
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", up, { once: true });
+    window.addEventListener("pointercancel", up, { once: true });
+    this.svg.addEventListener("click", (event) => isDrag && event.stopPropagation(), { once: true, capture: true });
+  }
+
+  /** Draw a state of the fleet: regions of /v1/status, flows between them, and clients by country (see fleet.js). */
+  update(regions, flows, options = {}) {
+    const { model = "", clients = [] } = options;
+    this.last = [regions, flows, options];
     const places = new Map(regions.map((region) => [region.name, place(region)]));
     const unit = this.#fit([...places.values()]);
     this.#drawRegions(regions, model, unit);
     this.#drawArcs(flows, places, unit);
+    this.#drawClients(clients, unit);
   }
 
   #fit(places) {
     const xs = places.map(({ x }) => x), ys = places.map(({ y }) => y);
     const middle = (values) => (Math.min(...values) + Math.max(...values)) / 2;
     const span = (values) => Math.max(...values) - Math.min(...values);
-    const height = Math.min(180, Math.max(MIN_SPAN_DEG / 2, span(ys) * 1.5 + 12, (span(xs) * 1.2 + 20) / 2.1));
+    const height = Math.min(180, Math.max(MIN_SPAN_DEG / 2, span(ys) * 1.5 + 12, (span(xs) * 1.2 + 20) / 2.1)) / this.zoom;
     const width = height * 2.1;
-    const [x, y] = places.length ? [middle(xs), middle(ys)] : [0, -20];
+    const { x, y } = this.shown = this.middle ?? (places.length ? { x: middle(xs), y: middle(ys) } : { x: 0, y: -20 });
     this.svg.setAttribute("viewBox", `${x - width / 2} ${y - height / 2} ${width} ${height}`);
     return height / 400;
   }
@@ -69,7 +121,13 @@ export class FleetMap {
       drawn.label.setAttribute("y", radius + 13 * size * unit);
       drawn.label.setAttribute("font-size", 12 * size * unit);
       drawn.label.setAttribute("stroke-width", 3 * unit);
-      const text = `${region.name}, ${region.city}: ${region.state}, ${percent(share)} of slots busy, ${rate(demandOf(region, model))} from its clients`;
+      drawn.unready.setAttribute("transform", `translate(${radius * 0.8} ${-radius * 0.8})`);
+      drawn.unreadyBody.setAttribute("r", region.unready_count ? 6 * size * unit : 0);
+      drawn.unreadyCount.setAttribute("font-size", 9 * size * unit);
+      drawn.unreadyCount.setAttribute("y", 3.2 * size * unit);
+      drawn.unreadyCount.textContent = region.unready_count || "";
+      const text = `${region.name}, ${region.city}: ${region.state}, ${percent(share)} of slots busy, ${rate(demandOf(region, model))} from its clients` +
+        (region.unready_count ? `, ${region.unready_count} endpoints not ready` : "");
       drawn.title.textContent = text;
       drawn.group.setAttribute("aria-label", text);
     }
@@ -101,9 +159,12 @@ export class FleetMap {
       cross: s("path", { class: "cross" }),
       label: s("text", { "text-anchor": "middle" }, name),
       title: s("title"),
+      unreadyBody: s("circle"),
+      unreadyCount: s("text", { "text-anchor": "middle" }),
     };
+    drawn.unready = s("g", { class: "unready", "aria-hidden": "true" }, drawn.unreadyBody, drawn.unreadyCount);
     drawn.group = s("g", { tabindex: "0", role: "link", onclick: select, onkeydown: onKey },
-      drawn.title, drawn.body, drawn.fill, drawn.cross, drawn.label);
+      drawn.title, drawn.body, drawn.fill, drawn.cross, drawn.label, drawn.unready);
     this.regionLayer.append(drawn.group);
     this.regions.set(name, drawn);
     return drawn;
@@ -124,13 +185,36 @@ export class FleetMap {
       drawn.path.setAttribute("class", `arc ${flow.why}`);
       drawn.path.setAttribute("d", curve(from, to));
       drawn.path.setAttribute("stroke-width", (0.6 + (MAX_ARC_WIDTH - 0.6) * Math.sqrt(flow.perS / most)) * scale * unit);
-      const dash = { failover: [6, 4], failback: [2, 4] }[flow.why];
+      const dash = DASHES[flow.why];
       drawn.path.setAttribute("stroke-dasharray", dash ? dash.map((part) => part * unit).join(" ") : "none");
-      drawn.title.textContent = `${flow.origin} → ${flow.server}: ${rate(flow.perS)}, ${flow.why}`;
+      drawn.title.textContent = `${flow.origin} → ${flow.server}: ${flow.text ?? rate(flow.perS)}, ${flow.why}`;
     }
     for (const [key, drawn] of this.arcs) {
       if (!seen.has(key)) (drawn.path.remove(), this.arcs.delete(key));
     }
+  }
+
+  #drawClients(clients, unit) {
+    const placed = clients.filter(({ country }) => COUNTRIES.has(country)), seen = new Set();
+    const most = Math.max(1e-9, ...placed.map(({ perS }) => perS));
+    for (const { country, perS } of placed) {
+      seen.add(country);
+      const drawn = this.clients.get(country) ?? this.#addClients(country);
+      drawn.circle.setAttribute("r", (2 + 20 * Math.sqrt(perS / most)) * unit);
+      drawn.title.textContent = `${countryName(country)}: ${rate(perS)}`;
+    }
+    for (const [country, drawn] of this.clients) {
+      if (!seen.has(country)) (drawn.circle.remove(), this.clients.delete(country));
+    }
+  }
+
+  #addClients(country) {
+    const { latitude, longitude } = COUNTRIES.get(country);
+    const title = s("title");
+    const circle = s("circle", { cx: longitude, cy: -latitude }, title);
+    this.clientLayer.append(circle);
+    this.clients.set(country, { circle, title });
+    return { circle, title };
   }
 
   #addArc(key) {

@@ -1,78 +1,109 @@
-// One region: pools, endpoints, demand, what comes from and goes to other regions, agents; drain and undrain.
+// One region: pools, endpoints, queue, demand, what comes from and goes to other regions, agents; drain and fail over.
 
 import { get } from "./api.js";
-import { drainForm, undrainForm } from "./actions.js";
-import { h, section, table } from "./dom.js";
+import { actionButton, emptying, mayAct, overrideTable, undraining } from "./actions.js";
+import { countryName } from "./countries.js";
+import { h, section, show, table, wide } from "./dom.js";
 import { concerns } from "./events.js";
-import { REASONS, flows, overridesOf } from "./fleet.js";
-import { count, duration, percent, rate, shortDigest } from "./format.js";
-import { badge, eventList, meter } from "./now.js";
+import { REASONS, demandOf, flows, load, overridesOf, spilloverOf } from "./fleet.js";
+import { count, duration, moment, percent, rate, shortDigest } from "./format.js";
+import { badge, eventList, meter, regionLink } from "./now.js";
 
 /** Longest list of endpoints that the heat map shows. */
 const MAX_ENDPOINTS = 1000;
+/** A certificate that expires within so many seconds is marked. */
+const SOON_S = 7 * 86_400;
 
 export class RegionView {
   constructor(name, caller) {
-    this.name = name;
-    this.title = h("h1", {}, name);
-    this.state = h("p", { class: "lead" });
+    this.name = this.title = name;
+    this.state = h("div");
     this.cells = h("div", { class: "heat", role: "list", "aria-label": "Endpoints" });
-    this.live = h("div");
-    this.actions = h("div");
-    this.element = h("div", {}, h("section", { class: "wide" }, this.title, this.state, this.actions),
-      section("Endpoints", "One square each, darker the more of its slots are busy.", this.cells), this.live);
-    if (caller.role !== "viewer") this.actions.append(drainForm(name), undrainForm(name));
+    this.troubled = h("div");
+    this.agents = h("div");
+    this.live = h("div", { class: "grid" });
+    this.actions = mayAct(caller) && h("p", { class: "buttons" },
+      actionButton("Drain…", () => emptying("drain", name, caller)), actionButton("Fail over…", () => emptying("fail_over", name, caller)),
+      actionButton("Undrain…", () => undraining(name, () => this.status)));
+    this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, name), this.state, this.actions),
+      section("Endpoints", "One square each, darker the more of its slots are busy; dashed where it is not ready.", this.cells, this.troubled),
+      section("Agents", "Certificates, releases and policies that differ from the control plane's are marked.", this.agents), this.live);
   }
 
-  async update(status, events) {
+  update(status, events) {
+    this.status = status;
     const region = status.regions.find((each) => each.name === this.name);
-    if (!region) {
-      this.state.textContent = "The policy has no region of this name.";
-      return;
-    }
-    const overrides = overridesOf(status, this.name);
-    this.state.replaceChildren(badge(region.state), ` ${region.city}, ${region.country}`,
-      region.state_age_s === null ? "" : `, for ${duration(region.state_age_s)}`,
-      ...overrides.map(({ override, ends_in_s: endsInS }) =>
-        h("span", {}, ` · ${override.kind} by ${override.author}: “${override.reason}”, ${endsInS === null ? "until lifted" : `${duration(endsInS)} left`}`)));
+    if (!region) return show(this.state, h("p", {}, "The policy has no region of this name."));
+    const overrides = overridesOf(status, this.name), { slots, inFlight, share } = load(region), { waiting } = spilloverOf(region);
+    show(this.state, h("p", { class: "lead" }, badge(region.state), ` ${region.city}, ${countryName(region.country)}`,
+      region.state_age_s === null ? "" : `, for ${duration(region.state_age_s)}`, ` · ${meterText(share, inFlight, slots)} · ${count(waiting)} waiting · ${rate(demandOf(region))} from its clients`),
+    overrides.length > 0 && overrideTable(overrides));
     const all = flows(status);
     const part = (rows, other) => rows.sort((a, b) => b.perS - a.perS)
-      .map((flow) => [flow[other], rate(flow.perS), REASONS[flow.why] ?? flow.why, [...flow.models].join(", ")]);
-    this.live.replaceChildren(
-      section("Pools", "", table("Pools", ["model", "load", "ready endpoints", "time per request"], region.pools.map((pool) => [
+      .map((flow) => [flow[other] === this.name ? "itself" : regionLink(flow[other]), rate(flow.perS), h("span", { title: REASONS[flow.why] }, flow.why), [...flow.models].join(", ")]);
+    const ofModel = (model) => spilloverOf(region, model);
+    return show(this.live,
+      wide("Pools", "", table("Pools", ["model", "load", "ready endpoints", "waiting", "time per request", "shares slots with"], region.pools.map((pool) => [
         pool.model, meter(pool.slots ? pool.in_flight / pool.slots : 0, `${count(pool.in_flight)} of ${count(pool.slots)} slots`),
-        `${count(pool.ready)} of ${count(pool.endpoints)}`, duration(pool.service_s)]))),
-      section("Demand of its clients", "", table("Demand", ["model", "residency class", "demand"],
-        region.demand.map((each) => [each.model, each.residency, rate(each.requests_per_s)]))),
+        `${count(pool.ready)} of ${count(pool.endpoints)}`, `${count(ofModel(pool.model).waiting)} requests`, duration(pool.service_s), pool.shares_slots_with.join(", ") || "no model"]))),
+      section("Headroom and spill credits", "", table("Spill credits", ["model", "headroom", "granted to others", "held elsewhere"],
+        region.spillover.map((row) => [row.model, `${count(row.headroom)} slots`, `${count(row.granted)} requests`, `${count(row.held)} requests`]))),
       section("Its clients are served by", "", table("Served by", ["region", "traffic", "reason", "models"],
-        part(all.filter((flow) => flow.origin === this.name), "server"))),
+        part(all.filter((flow) => flow.origin === this.name && flow.perS > 0), "server"), "No request reaches it.")),
       section("It serves the clients of", "", table("Serves", ["region", "traffic", "reason", "models"],
-        part(all.filter((flow) => flow.server === this.name), "origin"))),
-      section("Agents", "", table("Agents", ["agent", "last report", "policy", "plan", "rejected"],
-        status.agents.filter((agent) => agent.region === this.name).map((agent) => [agent.name,
-          agent.report_age_s === null ? "none" : `${duration(agent.report_age_s)} ago`,
-          h("span", { class: agent.policy_digest && status.policy.digest !== agent.policy_digest ? "bad" : "" }, shortDigest(agent.policy_digest)),
-          count(agent.plan_generation), agent.refused_plan || agent.refused_digest || "nothing"]))),
+        part(all.filter((flow) => flow.server === this.name && flow.perS > 0), "origin"), "It serves no request.")),
+      section("Demand of its clients", "", table("Demand", ["model", "residency class", "demand"],
+        region.demand.map((each) => [each.model, each.residency, rate(each.requests_per_s)])),
+      table("Demand by country", ["country", "demand"], region.countries.slice(0, 10).map((each) => [countryName(each.country), rate(each.requests_per_s)]), "")),
       section("Latest events", "", eventList(events.filter((event) => concerns(event, this.name)).slice(0, 12))));
-    await this.#endpoints();
+  }
+
+  async refresh() {
+    await Promise.all([this.#endpoints(), this.#agents()]);
   }
 
   async #endpoints() {
-    const found = [];
-    for (let cursor = null; found.length < MAX_ENDPOINTS; ) {
-      const query = new URLSearchParams({ region: this.name, limit: "200", ...(cursor ? { cursor } : {}) });
-      const page = await get(`/v1/endpoints?${query}`);
-      found.push(...page.items);
-      cursor = page.next_cursor;
-      if (!cursor) break;
-    }
-    this.cells.replaceChildren(...found.map((endpoint) => {
+    const found = await pages("/v1/endpoints", { region: this.name }, MAX_ENDPOINTS);
+    show(this.cells, found.map((endpoint) => {
       const share = endpoint.slots ? endpoint.in_flight / endpoint.slots : 0;
-      const text = `${endpoint.name}: ${endpoint.state}, ${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots, ${endpoint.models.join(", ")}` +
-        (endpoint.zone ? `, ${endpoint.zone}` : "") + (endpoint.accelerator ? `, ${endpoint.accelerator}` : "");
+      const text = [`${endpoint.name}: ${endpoint.state}`, endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, endpoint.models.join(", "),
+        endpoint.zone, endpoint.accelerator].filter(Boolean).join(", ");
       return h("span", { class: `cell load-${Math.min(10, Math.round(share * 10))} ${endpoint.state}`, role: "listitem", title: text, "aria-label": text },
         endpoint.state === "ready" ? percent(share) : endpoint.state);
-    }));
-    if (!found.length) this.cells.replaceChildren(h("p", { class: "empty", role: "listitem" }, "No endpoint is reported."));
+    }), !found.length && h("p", { class: "empty", role: "listitem" }, "No endpoint is reported."));
+    const troubled = found.filter((endpoint) => endpoint.state !== "ready");
+    show(this.troubled, troubled.length > 0 && table("Endpoints that are not ready", ["endpoint", "state", "reason", "load", "age"], troubled.slice(0, 50).map((endpoint) => [
+      endpoint.name, h("span", { class: `badge ${endpoint.state}` }, endpoint.state), endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, `${duration(endpoint.age_s)} ago`])));
   }
+
+  async #agents() {
+    const found = await pages("/v1/agents", { region: this.name }, 200), { status } = this;
+    const differs = (isDifferent, text) => h("span", { class: isDifferent ? "bad" : "" }, text, isDifferent ? " ≠" : "");
+    show(this.agents, table("Agents", ["agent", "last report", "release", "certificate expires", "policy", "plan", "rejected"], found.map((agent) => [agent.name,
+      agent.report_age_s === null ? "none" : `${duration(agent.report_age_s)} ago`,
+      differs(status && agent.release !== status.release, agent.release || "unknown"),
+      expiry(agent.certificate_expires_at),
+      differs(status && agent.policy_digest && status.policy.digest !== agent.policy_digest, shortDigest(agent.policy_digest)),
+      count(agent.plan_generation), agent.refused_plan || agent.refused_digest || "nothing"]), "No agent is registered or reports."));
+  }
+}
+
+const meterText = (share, busy, slots) => `${percent(share)} busy (${count(busy)} of ${count(slots)} slots)`;
+
+function expiry(at) {
+  if (!at) return "unknown";
+  const leftS = at - Date.now() / 1000;
+  return h("span", { class: leftS < SOON_S ? "bad" : "", title: moment(at) }, leftS < 0 ? `expired ${duration(-leftS)} ago` : `in ${duration(leftS)}`);
+}
+
+/** All entries of a list, page by page, up to a limit. */
+export async function pages(path, query, max) {
+  const found = [];
+  for (let cursor = null; found.length < max; ) {
+    const page = await get(`${path}?${new URLSearchParams({ ...query, limit: "200", ...(cursor ? { cursor } : {}) })}`);
+    found.push(...page.items);
+    cursor = page.next_cursor;
+    if (!cursor) break;
+  }
+  return found;
 }
