@@ -86,7 +86,7 @@ class Story:
         assert self.see(fleet(before or word("b", ended=100)), 10.0) is Phase.CANARY
         return self
 
-    def obeys(self) -> dict[str, str]:
+    def has_applied(self) -> dict[str, str]:
         return {region: self.rollout.digest_for(region) for region in ("a", "b")}
 
 
