@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import httpx
 
@@ -117,3 +117,29 @@ class Terminal:
                         break
                 assert time.monotonic() < ends, f"{url} is not ready"
                 time.sleep(0.05)
+
+
+class Running(NamedTuple):
+    """The fleet of docs/running.md."""
+
+    terminal: Terminal
+    """In the directory of the fleet, with its context."""
+    shown: str
+    """What the last commands of the page print."""
+
+
+@contextmanager
+def running_fleet(directory: Path, policy: str = "smallest") -> Iterator[Running]:
+    """Follow docs/running.md, with one of the policies of policies/examples."""
+    (directory / "policies").symlink_to(ROOT / "policies")
+    with Terminal(directory) as terminal:
+        prepare, control_plane, engine, agent, ask = blocks("running.md")
+        client, peer = (f"http://{LOOPBACK}:{port}" for port in (2379, 2380))
+        urls = f"--listen-client-urls {client} --advertise-client-urls {client} --listen-peer-urls {peer}"
+        urls += f" --initial-advertise-peer-urls {peer} --initial-cluster default={peer}"
+        prepare = prepare.replace(". .venv/bin/activate\n", "").replace("examples/smallest", f"examples/{policy}")
+        terminal.run(prepare.replace("etcd --data-dir etcd", f"etcd --data-dir etcd {urls}"))
+        for commands in (control_plane, engine, agent):
+            terminal.run(commands)
+        terminal.until_ready("8602", "8400")
+        yield Running(terminal, terminal.run(ask))
