@@ -11,7 +11,7 @@ from tests.support.demo_process import left_behind, start
 
 
 @pytest.mark.timeout(240)
-def test_every_promise_is_kept(tmp_path: Path) -> None:
+def test_every_check_passes(tmp_path: Path) -> None:
     telling = start(tmp_path, "--pace", "0.6")
     said, _ = telling.communicate(timeout=200)
     assert telling.returncode == 0, said

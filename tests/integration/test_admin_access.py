@@ -123,9 +123,9 @@ async def test_certificates_of_others_and_revoked_ones_permit_nothing(tmp_path: 
     async with admin(tmp_path, frozenset({identity(MONITOR).peer.serial})) as url:
         async with client(tmp_path, url, MONITOR) as revoked:
             assert await status_of(revoked, "/metrics") == 401
-        async with client(tmp_path, url, MONITOR, fleet=1) as stranger:
+        async with client(tmp_path, url, MONITOR, fleet=1) as unknown_peer:
             with pytest.raises(httpx.TransportError):
-                await status_of(stranger, "/livez")
+                await status_of(unknown_peer, "/livez")
         async with httpx.AsyncClient(base_url=url.replace("https", "http")) as plain:
             with pytest.raises(httpx.TransportError):
                 await status_of(plain, "/livez")

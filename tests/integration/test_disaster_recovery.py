@@ -78,8 +78,8 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
             (tmp_path / "etcd" / "data").mkdir(mode=0o700)
             await asyncio.to_thread(etcd.restart)
 
-            stranger = configuration(tmp_path / "stranger", etcd.endpoint, fleet=1)
-            result = await penstock("restore", file, "--config", stranger)
+            unknown_peer = configuration(tmp_path / "stranger", etcd.endpoint, fleet=1)
+            result = await penstock("restore", file, "--config", unknown_peer)
             assert (result.exit_code, "of another fleet" in result.stderr) == (1, True)
             result = await penstock("restore", file, "--config", config)
             assert result.exit_code == 0, result.output

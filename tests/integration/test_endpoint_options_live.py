@@ -406,8 +406,8 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
                 assert (await ask(one)).status == 200
             assert (bad.requests, other.requests) == ([], [])
             # Another trust closes the connections that were opened with the former one.
-            stranger = {**entries[0], "ca_file": str(made / "stranger.pem")}
-            write(tmp_path, stranger)
+            unknown_peer = {**entries[0], "ca_file": str(made / "stranger.pem")}
+            write(tmp_path, unknown_peer)
             await one.endpoints.sources.reload_file()
             await until(lambda: one.endpoints.pool(MODEL).ready == 0)
             before = len(good.requests)

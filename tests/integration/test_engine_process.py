@@ -181,7 +181,7 @@ def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     taken = {**file, "endpoints": [{**ENGINE, "port": occupied.getsockname()[1]}]}
     not_a_directory = tmp_path / "file"
     not_a_directory.touch()
-    for content, says in (
+    for content, message in (
         ("", "engines.yaml: Expected `object`, got `null`"),
         (
             {**file, "endpoints": [{**ENGINE, "accelerator": "abacus"}]},
@@ -196,7 +196,7 @@ def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     ):
         result = run(tmp_path, content)
         assert (result.returncode, result.stdout) == (2, "")
-        assert says in result.stderr
+        assert message in result.stderr
         assert result.stderr.count("\n") == 1
     occupied.close()
     assert not (tmp_path / "w").exists(), "nothing is left behind"

@@ -283,12 +283,12 @@ async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(engines: En
 
 
 def test_nonsense_is_answered_and_cut_off(engines: EngineProcess) -> None:
-    assert _say(engines, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-    assert _say(engines, b"GET /health HTTP/1.1\r\nx: " + b"y" * 70_000).startswith(b"HTTP/1.1 431 ")
+    assert _send(engines, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert _send(engines, b"GET /health HTTP/1.1\r\nx: " + b"y" * 70_000).startswith(b"HTTP/1.1 431 ")
     huge = b"POST /v1/completions HTTP/1.1\r\ncontent-length: 17000000\r\n\r\n" + b" " * 16_900_000
-    assert _say(engines, huge).startswith(b"HTTP/1.1 413 ")
+    assert _send(engines, huge).startswith(b"HTTP/1.1 413 ")
     upgrade = b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
-    assert _say(engines, upgrade).startswith(b"HTTP/1.1 400 ")
+    assert _send(engines, upgrade).startswith(b"HTTP/1.1 400 ")
 
 
 def test_connections_are_kept_alive_unless_the_client_closes_them(engines: EngineProcess) -> None:
@@ -296,9 +296,9 @@ def test_connections_are_kept_alive_unless_the_client_closes_them(engines: Engin
         for _ in range(3):
             sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
-    assert b"connection: close" in _say(engines, b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n")
+    assert b"connection: close" in _send(engines, b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n")
     body = json.dumps({"model": MODEL, "prompt": "x", "stream": True}).encode()
-    answer = _say(engines, b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    answer = _send(engines, b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     assert b"transfer-encoding" not in answer
     assert answer.endswith(b"data: [DONE]\n\n")
 
@@ -331,7 +331,7 @@ def _connection(engines: EngineProcess) -> socket.socket:
     return socket.create_connection((url.host, url.port), timeout=PATIENCE_S)
 
 
-def _say(engines: EngineProcess, data: bytes) -> bytes:
+def _send(engines: EngineProcess, data: bytes) -> bytes:
     """What comes back for `data` until the engine closes; it may do so before it has read everything."""
     with _connection(engines) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

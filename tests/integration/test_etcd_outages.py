@@ -145,8 +145,8 @@ async def test_no_confirmed_write_is_lost_through_outages(
         await writer.stop()
         await following.until_same(operator)
     # Nothing was compacted, so the informer must have reported every write once and in order.
-    told = [(change.key, change.revision) for change in following.changes if change.now]
-    assert writer.confirmed <= set(told)
+    reported = [(change.key, change.revision) for change in following.changes if change.now]
+    assert writer.confirmed <= set(reported)
     revisions = [change.revision for change in following.changes]
     assert revisions == sorted(set(revisions))
 
@@ -166,8 +166,8 @@ async def test_changes_that_were_compacted_are_reported_as_a_difference(
         await compact_etcd(own_etcd, await put(operator, AT + "changes", b"3"))
         await relay.mend()
         await following.until_same(operator)
-        told = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
-        assert told == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
+        reported = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
+        assert reported == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
         # And it follows from there.
         await put(operator, AT + "later", b"")
         await following.until_same(operator)

@@ -33,9 +33,9 @@ async def fill(store: EtcdStore) -> None:
 
 async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd", quota_bytes=QUOTA_BYTES)
-    stranger = EtcdStore([etcd.endpoint])
+    unknown_peer = EtcdStore([etcd.endpoint])
     agent = ActiveConfig(
-        "eu-de", SignedStore(stranger, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
+        "eu-de", SignedStore(unknown_peer, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
     )
     agent.start()
     try:
@@ -45,7 +45,7 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                 leader, epoch = await operator.leader_among(servers)
                 await until(lambda: agent.plan is not None and bool(agent.plan.classes))
                 with pytest.raises(StoreUnavailable, match="space exceeded"):
-                    await fill(stranger)
+                    await fill(unknown_peer)
                 agents.demand = {"eu-de": (offered(10.0, *EU), offered(10.0, "eu-de"))}
 
                 async def is_refused() -> bool:
@@ -58,9 +58,9 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                 held = agent.plan
                 assert held is not None
                 assert not agent.refused
-                await free_etcd_space(etcd, (await stranger.list("/")).revision)
+                await free_etcd_space(etcd, (await unknown_peer.list("/")).revision)
                 await until(lambda: agent.plan is not None and agent.plan.generation > held.generation)
     finally:
         await agent.stop()
-        await stranger.close()
+        await unknown_peer.close()
         etcd.kill()

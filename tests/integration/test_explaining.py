@@ -78,9 +78,9 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         for busy in list(one.endpoints.every())[1:]:
             busy.view.draining = True
             busy.view.update_score()
-        told = await explained(address, "tenant=open&session=s")
-        assert told.chosen is not None
-        assert [(seen.name, seen.done_s is not None, seen.reason) for seen in told.endpoints] == [
+        reported = await explained(address, "tenant=open&session=s")
+        assert reported.chosen is not None
+        assert [(seen.name, seen.done_s is not None, seen.reason) for seen in reported.endpoints] == [
             ("gpu-0", True, None),
             ("gpu-1", False, Reason.ENDPOINT_DRAINING),
         ]
@@ -89,15 +89,15 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         client.send(post(BODY))
         answer = await client.answer()
         client.close()
-        assert answer.headers["x-penstock-region"] == told.chosen.region == "eu-de"
-        assert answer.headers["x-penstock-endpoint"] == told.endpoints[0].name
+        assert answer.headers["x-penstock-region"] == reported.chosen.region == "eu-de"
+        assert answer.headers["x-penstock-endpoint"] == reported.endpoints[0].name
 
 
 async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
     peers, credits = {"eu-es": NOBODY, "us-east": NOBODY}, {"us-east": 3}
     async with agent(tmp_path, [NOBODY], peers=peers, credits=credits) as one, admin(one) as address:
-        told = await explained(address, "tenant=open&tried=eu-de:saturated&overflow=true")
-        seen = regions(told)
+        reported = await explained(address, "tenant=open&tried=eu-de:saturated&overflow=true")
+        seen = regions(reported)
         assert seen["us-east"].spends_credit
         assert seen["us-east"].view is not None
         assert seen["us-east"].view.credits == 3
@@ -108,7 +108,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         ("", "model: is missing"),
         ("model=m&model=n", "model: is repeated"),
@@ -122,11 +122,11 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         ("model", "malformed"),
     ],
 )
-async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
+async def test_bad_questions(tmp_path: Path, query: str, message: str) -> None:
     async with agent(tmp_path, []) as one, admin(one) as address:
         status, body = await get(address, f"/explain?{query}")
         assert status == 400
-        assert says in json.loads(body)["problem"]
+        assert message in json.loads(body)["problem"]
 
 
 async def test_without_a_policy(tmp_path: Path) -> None:

@@ -171,10 +171,10 @@ async def test_a_retry_at_another_control_plane_and_after_a_restart(own_etcd: Et
             (standing,) = (await operator.http.get(f"{servers[0].url}/v1/overrides")).json()["items"]
             where = f"/v1/overrides/{standing['override']['id']}?reason=over"
             headers = {"idempotency-key": "over", "if-match": "*"}
-            told = [await operator.http.delete(server.url + where, headers=headers) for server in servers]
-            assert [answer.status_code for answer in told] == [200, 200]
-            assert [answer.headers.get("idempotency-replayed") for answer in told] == [None, "true"]
-            assert told[0].content == told[1].content
+            reported = [await operator.http.delete(server.url + where, headers=headers) for server in servers]
+            assert [answer.status_code for answer in reported] == [200, 200]
+            assert [answer.headers.get("idempotency-replayed") for answer in reported] == [None, "true"]
+            assert reported[0].content == reported[1].content
         with control_planes("c", tmp_path, own_etcd.endpoint) as (fresh,):
             await operator.until(fresh, lambda status: status.leading)
             assert await freeze(operator, fresh, "launch") == (201, "true", first[2])

@@ -58,7 +58,7 @@ class Client:
         self.raw.send(post(BODY, *headers))
         return await self.raw.answer()
 
-    async def told(self, country: str) -> tuple[int, str]:
+    async def outcome(self, country: str) -> tuple[int, str]:
         """Status, and the reason where it is a refusal."""
         answer = await self.ask(f"CF-IPCountry: {country}")
         return answer.status, answer.headers.get("x-penstock-refusal", "")
@@ -85,12 +85,12 @@ async def test_residency_follows_the_header_of_a_trusted_proxy(tmp_path: Path) -
         govern(one)
         async with client(one.traffic, PROXY) as proxy:
             for _ in range(2):
-                assert await proxy.told("DE") == (200, "")
-                assert await proxy.told("US") == (421, "misdirected")
-                assert await proxy.told("FR") == (451, "no_permitted_region")
-                assert await proxy.told("de-be") == (200, "")
+                assert await proxy.outcome("DE") == (200, "")
+                assert await proxy.outcome("US") == (421, "misdirected")
+                assert await proxy.outcome("FR") == (451, "no_permitted_region")
+                assert await proxy.outcome("de-be") == (200, "")
                 for unreadable in ("XX", "T1", "DE, DE", "Germany", ""):
-                    assert await proxy.told(unreadable) == (451, "location_unknown")
+                    assert await proxy.outcome(unreadable) == (451, "location_unknown")
             twice = await proxy.ask("CF-IPCountry: DE", "CF-IPCountry: DE")
             assert twice.headers["x-penstock-refusal"] == "location_unknown"
             assert (await proxy.ask("X-Forwarded-For: 127.0.0.2")).status == 421, "nothing said: the database"
@@ -107,16 +107,16 @@ async def test_headers_of_other_senders_are_ignored_and_removed(tmp_path: Path) 
     where = locator(tmp_path)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where) as one:
         govern(one)
-        async with client(one.traffic, PROXY) as proxy, client(one.traffic, STRANGER) as stranger:
+        async with client(one.traffic, PROXY) as proxy, client(one.traffic, STRANGER) as outsider:
             for _ in range(2):
-                assert await proxy.told("DE") == (200, "")
+                assert await proxy.outcome("DE") == (200, "")
                 for forged in ("DE", "de", "XX", "FR"):
-                    assert await stranger.told(forged) == (421, "misdirected"), "in the US by its address"
-                forwarded = await stranger.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
+                    assert await outsider.outcome(forged) == (421, "misdirected"), "in the US by its address"
+                forwarded = await outsider.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
                 assert forwarded.status == 421
             assert len(gpu.requests) == 2
             one.config.policy = replace(one.config.policy, residency=RULES[:1])
-            assert [await stranger.told(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
+            assert [await outsider.outcome(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
         assert len(gpu.requests) == 5
         assert all(received.header("cf-ipcountry") is None for received in gpu.requests)
 
@@ -137,10 +137,10 @@ async def test_an_agent_in_earnest_is_set_up_so(tmp_path: Path, own_etcd: EtcdSe
         try:
             await asyncio.to_thread(process.wait_ready, PATIENCE_S)
             traffic = process.faces()["traffic"]
-            async with client(traffic, PROXY) as proxy, client(traffic, STRANGER) as stranger:
-                assert await proxy.told("DE") == (200, "")
-                assert await proxy.told("US") == (421, "misdirected")
-                assert await stranger.told("DE") == (451, "location_unknown"), "there is no database either"
+            async with client(traffic, PROXY) as proxy, client(traffic, STRANGER) as outsider:
+                assert await proxy.outcome("DE") == (200, "")
+                assert await proxy.outcome("US") == (421, "misdirected")
+                assert await outsider.outcome("DE") == (451, "location_unknown"), "there is no database either"
             assert [received.header("cf-ipcountry") for received in gpu.requests if received.body] == [None]
         finally:
             await asyncio.to_thread(process.kill)
@@ -162,7 +162,7 @@ async def test_a_peer_receives_the_location_in_the_signed_context_only(tmp_path:
     ):
         govern(server)
         async with client(origin.traffic, PROXY) as proxy:
-            assert await proxy.told("DE-BE") == (200, "")
+            assert await proxy.outcome("DE-BE") == (200, "")
         (received,) = heard_by_peer
         token = received.header("x-penstock-route") or ""
         context = route_context.accept(token, region_sessions("eu-de"), server.config.policy, "eu-de", time.time())

@@ -44,15 +44,15 @@ async def test_etcd_admits_processes_of_the_fleet_and_takes_renewed_files(tmp_pa
         await put_when_possible(store, "/x", b"1")
 
         # A certificate of another fleet; the authorities that it trusts are still right.
-        stranger = write_identity(tmp_path / "stranger", AGENT, fleet=1)
-        (stranger / AUTHORITIES).write_bytes((own / AUTHORITIES).read_bytes())
+        unknown_peer = write_identity(tmp_path / "stranger", AGENT, fleet=1)
+        (unknown_peer / AUTHORITIES).write_bytes((own / AUTHORITIES).read_bytes())
         nameless = EtcdStore([endpoint], tls=Tls(own / AUTHORITIES))
-        foreign = EtcdStore([endpoint], tls=etcd_tls(stranger, endpoint))
+        foreign = EtcdStore([endpoint], tls=etcd_tls(unknown_peer, endpoint))
         for refused in (nameless, foreign):
             with pytest.raises(StoreUnavailable):
                 await refused.get("/x")
 
-        write_identity(stranger, AGENT)
+        write_identity(unknown_peer, AGENT)
         found = await foreign.get("/x")
         assert found is not None
         assert found.value == b"1"

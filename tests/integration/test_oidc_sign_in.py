@@ -182,10 +182,10 @@ async def test_a_client_with_a_secret_sends_it_as_the_provider_asks(provider: Id
 async def test_an_answer_counts_once_in_time_and_in_its_own_browser(party: Party, provider: IdentityProvider) -> None:
     returned = await choose(party.outgoing, await party.begin())
     jar = dict(party.browser.cookies)
-    stranger = party.new_browser()
-    assert "No sign-in of this browser is pending" in (await stranger.get(returned)).text
-    await stranger.get("/ui/sign-in")
-    assert "belongs to another sign-in" in (await stranger.get(returned)).text
+    unknown_peer = party.new_browser()
+    assert "No sign-in of this browser is pending" in (await unknown_peer.get(returned)).text
+    await unknown_peer.get("/ui/sign-in")
+    assert "belongs to another sign-in" in (await unknown_peer.get(returned)).text
     assert not provider.token_requests
     assert (await party.browser.get(returned)).status_code == 303
     party.browser.cookies.update(jar)
@@ -194,7 +194,7 @@ async def test_an_answer_counts_once_in_time_and_in_its_own_browser(party: Party
     party.clock.now += PENDING_LIFETIME_S
     assert "No sign-in of this browser is pending" in (await party.browser.get(late)).text
     assert len(provider.token_requests) == 1
-    await stranger.aclose()
+    await unknown_peer.aclose()
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     assert mistyped.code == 2
     assert "did you mean us-east?" in mistyped.err
     penstock.token_file.write_text("f" * 16)
-    stranger = await penstock("steer", HAMBURG)
-    assert stranger.code == 2
-    assert "the token was rejected" in stranger.err
+    unknown_peer = await penstock("steer", HAMBURG)
+    assert unknown_peer.code == 2
+    assert "the token was rejected" in unknown_peer.err
     assert penstock.server is not None
     penstock.server.stop()
     nobody = await penstock.executable("explain", "--origin", "us-east", "--model", MODEL)

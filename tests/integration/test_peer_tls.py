@@ -135,11 +135,11 @@ async def test_a_revoked_server_is_sent_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_client_without_a_certificate_of_the_fleet_is_not_served(tmp_path: Path) -> None:
-    stranger = write_identity(tmp_path / "stranger", HERE, fleet=1)
+    unknown_peer = write_identity(tmp_path / "stranger", HERE, fleet=1)
     trust = tmp_path / "there" / "identity" / AUTHORITIES
     async with peer(tmp_path / "there", THERE) as address:
         nameless = ClientTls(trust, check_hostname=False)
-        foreign = ClientTls(trust, stranger / CERTIFICATE, stranger / PRIVATE_KEY, check_hostname=False)
+        foreign = ClientTls(trust, unknown_peer / CERTIFICATE, unknown_peer / PRIVATE_KEY, check_hostname=False)
         for tls in (nameless, foreign):
             assert not await answered(UpstreamPool(tls), address)
         assert await answered(pool_of(tmp_path / "own"), address)

@@ -93,15 +93,15 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             await operator.until(server, lambda status: is_in(status, Phase.SHADOW))
 
             async def compared() -> Any:
-                told = await shown(operator, server)
-                return told if told["moves"] is not None else None
+                reported = await shown(operator, server)
+                return reported if reported["moves"] is not None else None
 
-            told = await found(compared)
-            assert [(one["kind"], one["field"], one["before"], one["after"]) for one in told["changes"]] == [
+            reported = await found(compared)
+            assert [(one["kind"], one["field"], one["before"], one["after"]) for one in reported["changes"]] == [
                 ("Objective", "planner", "waterfall", "linear_program")
             ]
-            assert told["rollout"]["moved_share"] == pytest.approx(0.8)
-            coming = {(one["origin"], one["after"]) for one in told["moves"] if one["server"] == CHEAPEST}
+            assert reported["rollout"]["moved_share"] == pytest.approx(0.8)
+            coming = {(one["origin"], one["after"]) for one in reported["moves"] if one["server"] == CHEAPEST}
             assert coming == {(name, 1.0) for name in REGIONS if name != CHEAPEST}
             assert await shares(store) == AT_HOME
 

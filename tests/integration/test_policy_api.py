@@ -123,8 +123,8 @@ async def test_a_refused_revision_is_kept_with_its_errors(world: World) -> None:
 
 async def test_two_policies_are_compared(world: World) -> None:
     stable, candidate = await in_shadow(world)
-    told = await world.get("/v1/policies/diff", before=stable, after=candidate)
-    assert [(one["kind"], one["field"], one["before"], one["after"]) for one in told["changes"]] == [
+    reported = await world.get("/v1/policies/diff", before=stable, after=candidate)
+    assert [(one["kind"], one["field"], one["before"], one["after"]) for one in reported["changes"]] == [
         ("Spillover", "target_utilisation", 0.8, 0.7)
     ]
     assert (await world.get("/v1/policies/diff", after=candidate))["before"] == stable
@@ -178,7 +178,7 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
     good = await judged(archive({**files, "./bundle/README.md": b"\xff"}))
     assert good["good"], good
     assert good["digest"] == (await world.http.post("/v1/policies/validate", json=planet())).json()["digest"]
-    for content, told in [
+    for content, reported in [
         (archive({**files, "bundle/huge.yaml": b"x" * (2 << 20)}), "huge.yaml: larger than"),
         (archive({**files, "other/more.yaml": b""}), "is spread over several folders"),
         (archive({**files, "bundle/run.sh": b""}), "run.sh: is not a .yaml file"),
@@ -187,7 +187,7 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
         (archive({}), "has no policy files"),
     ]:
         errors = [f"{one['file']}: {one['problem']}" for one in (await judged(content))["errors"]]
-        assert any(told in error for error in errors), (told, errors)
+        assert any(reported in error for error in errors), (reported, errors)
 
 
 @pytest.mark.parametrize(

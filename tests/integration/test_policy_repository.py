@@ -49,10 +49,10 @@ async def test_a_commit_is_in_force_with_its_author_time_and_subject(repository:
     await source.load()
     assert target(source) == 0.8
     assert source.origin is Origin.REPOSITORY
-    told = source.provenance
-    assert told is not None
-    assert (told.commit, told.author) == (commit, "Penstock Tests <tests@example.invalid>")
-    assert (told.subject, told.authored_at, told.ref) == ("Begin with the planet", 1_700_000_001.0, "main")
+    reported = source.provenance
+    assert reported is not None
+    assert (reported.commit, reported.author) == (commit, "Penstock Tests <tests@example.invalid>")
+    assert (reported.subject, reported.authored_at, reported.ref) == ("Begin with the planet", 1_700_000_001.0, "main")
 
 
 async def test_a_push_is_in_force_after_one_look_and_a_look_at_nothing_new_compiles_nothing(
@@ -95,7 +95,7 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("huge.yaml", b"a" * (10 << 20), "huge.yaml: larger than 1048576 bytes"),
         ("bomb.yaml", BOMB, "bomb.yaml:1: the anchor &a is not allowed"),
@@ -111,7 +111,7 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_is_no_policy_is_refused_with_its_file(
-    repository: PolicyRepository, name: str, content: bytes | tuple[int, bytes], told: str
+    repository: PolicyRepository, name: str, content: bytes | tuple[int, bytes], reported: str
 ) -> None:
     repository.commit(bundle_files(PLANET))
     source = PolicySource(reader(repository.path))
@@ -120,7 +120,7 @@ async def test_what_is_no_policy_is_refused_with_its_file(
     repository.commit({**bundle_files(PLANET), name: content})
     await source.poll()
     assert source.current is before
-    assert any(told in error for error in source.refused), source.refused
+    assert any(reported in error for error in source.refused), source.refused
 
 
 async def test_readmes_and_hidden_files_are_passed_over(repository: PolicyRepository) -> None:

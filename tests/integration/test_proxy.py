@@ -44,9 +44,9 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
         assert len(gpu.requests) == 3
-        told = one.tally.report()
-        assert (told.ended, told.failed, told.begun) == (3, 0, 3)
-        assert told.first_byte_s > 0.0
+        reported = one.tally.report()
+        assert (reported.ended, reported.failed, reported.begun) == (3, 0, 3)
+        assert reported.first_byte_s > 0.0
 
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
 async def test_a_fault_in_handling_a_request_closes_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context.get("exception")))
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context.get("exception")))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         monkeypatch.delattr(one.demand, "offered")
         client = await RawClient.connect(one.traffic)
         client.send(post(BODY))
         assert await client.closed(), "and does not leave it waiting"
-        assert len(told) == 1
+        assert len(reported) == 1
         assert not one.listener.connections
 
 

@@ -135,7 +135,7 @@ def signed(session: Session | None = None, **fields: object) -> str:
     return route_context.seal(replace(context, **fields), session or session_between("us-east", "eu-de"))
 
 
-def stranger() -> Session:
+def unknown_peer() -> Session:
     """Of an agent of us-east whose certificate the agent of eu-de has never received."""
     certificate = region_sessions("eu-de").identity.peer.certificate
     return agent_sessions("us-east", "stranger").session_with(certificate, time.time())
@@ -179,7 +179,7 @@ async def test_the_deadline_follows_the_clock_of_the_origin(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("token", "status", "reason"),
     [
-        (lambda: signed(stranger()), 403, "bad_route_context"),
+        (lambda: signed(unknown_peer()), 403, "bad_route_context"),
         (lambda: signed(session_between("eu-es", "eu-de")), 403, "bad_route_context"),
         (lambda: signed(introduce(control_plane_sessions(), region_sessions("eu-de"))), 403, "bad_route_context"),
         (lambda: signed(session_between("us-east", "eu-es")), 403, "bad_route_context"),

@@ -248,10 +248,10 @@ async def test_a_retry_after_within_patience_is_honoured_once() -> None:
 
 @on_uvloop
 async def test_a_silent_entry_is_left_for_the_next() -> None:
-    async def say_nothing(asked: Asked) -> None:
+    async def stay_silent(asked: Asked) -> None:
         await asyncio.Event().wait()
 
-    async with entry(say_nothing) as silent, entry(answer_well) as good:
+    async with entry(stay_silent) as silent, entry(answer_well) as good:
         (one,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=0.1))
         async with asyncio.timeout(10):
             await silent.left.wait()
@@ -302,11 +302,11 @@ async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> No
 )
 @on_uvloop
 async def test_a_malformed_response_is_a_failure_with_a_reason(said: bytes) -> None:
-    async def say_it(asked: Asked) -> None:
+    async def respond(asked: Asked) -> None:
         asked.send(said)
         await asyncio.Event().wait()
 
-    async with entry(say_it) as near:
+    async with entry(respond) as near:
         (one,) = await ask([near.at("a")], Patience(whole_s=20.0))
     assert one.kind is OutcomeKind.FAILED
     assert one.code in {"what came is not HTTP", "the head is too long", "an event is too long"}

@@ -56,7 +56,7 @@ async def test_makes_a_workload_where_there_is_no_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--trace", "absent.csv"], "absent.csv: No such file or directory; give the path of a trace"),
         (["--trace", "broken.csv"], "broken.csv, line 2: TIMESTAMP: 'yesterday' is not a time; write it like"),
@@ -65,11 +65,11 @@ async def test_makes_a_workload_where_there_is_no_trace() -> None:
     ],
 )
 async def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.csv").write_text(TRACE.partition("\n")[0] + "\nyesterday,1,1\n")
     code, out, err = await replay("--entry", "http://127.0.0.1:9", *arguments)
     assert (code, out) == (2, "")
-    assert err.startswith(f"penstock-lab replay: {says}")
+    assert err.startswith(f"penstock-lab replay: {message}")
     assert err.count("\n") == 1

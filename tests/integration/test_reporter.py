@@ -227,6 +227,6 @@ async def test_a_control_plane_with_a_new_certificate_gets_the_next_report(plane
     ids=["control plane of another fleet", "agent"],
 )
 async def test_only_a_control_plane_of_the_fleet_gets_reports(sessions: Callable[[], Sessions]) -> None:
-    async with ControlPlane(sessions()) as stranger, Agent(MemoryStore(), stranger.url):
-        await until(lambda: stranger.certificate_requests >= 3)
-        assert stranger.requests == stranger.certificate_requests
+    async with ControlPlane(sessions()) as unknown_peer, Agent(MemoryStore(), unknown_peer.url):
+        await until(lambda: unknown_peer.certificate_requests >= 3)
+        assert unknown_peer.requests == unknown_peer.certificate_requests

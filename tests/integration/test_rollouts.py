@@ -53,14 +53,14 @@ def servers(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
         yield both
 
 
-async def told(store: SignedStore) -> dict[str, str]:
+async def reported(store: SignedStore) -> dict[str, str]:
     """The commit that each region's plan names."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: plan.provenance.commit for plan in plans if plan.provenance is not None}
 
 
-async def all_told(store: SignedStore, commit: str) -> bool:
-    return set((await told(store)).values()) == {commit}
+async def all_reported(store: SignedStore, commit: str) -> bool:
+    return set((await reported(store)).values()) == {commit}
 
 
 async def poisoned(
@@ -103,7 +103,7 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
         second = repository.commit(files("0.7"), message=b"Fill pools less")
         await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
         await operator.until(leader, lambda status: len(set(agents.obeyed.values())) == 2)
-        assert await told(store) == dict.fromkeys(agents.obeyed, first.commit) | {"eu-es": second}
+        assert await reported(store) == dict.fromkeys(agents.obeyed, first.commit) | {"eu-es": second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
         assert shown["rollout"]["provenance"]["subject"] == "Fill pools less"
         assert [(one["kind"], one["field"], one["after"]) for one in shown["changes"]] == [
@@ -112,7 +112,7 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
         assert shown["limits"]["canary_regions"] == ["eu-es"]
         assert [one["region"] for one in shown["evidence"] if one["runs_candidate"]] == ["eu-es"]
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
-        assert set((await told(store)).values()) == {second}
+        assert set((await reported(store)).values()) == {second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
         assert {one["in_force"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
 
@@ -134,7 +134,7 @@ async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(
         assert middle.rollout.began_at == began.rollout.began_at
         leader.resume()
         await operator.until(other, lambda status: is_in(status, Phase.DONE))
-        assert set((await told(store)).values()) == {second}
+        assert set((await reported(store)).values()) == {second}
 
 
 async def test_a_rejection_rolls_back_although_the_leader_fails(
@@ -153,11 +153,11 @@ async def test_a_rejection_rolls_back_although_the_leader_fails(
         after = await operator.until(other, lambda status: is_in(status, Phase.ROLLED_BACK))
         assert after.rollout is not None
         assert after.rollout.why == "eu-es/one rejects it: a test says so"
-        await until_async(lambda: all_told(store, first.commit))
+        await until_async(lambda: all_reported(store, first.commit))
         third = repository.commit(files("0.6"))
         agents.refuses = set()
         await operator.until(other, lambda status: is_in(status, Phase.DONE, 3))
-        assert set((await told(store)).values()) == {third}
+        assert set((await reported(store)).values()) == {third}
 
 
 async def test_an_operator_steers_it_from_the_command_line(
@@ -180,25 +180,25 @@ async def test_an_operator_steers_it_from_the_command_line(
         assert first.policy.digest is not None
         repository.commit(files("0.7"), message=b"Fill pools less")
         await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
-        code, told = await penstock("rollout", "halt", "--reason", "let me look")
-        assert (code, "canary_held" in told) == (0, True)
-        code, told = await penstock("rollout", "show")
+        code, reported = await penstock("rollout", "halt", "--reason", "let me look")
+        assert (code, "canary_held" in reported) == (0, True)
+        code, reported = await penstock("rollout", "show")
         assert code == 0
-        assert "let me look" in told
-        assert "Spillover target_utilisation: 0.8 -> 0.7" in told
-        assert "Fill pools less" in told
-        code, told = await penstock("rollout", "promote", "--reason", "it is good")
+        assert "let me look" in reported
+        assert "Spillover target_utilisation: 0.8 -> 0.7" in reported
+        assert "Fill pools less" in reported
+        code, reported = await penstock("rollout", "promote", "--reason", "it is good")
         assert code == 0
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
-        code, told = await penstock("policy", "revisions")
-        assert (code, told.count("Penstock Tests")) == (0, 2)
-        code, told = await penstock("policy", "rollback", first.policy.digest[:8], "--reason", "it was not")
-        assert (code, "done" in told) == (0, True)
+        code, reported = await penstock("policy", "revisions")
+        assert (code, reported.count("Penstock Tests")) == (0, 2)
+        code, reported = await penstock("policy", "rollback", first.policy.digest[:8], "--reason", "it was not")
+        assert (code, "done" in reported) == (0, True)
         assert first.policy.provenance is not None
-        await until_async(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
-        code, told = await penstock("policy", "rollback", "abc123", "--reason", "x")
-        assert (code, "no revision has a policy with the digest prefix 'abc123'" in told) == (2, True)
-        code, told = await penstock("rollout", "resume", "--reason", "x")
-        assert (code, "rollout 3 is done: it cannot resume" in told) == (1, True)
-        code, told = await penstock("rollout", "list")
-        assert (code, "it was not" in told) == (0, True)
+        await until_async(lambda: all_reported(store, first.policy.provenance.commit))  # type: ignore[union-attr]
+        code, reported = await penstock("policy", "rollback", "abc123", "--reason", "x")
+        assert (code, "no revision has a policy with the digest prefix 'abc123'" in reported) == (2, True)
+        code, reported = await penstock("rollout", "resume", "--reason", "x")
+        assert (code, "rollout 3 is done: it cannot resume" in reported) == (1, True)
+        code, reported = await penstock("rollout", "list")
+        assert (code, "it was not" in reported) == (0, True)

@@ -172,10 +172,10 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
 
     assert b"Frankfurt" in (await found(regions)).body
     await link.close()
-    stranger = LeaderClient(asks, control_plane_sessions("south"))
+    unknown_peer = LeaderClient(asks, control_plane_sessions("south"))
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
-        await stranger.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
-    await stranger.close()
+        await unknown_peer.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
+    await unknown_peer.close()
     for bad in ("missing.pem", "keys.yaml"):
         with pytest.raises(BadTlsFiles, match=bad):
             ClientTls(tmp_path / bad)

@@ -67,17 +67,17 @@ async def test_an_engine_too_slow_for_the_objective_is_reported(tmp_path: Path, 
             try:
                 await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
                 before = await operator.until(server, lambda status: bool(here(status).objectives))
-                (told,) = here(before).objectives
-                assert (told.model, told.first_byte_s, told.share) == (MODEL, 0.01, 0.9)
-                assert (told.answers, told.is_met) == (0, None)
+                (reported,) = here(before).objectives
+                assert (reported.model, reported.first_byte_s, reported.share) == (MODEL, 0.01, 0.9)
+                assert (reported.answers, reported.is_met) == (0, None)
                 for _ in range(ASKED):
                     client = await RawClient.connect(agent.faces()["traffic"])
                     client.send(post(BODY))
                     assert (await client.answer()).status == 200
                     client.close()
                 after = await operator.until(server, lambda status: here(status).objectives[0].answers == ASKED)
-                (told,) = here(after).objectives
-                assert (told.within, told.attained, told.is_met) == (0, 0.0, False)
+                (reported,) = here(after).objectives
+                assert (reported.within, reported.attained, reported.is_met) == (0, 0.0, False)
                 table = render(after)
                 assert "0.01 s" in table
                 assert f"eu-de 0.00% of {ASKED}" in table

@@ -283,17 +283,17 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
     await until(lambda: in_flight(b) == [1, 0])
     key = loads_key(region)
     full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
-    with redis.Redis.from_url(redis_server.url) as stranger, capture_logs() as logs:
+    with redis.Redis.from_url(redis_server.url) as unknown_peer, capture_logs() as logs:
         own = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(RegionKeys(b"s" * KEY_BYTES), region))
         elsewhere = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(region_keys("other"), "other"))
         for _ in range(5):
-            copied = stranger.hget(key, "a~1")
+            copied = unknown_peer.hget(key, "a~1")
             assert isinstance(copied, bytes)
-            stranger.hset(key, mapping={"x~1": own, "y~1": elsewhere, "z~1": copied, "a~1": own, "b~1": b""})
-            stranger.hset(key, mapping={"v~1": b"x" * (MAX_LOAD_BYTES + 1), "n" * 1000: own, b"\xff\x00": b"\x00"})
-            await until(lambda: set(stranger.hkeys(key)) == {b"a~1", b"b~1"})
+            unknown_peer.hset(key, mapping={"x~1": own, "y~1": elsewhere, "z~1": copied, "a~1": own, "b~1": b""})
+            unknown_peer.hset(key, mapping={"v~1": b"x" * (MAX_LOAD_BYTES + 1), "n" * 1000: own, b"\xff\x00": b"\x00"})
+            await until(lambda: set(unknown_peer.hkeys(key)) == {b"a~1", b"b~1"})
             assert (in_flight(a), in_flight(b)) == ([1, 0], [1, 0])
-            await until(lambda: len(published_loads(stranger, region)) == 2)
+            await until(lambda: len(published_loads(unknown_peer, region)) == 2)
     assert a.up
     assert b.up
     assert sum(agent.rejected for agent in (a, b)) > 0  # by the agent that read them first
@@ -307,18 +307,18 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
     a, b = start("a"), start("b")
     await until(lambda: a.up and b.up)
     key = loads_key(region)
-    with redis.Redis.from_url(redis_server.url) as stranger:
+    with redis.Redis.from_url(redis_server.url) as unknown_peer:
         if kind != "many":
-            stranger.delete(key)
+            unknown_peer.delete(key)
         if kind == "text":
-            stranger.set(key, "x")
+            unknown_peer.set(key, "x")
         elif kind == "list":
-            stranger.rpush(key, "x")
+            unknown_peer.rpush(key, "x")
         else:
-            stranger.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
+            unknown_peer.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
         a.reserve(Reservation(endpoint(a)))
         await until(lambda: in_flight(b) == [1, 0])
-        await until(lambda: set(stranger.hkeys(key)) == {b"a~1", b"b~1"})
+        await until(lambda: set(unknown_peer.hkeys(key)) == {b"a~1", b"b~1"})
 
 
 async def test_a_full_redis_leaves_each_agent_its_own_counts(start: Start, own_redis: RedisServer) -> None:

@@ -129,27 +129,27 @@ def spend_the_budget(one: Agent) -> None:
         pass
 
 
-def forget_the_kinds(one: Agent) -> None:
+def clear_the_kinds(one: Agent) -> None:
     for endpoint in one.endpoints.every():
         endpoint.set_kind(EngineKind.AUTO)
 
 
 @pytest.mark.parametrize(
-    ("prepare", "outcome", "told"),
+    ("prepare", "outcome", "reported"),
     [
         (spend_the_budget, "over_budget", "the retry budget is used up"),
-        (forget_the_kinds, "no_target", "not continued"),
+        (clear_the_kinds, "no_target", "not continued"),
     ],
 )
 async def test_a_limit_ends_the_stream_with_an_error(
-    tmp_path: Path, prepare: Callable[[Agent], None], outcome: str, told: str
+    tmp_path: Path, prepare: Callable[[Agent], None], outcome: str, reported: str
 ) -> None:
     async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
         prepare(one)
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.done) == (words(0, 7), False)
         assert stream.error is not None
-        assert (stream.error["code"], told in stream.error["message"]) == ("engine_failed", True)
+        assert (stream.error["code"], reported in stream.error["message"]) == ("engine_failed", True)
         assert sum(len(each.requests) for each in engines) == 1
         assert (one.counted(), one.continued()) == ({"engine_error": 1}, {outcome: 1})
 
@@ -250,11 +250,11 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
 
 
 async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None:
-    async def forgets_the_end(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
+    async def omits_the_end(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         longer = json.loads(received.body) | {"max_tokens": 31}
         await speaks(1, 30)(e, received._replace(body=json.dumps(longer).encode()), writer)
 
-    async with before(tmp_path, forgets_the_end, speaks(2)) as (one, engines):
+    async with before(tmp_path, omits_the_end, speaks(2)) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
         assert sum(len(each.requests) for each in engines) == 1

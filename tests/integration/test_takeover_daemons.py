@@ -194,7 +194,7 @@ async def upgraded(
         await asyncio.sleep(0.05)
     assert not leaving.done(), "it waits for the long one"
     assert await asyncio.to_thread(_health, running) == {"/readyz": 503, "/livez": 200}
-    assert await _told_requests(shared) >= 1
+    assert await _published_requests(shared) >= 1
     await long.end_well(stream)
     await leaving
     assert running.returncode == 0
@@ -219,10 +219,10 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
                 running = await upgraded(site, running, str(number), long, load, shared)
         assert load.failed == []
 
-        async def nothing_told() -> bool:
-            return await _told_requests(shared) == 0
+        async def nothing_published() -> bool:
+            return await _published_requests(shared) == 0
 
-        await until_async(nothing_told)
+        await until_async(nothing_published)
         await until_async(site.seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
         assert await site.registered() == 0
@@ -244,7 +244,7 @@ def _health(process: AgentProcess) -> dict[str, int]:
     return {path: httpx.get(f"http://{admin}{path}", timeout=PATIENCE_S).status_code for path in ("/readyz", "/livez")}
 
 
-async def _told_requests(shared: redis.Redis) -> int:
+async def _published_requests(shared: redis.Redis) -> int:
     """Requests that the agents of the region publish."""
 
     def look() -> int:

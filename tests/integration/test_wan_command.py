@@ -75,7 +75,7 @@ def test_the_control_socket_names_the_command_it_rejects(
     wan: tuple[subprocess.Popen[str], list[dict[str, object]], str],
 ) -> None:
     _, _, control = wan
-    for method, path, body, status, says in [
+    for method, path, body, status, message in [
         ("GET", "/", b"", 404, "GET /links and PUT /faults"),
         ("PUT", "/faults", b"{", 400, "truncated"),
         ("PUT", "/faults", b'{"fault": {"mode": "slow"}}', 400, "$.fault.mode"),
@@ -84,7 +84,7 @@ def test_the_control_socket_names_the_command_it_rejects(
     ]:
         answer = httpx.request(method, control + path, content=body)
         assert answer.status_code == status
-        assert says in answer.json()["error"]
+        assert message in answer.json()["error"]
     with pytest.raises(httpx.TransportError):
         httpx.put(f"{control}/faults", content=b"x" * 1_000_000)
 
@@ -97,7 +97,7 @@ async def connect(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "matrix", "says"),
+    ("fields", "matrix", "message"),
     [
         ({"links": 3}, None, "wan.json: Expected `array`, got `int` - at `$.links`; correct it"),
         ({}, "from,to,rtt_ms\neu-es,eu-de,9\n", "no round trip from 'eu-de' to 'eu-es'"),
@@ -107,7 +107,7 @@ async def connect(port: int) -> None:
     ],
 )
 async def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path, fields: dict[str, object], matrix: str | None, says: str
+    tmp_path: Path, fields: dict[str, object], matrix: str | None, message: str
 ) -> None:
     taken = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     if fields.get("control_port") == "taken":
@@ -121,5 +121,5 @@ async def test_bad_input_is_one_line_and_exit_code_2(
     taken.close()
     assert process.returncode == 2
     assert out == ""
-    assert says in err
+    assert message in err
     assert err.count("\n") == 1

@@ -20,7 +20,7 @@ events = st.one_of(
 
 
 @given(bounds, st.lists(st.tuples(times, events), max_size=120))
-def test_a_limit_is_within_its_bounds_whatever_happens(within, history) -> None:
+def test_a_limit_is_within_its_bounds_for_any_history(within, history) -> None:
     limit, now, areas = ConcurrencyLimit(within, 0.0), 0.0, [0.0]
     for passed_s, (what, *values) in history:
         now += passed_s

@@ -120,7 +120,7 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     st.floats(0, 1),
     st.integers(0, 2**16),
 )
-def test_a_draw_is_what_the_whole_choice_comes_to(
+def test_a_draw_equals_the_whole_choice(
     policy, others, servers, plan_arcs, regions, origin, closed, limited, ramp, seed
 ) -> None:
     permitted = residency_class(regions | {origin})

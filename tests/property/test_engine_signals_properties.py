@@ -18,23 +18,23 @@ pieces = st.one_of(
 @example(b"vllm:num_requests_waiting{" + b'a="' * 20_000, EngineKind.AUTO)
 def test_a_metrics_page_yields_bounded_signals_or_a_reason(page: bytes, kind: EngineKind) -> None:
     try:
-        _, told = read_metrics(page, kind)
+        _, reported = read_metrics(page, kind)
     except InvalidSignals:
         return
-    assert told
-    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in told.items())
+    assert reported
+    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in reported.items())
 
 
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda tail: b"TEXT " + tail), st.just(b"JSON {}")))
 def test_a_load_header_yields_bounded_signals_or_a_reason(header: bytes) -> None:
     try:
-        told = read_orca(header)
+        reported = read_orca(header)
     except InvalidSignals:
         return
-    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in told.items())
+    assert all(0.0 <= value <= MAX_VALUE[signal] for signal, value in reported.items())
 
 
 @given(st.dictionaries(st.sampled_from(Signal), st.floats(0.0, 1.0)), st.integers(1, 1000), st.floats(0.0, 1e6))
-def test_pressure_is_bounded_and_only_falls_with_age(told: dict[Signal, float], slots: int, age_s: float) -> None:
-    readings = updated_readings({}, told, 0.0)
+def test_pressure_is_bounded_and_only_falls_with_age(reported: dict[Signal, float], slots: int, age_s: float) -> None:
+    readings = updated_readings({}, reported, 0.0)
     assert 0.0 <= pressure(readings, slots, age_s) <= pressure(readings, slots, 0.0) <= 1.0

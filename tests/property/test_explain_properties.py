@@ -53,32 +53,32 @@ locations = st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES))
 
 @settings(max_examples=examples(600), deadline=None)
 @given(policies, plans, locations, views, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
-def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, origin, overflow, seed) -> None:
+def test_an_explanation_equals_the_decision(policy, plan, location, live, refused, origin, overflow, seed) -> None:
     asked = ExplainQuery(origin, "m", "t", location, refused, overflow)
-    told = explain(policy, plan, asked, live, Random(seed))
-    assert sorted(one.region for one in told.regions) == sorted(policy.regions)
+    reported = explain(policy, plan, asked, live, Random(seed))
+    assert sorted(one.region for one in reported.regions) == sorted(policy.regions)
 
     admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
     if isinstance(admitted, Refusal):
-        assert told.refusal == admitted
-        assert told.chosen is None
-        assert {one.verdict for one in told.regions} <= {RegionVerdict.FORBIDDEN, RegionVerdict.UNCONSIDERED}
+        assert reported.refusal == admitted
+        assert reported.chosen is None
+        assert {one.verdict for one in reported.regions} <= {RegionVerdict.FORBIDDEN, RegionVerdict.UNCONSIDERED}
         return
     decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
-    by_name = {one.region: one for one in told.regions}
+    by_name = {one.region: one for one in reported.regions}
     forbidden = {name for name, one in by_name.items() if one.verdict is RegionVerdict.FORBIDDEN}
     assert forbidden == policy.regions.keys() - admitted.permitted.regions
     for name in forbidden:
         reasons = {one.reason for one in by_name[name].reasons}
         assert reasons & {Reason.RESIDENCY_DENIED, Reason.RESIDENCY_NOT_ALLOWED}
     if isinstance(decision, Refusal):
-        assert told.refusal == decision
-        assert not any(one.chance for one in told.regions)
+        assert reported.refusal == decision
+        assert not any(one.chance for one in reported.regions)
         return
-    assert told.chosen == decision.choice
+    assert reported.chosen == decision.choice
     assert by_name[decision.choice.region].chance > 0.0
-    assert abs(sum(one.chance for one in told.regions) - 1.0) < 1e-9
-    for one in told.regions:
+    assert abs(sum(one.chance for one in reported.regions) - 1.0) < 1e-9
+    for one in reported.regions:
         assert (one.verdict is RegionVerdict.SERVES) == (one.chance > 0.0)
         if one.verdict is RegionVerdict.REJECTED:
             assert one.reasons

@@ -79,7 +79,7 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 
 
 @given(asked=ASKED)
-def test_only_a_trusted_proxy_says_where_a_client_is(
+def test_only_a_trusted_proxy_sets_the_location(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
     admission = Admission(

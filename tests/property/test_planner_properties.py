@@ -145,7 +145,7 @@ def missing_by_force(problem: Problem, flow: np.ndarray, lost: int) -> float:
 
 
 @given(worlds(healthy=True), st.data())
-def test_what_a_loss_leaves_without_a_place_is_found_whatever_the_plan(world: World, data: st.DataObject) -> None:
+def test_demand_without_a_region_after_a_loss_is_found_in_any_plan(world: World, data: st.DataObject) -> None:
     for problem in world.problems(fresh=True):
         shape, capacity = problem.shape, problem.capacity_per_s
         wish = data.draw(

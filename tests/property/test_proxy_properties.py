@@ -219,7 +219,7 @@ def all_http(written: bytes) -> bool:
     return True
 
 
-class Heard:
+class RecordingSink:
     """A sink that remembers."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ def read_response(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
     """What comes of pieces of an engine's bytes, and whether the connection is kept."""
 
     async def body() -> tuple[int, bytes, list[str], bool]:
-        pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), Heard(), Wire()
+        pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), RecordingSink(), Wire()
         connection = pool.connection(address)
         connection.connection_made(wire)
         sink.connection = connection
@@ -302,7 +302,7 @@ ENGINE_NOISE = st.lists(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(ENGINE_NOISE)
-def test_whatever_an_engine_says_the_sink_hears_one_end(noise: bytes) -> None:
+def test_for_any_bytes_of_an_engine_the_sink_gets_one_end(noise: bytes) -> None:
     _, _, over, kept = read_response([noise])
     assert len(over) == 1
     assert not (kept and over == ["broken"]), "a connection that spoke garbage is not used again"
@@ -363,7 +363,7 @@ def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
 
 def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
     async def body() -> None:
-        sink = Heard()
+        sink = RecordingSink()
         connection = UpstreamPool().connection(Address("127.0.0.1", 1))
         connection.connection_made(Wire())
         sink.connection = connection
@@ -379,7 +379,7 @@ def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "goes_on"),
+    ("begins", "continues"),
     [
         (b"HTTP/1.1 200 OK\r\nX: ", b"y" * 4096),
         (b"HTTP/1.1 103 Early Hints\r\nX: ", b"y" * 4096),
@@ -388,24 +388,24 @@ def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
         (CHUNKED + b"5\r\nhello\r\n5;a=", b"y" * 4096),
     ],
 )
-def test_what_is_no_body_is_bounded(begins: bytes, goes_on: bytes) -> None:
+def test_heads_and_chunk_headers_are_bounded(begins: bytes, continues: bytes) -> None:
     async def taken_bytes() -> int:
-        sink, wire = Heard(), Wire()
+        sink, wire = RecordingSink(), Wire()
         connection = UpstreamPool().connection(Address("127.0.0.1", 1))
         connection.connection_made(wire)
         connection.send(sink, b"")
         connection.data_received(begins)
         taken = 0
         while not wire.closed and taken < 1 << 20:
-            connection.data_received(goes_on)
-            taken += len(goes_on)
+            connection.data_received(continues)
+            taken += len(continues)
         assert sink.over == ["broken"]
         return taken
 
     assert asyncio.run(taken_bytes()) < 80_000
 
 
-def test_a_connection_that_says_more_than_its_answer_is_not_used_again() -> None:
+def test_a_connection_with_bytes_after_its_response_is_not_reused() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     for more in (answer, b"HTTP/1.1 2", b"H", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"):
         assert read_response([answer + more]) == (200, b"ok", ["end"], False)

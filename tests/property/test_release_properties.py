@@ -94,6 +94,6 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.frozensets(st.integers(0, len(STEPS) - 1)), st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=4))
-def test_counters_return_to_zero_whatever_fails_after_an_answer(failing: frozenset[int], endings: list[str]) -> None:
+def test_counters_return_to_zero_after_any_failure(failing: frozenset[int], endings: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_serve_with_faults(Path(directory), failing, endings))

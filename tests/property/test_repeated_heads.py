@@ -24,7 +24,7 @@ from tests.support.examples import examples
 BOUNDS = Limits(max_head_bytes=400, max_headers=8)
 
 
-class Tells(Repeater):
+class StatingApplication(Repeater):
     """Answers everything that it understood of a request, and what would be passed on."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
@@ -42,7 +42,7 @@ class Unwanted:
         raise AssertionError(data)
 
 
-async def told(connection: ClientConnection, read: bytes) -> bytes:
+async def reported(connection: ClientConnection, read: bytes) -> bytes:
     """What is written for one read."""
     wire: Any = connection._transport
     wire.written.clear()
@@ -52,7 +52,7 @@ async def told(connection: ClientConnection, read: bytes) -> bytes:
 
 
 def connected() -> ClientConnection:
-    connection = Listener(Tells(), BOUNDS, location_header=b"x-country").connection()
+    connection = Listener(StatingApplication(), BOUNDS, location_header=b"x-country").connection()
     connection.connection_made(Wire())
     return connection
 
@@ -118,12 +118,12 @@ def variations(draw: st.DrawFn, first_line: bytes) -> list[bytes]:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(variations(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n"))
-def test_a_request_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
+def test_a_request_parses_the_same_after_any_other(said: list[bytes]) -> None:
     async def body() -> None:
         connection = connected()
         for read in said:
-            again = await told(connection, read)
-            assert again == await told(connected(), read)
+            again = await reported(connection, read)
+            assert again == await reported(connected(), read)
             if again.endswith(b" and ends") or connection._current is not None:
                 connection.connection_lost(None)
                 connection = connected()
@@ -136,28 +136,28 @@ def test_a_head_that_comes_again_is_not_parsed_again() -> None:
 
     async def body() -> None:
         connection = connected()
-        assert (await told(connection, head % (5, b"one", b"hello"))).startswith(b"HTTP/1.1 200")
+        assert (await reported(connection, head % (5, b"one", b"hello"))).startswith(b"HTTP/1.1 200")
         parser, unwanted = connection._parser, Unwanted()
         connection._parser = unwanted  # type: ignore[assignment]
         for id_, text in ((b"one", b"hello"), (b"two", b"hello you"), (b"3", b"")):
             read = head % (len(text), id_, text)
-            expected = await told(connected(), read)
+            expected = await reported(connected(), read)
             assert id_ in expected
-            assert await told(connection, read) == expected
+            assert await reported(connection, read) == expected
             for cut in range(read.index(b"\r\n\r\n") + 4, len(read)):
-                parts = [await told(connection, part) for part in (read[:cut], read[cut:])]
+                parts = [await reported(connection, part) for part in (read[:cut], read[cut:])]
                 assert parts == [b"", expected]
         connection._parser = parser
         other = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
-        assert b"text/html" in await told(connection, other)
-        assert (await told(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
+        assert b"text/html" in await reported(connection, other)
+        assert (await reported(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
         for number in range(MAX_MISSES + 1):
-            assert b"agent-%d" % number in await told(
+            assert b"agent-%d" % number in await reported(
                 connection, head.replace(b"*/*", b"agent-%d" % number) % (0, b"a", b"")
             )
         connection._parser = unwanted  # type: ignore[assignment]
         try:
-            await told(connection, head % (0, b"a", b""))
+            await reported(connection, head % (0, b"a", b""))
         except AssertionError:
             return
         raise AssertionError("it goes on comparing where every head is another")
@@ -170,8 +170,8 @@ def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
 
     async def body() -> None:
         connection = connected()
-        assert (await told(connection, read)).startswith(b"HTTP/1.1 200")
-        assert await told(connection, read[:-1]) == b""
+        assert (await reported(connection, read)).startswith(b"HTTP/1.1 200")
+        assert await reported(connection, read[:-1]) == b""
         now = connection.listener.clock()
         connection.check_timeouts(now + BOUNDS.body_timeout_s - 1.0)
         wire: Any = connection._transport
@@ -183,7 +183,7 @@ def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
     asyncio.run(body())
 
 
-class Hears:
+class RecordingSink:
     """A sink that remembers everything."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Hears:
 
 def read_response(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tuple[list[object], bool]:
     """What one read brings, and whether the connection is kept."""
-    sink = Hears()
+    sink = RecordingSink()
     connection.send(sink, b"")
     connection.data_received(read)
     return sink.parts, pool.take(connection.address) is connection
@@ -216,7 +216,7 @@ def read_response(connection: UpstreamConnection, pool: UpstreamPool, read: byte
 
 @settings(max_examples=examples(400), deadline=None)
 @given(variations(b"HTTP/1.1 200 OK\r\ndate: now\r\n") | variations(b"HTTP/1.1 204 No Content\r\nupgrade: x\r\n"))
-def test_an_answer_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
+def test_a_response_parses_the_same_after_any_other(said: list[bytes]) -> None:
     async def body() -> None:
         def opened() -> tuple[UpstreamConnection, UpstreamPool]:
             pool = UpstreamPool()

@@ -48,8 +48,8 @@ agents = st.dictionaries(
 evidence = st.builds(
     lambda said, moved: Evidence(
         {
-            name: AgentObservation(name[0], epoch, runs, refuses, "no", told)
-            for name, (epoch, runs, refuses, told) in said.items()
+            name: AgentObservation(name[0], epoch, runs, refuses, "no", reported)
+            for name, (epoch, runs, refuses, reported) in said.items()
         },
         moved,
     ),

@@ -182,7 +182,7 @@ class Room(RuleBasedStateMachine):
         self.inside(self.room.credit_arrived)
 
     @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
-    def another_agent_tells(self, model: str, waited_ms: int, there: bool) -> None:
+    def another_agent_publishes(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
         self.view._remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
         self.inside(self.room.room_appeared)

@@ -114,7 +114,7 @@ class Agent:
         self.quotas = Quotas(lambda: self.agents_here)
         self.location: Location = NOWHERE
         self.locator: Any = locator or SimpleNamespace(
-            header=b"", generation=0, locate_client=lambda ip, forwarded_for, told: self.location
+            header=b"", generation=0, locate_client=lambda ip, forwarded_for, reported: self.location
         )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)

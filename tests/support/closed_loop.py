@@ -211,8 +211,8 @@ class Loop:
             )
         )
         for name, plan in self.plans.items():
-            self.after(PUBLISHED_S, lambda name=name, plan=plan: self._with(name, lambda site: _obey(site, plan)))
+            self.after(PUBLISHED_S, lambda name=name, plan=plan: self._with(name, lambda site: _apply_plan(site, plan)))
 
 
-def _obey(site: Site, plan: RegionPlan) -> None:
+def _apply_plan(site: Site, plan: RegionPlan) -> None:
     site.plan = plan

@@ -223,10 +223,10 @@ class ObedientAgents(Reporting):
             for item in (await self._store.list(keys.PLANS)).items
         }
         for region in REGIONS:
-            told = plans[region].policy_digest if region in plans else ""
-            refused = region in self.refuses and told != self.obeyed.get(region, told)
+            reported = plans[region].policy_digest if region in plans else ""
+            refused = region in self.refuses and reported != self.obeyed.get(region, reported)
             if not refused:
-                self.obeyed[region] = told
+                self.obeyed[region] = reported
             far = any(
                 arc.server in self.slow_from - {region}
                 for entry in (plans[region].classes if region in plans else ())
@@ -236,7 +236,7 @@ class ObedientAgents(Reporting):
             said = msgspec.structs.replace(
                 report(region, offered(10.0, *REGIONS), seq=self._seq),
                 policy_digest=self.obeyed[region],
-                refused_digest=told if refused else "",
+                refused_digest=reported if refused else "",
                 refused_plan="a test says so" if refused else "",
                 request_counts=self.answers[region],
             )

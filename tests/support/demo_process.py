@@ -27,9 +27,9 @@ def left_behind(tmp_path: Path) -> list[str]:
     found = []
     for process in Path("/proc").iterdir():
         try:
-            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            reported = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         except OSError:
             continue
-        if process.name != str(os.getpid()) and str(tmp_path / "state").encode() in told:
-            found.append(told.replace(b"\0", b" ")[:200].decode(errors="replace"))
+        if process.name != str(os.getpid()) and str(tmp_path / "state").encode() in reported:
+            found.append(reported.replace(b"\0", b" ")[:200].decode(errors="replace"))
     return found

@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
 METRIC = "penstock_desired_endpoints"
 
 
-def test_both_ask_for_one_region_and_model_and_keep_what_runs_without_an_answer() -> None:
+def test_both_query_one_region_and_model_and_keep_the_replicas_without_a_response() -> None:
     registry = CollectorRegistry()
     CapacityMetrics(registry)
     assert METRIC in {family.name for family in registry.collect()}

@@ -21,7 +21,7 @@ def problems(source: str) -> list[str]:
     found = []
     for node in ast.walk(tree):
         match node:
-            # Of a msgspec.Struct they say what crosses a wire and what may be changed.
+            # The field definitions of a msgspec.Struct state what is encoded and what may change.
             case ast.ClassDef(keywords=[_, *_]):
                 found.append(f"{node.lineno}: options of class {node.name} are dropped")
             case ast.ClassDef() if any(ast.unparse(base).endswith("Struct") for base in node.bases):

@@ -185,7 +185,7 @@ def test_generating_twice_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-def test_every_panel_asks_a_question_and_says_what_to_do(panel: dict[str, Any]) -> None:
+def test_every_panel_asks_a_question_and_names_an_action(panel: dict[str, Any]) -> None:
     assert panel["title"].endswith("?")
     shows, act = panel["description"].split("\n\n**What to do:** ")
     assert len(shows) > 20

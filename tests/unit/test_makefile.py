@@ -1,4 +1,4 @@
-"""How `make` sets itself up, and what it says when it cannot."""
+"""The set-up of `make`, and its errors."""
 
 from __future__ import annotations
 

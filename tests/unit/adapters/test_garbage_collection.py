@@ -1,4 +1,4 @@
-"""The collector pauses for a block, and goes on after it whatever happens in it."""
+"""The collector pauses for a block and resumes after it, also after an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_collector_pauses_and_never_visits_what_was_created_meanwhile() -> N
     assert not any(tracked is created for tracked in gc.get_objects())
 
 
-def test_the_collector_goes_on_after_an_error() -> None:
+def test_the_collector_resumes_after_an_error() -> None:
     def fail() -> None:
         with uncollected():
             raise ImportError("no such module")

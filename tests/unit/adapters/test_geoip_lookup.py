@@ -159,7 +159,7 @@ def test_a_file_above_the_bound_is_not_read(file: Path, monkeypatch: pytest.Monk
         GeoDatabase(file)
 
 
-def test_no_damage_does_more_than_take_locations_away(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_database_only_loses_locations(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader in C, which maxminddb prefers, ends the process on some of these."""
     monkeypatch.setattr(geoip, "TRIAL_ADDRESSES", TRIAL_ADDRESSES[:3])
     rng, sound, ends = Random(1), file.read_bytes(), set()

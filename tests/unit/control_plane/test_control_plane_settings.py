@@ -96,8 +96,8 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
-    (told,) = bad({field: value})
-    assert told.startswith(line)
+    (reported,) = bad({field: value})
+    assert reported.startswith(line)
 
 
 def test_every_address_may_be_listened_on_with_a_url(good: Path) -> None:
@@ -134,9 +134,9 @@ REPOSITORY = "PENSTOCK_POLICY_REPOSITORY: "
     ],
 )
 def test_a_policy_comes_from_one_place(good: Path, overrides: dict[str, object], line: str) -> None:
-    (told,) = bad({"policy_repository": "https://u:secret@host/policy.git", "policy_dir": good, **overrides})
-    assert told.startswith(line)
-    assert "secret" not in told
+    (reported,) = bad({"policy_repository": "https://u:secret@host/policy.git", "policy_dir": good, **overrides})
+    assert reported.startswith(line)
+    assert "secret" not in reported
 
 
 def test_a_repositorys_password_is_not_printed(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:

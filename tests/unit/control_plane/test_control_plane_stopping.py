@@ -1,4 +1,4 @@
-"""A control plane that is told to stop in the middle of publishing ends without crying about it."""
+"""A control plane that is stopped while it publishes ends without errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_tick_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureF
     async with asyncio.timeout(PATIENCE_S):
         await store.holding.wait()
         await one.stop()
-    # What the scheduler cancelled tells of its end in a callback.
+    # A run that the scheduler cancelled ends in a callback.
     for _ in range(10):
         await asyncio.sleep(0)
     await store.close()

@@ -127,7 +127,7 @@ CONTROL_PLANE_CONTRACT = {
 
 @pytest.fixture
 def agent() -> AgentMetrics:
-    """An agent that knows two models and two regions."""
+    """An agent with two models and two regions."""
     metrics = AgentMetrics()
     metrics.use_names(["llama", "mixtral"], ["eu-de", "eu-es"])
     return metrics
@@ -242,7 +242,7 @@ def test_the_control_plane_exports_the_agreed_names_types_and_labels() -> None:
 
 
 @pytest.mark.parametrize("metrics", [AgentMetrics(), ControlPlaneMetrics()])
-def test_every_metric_says_what_it_is_and_seconds_are_called_so(
+def test_every_metric_has_a_description_and_names_seconds(
     metrics: AgentMetrics | ControlPlaneMetrics,
 ) -> None:
     for family in metrics.registry.collect():

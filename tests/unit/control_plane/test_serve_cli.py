@@ -29,10 +29,10 @@ def serve(**settings: str) -> tuple[int, str]:
 
 
 def test_bad_settings_are_named() -> None:
-    code, told = serve(listen="nonsense")
+    code, reported = serve(listen="nonsense")
     assert code == 2
-    assert "penstock serve: PENSTOCK_NAME: not set" in told
-    assert "penstock serve: PENSTOCK_LISTEN: 'nonsense' is not of the form host:port" in told
+    assert "penstock serve: PENSTOCK_NAME: not set" in reported
+    assert "penstock serve: PENSTOCK_LISTEN: 'nonsense' is not of the form host:port" in reported
 
 
 def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:

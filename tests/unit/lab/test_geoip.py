@@ -77,13 +77,13 @@ def test_refuses_what_is_missing_or_no_database(tmp_path: Path) -> None:
     empty, text = tmp_path / "empty.mmdb", tmp_path / "text.mmdb"
     empty.write_bytes(b"")
     text.write_text("not a database at all")
-    for path, says in [
+    for path, expected_message in [
         (tmp_path / "absent.mmdb", "No such file or directory"),
         (tmp_path, "not a file"),
         (empty, "not a sound MaxMind DB"),
         (text, "not a sound MaxMind DB"),
     ]:
-        with pytest.raises(GeoDatabaseError, match=says) as caught:
+        with pytest.raises(GeoDatabaseError, match=expected_message) as caught:
             sites_from_database(path, Random(1))
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
@@ -120,7 +120,7 @@ def test_a_real_city_database_gives_sites_that_it_locates_itself() -> None:
 
 @needs_real_databases
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected_message"),
     [
         ("GeoIP2-City-Test-Broken-Double-Format.mmdb", "not a sound MaxMind DB"),
         ("GeoIP2-City-Test-Invalid-Node-Count.mmdb", "not a sound MaxMind DB"),
@@ -130,7 +130,7 @@ def test_a_real_city_database_gives_sites_that_it_locates_itself() -> None:
         ("GeoLite2-ASN-Test.mmdb", "give a City database"),
     ],
 )
-def test_real_databases_that_will_not_do(name: str, says: str) -> None:
-    with pytest.raises(GeoDatabaseError, match=says) as caught:
+def test_real_databases_that_will_not_do(name: str, expected_message: str) -> None:
+    with pytest.raises(GeoDatabaseError, match=expected_message) as caught:
         sites_from_database(REAL / name, Random(1))
     assert "\n" not in str(caught.value)

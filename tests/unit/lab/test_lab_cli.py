@@ -1,4 +1,4 @@
-"""`penstock-lab` finds every command, and imports only the one that is asked for."""
+"""`penstock-lab` finds every command, and imports only the requested one."""
 
 from __future__ import annotations
 

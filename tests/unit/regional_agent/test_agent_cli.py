@@ -15,7 +15,7 @@ from tests.support.identities import agent_id, write_identity
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Good ones, for an agent whose etcd is away."""
+    """Valid settings, of an agent whose etcd is unavailable."""
     (tmp_path / "endpoints.yaml").write_text("[]")
     return {
         "REGION": "eu-de",
@@ -45,8 +45,8 @@ def agent(settings: dict[str, str]) -> tuple[int, str]:
 def test_names_a_port_in_use(settings: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, told = agent(settings | {"ADMIN_LISTEN": listen})
-    assert (code, told) == (
+        code, reported = agent(settings | {"ADMIN_LISTEN": listen})
+    assert (code, reported) == (
         2,
         f"PENSTOCK_AGENT_ADMIN_LISTEN: cannot listen on {listen}: Address already in use; "
         "choose another address or port",
@@ -56,8 +56,8 @@ def test_names_a_port_in_use(settings: dict[str, str]) -> None:
 def test_names_a_state_directory_that_cannot_be_created(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     state = tmp_path / "file" / "state"
-    code, told = agent(settings | {"STATE_DIR": str(state)})
-    assert (code, told) == (
+    code, reported = agent(settings | {"STATE_DIR": str(state)})
+    assert (code, reported) == (
         2,
         f"PENSTOCK_AGENT_STATE_DIR: {state}: Not a directory; name a directory that the agent may create",
     )

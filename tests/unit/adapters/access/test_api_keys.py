@@ -1,4 +1,4 @@
-"""API keys open what their entries say, are read again when the file changes, and never show themselves."""
+"""API keys grant what their entries state, are re-read when the file changes, and appear in no output."""
 
 from __future__ import annotations
 

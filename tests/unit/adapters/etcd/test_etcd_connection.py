@@ -17,7 +17,7 @@ def closed(connection: Connection) -> bool:
     except ValueError:
         return True
     except Exception:
-        # Open, and nobody listens there.
+        # A free port without a listener.
         return False
     raise AssertionError("somebody listens there")
 
@@ -55,7 +55,7 @@ def test_one_connection_is_shared_until_it_fails_and_then_the_next_endpoint_has_
         connections.retire(first)
         with connections.use() as second:
             assert second.endpoint == THERE
-            # Told twice, or late, that the first has failed: the second stays.
+            # A repeated or late report that the first has failed: the second stays.
             connections.retire(first)
         with connections.use() as still_second:
             assert still_second is second

@@ -47,7 +47,7 @@ def test_newer_version_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         (b"", "empty, or not signed"),
         (b"\xff\xfe", "not a stored Member"),
@@ -61,8 +61,8 @@ def test_newer_version_is_refused_with_the_remedy() -> None:
         (b'{"version":1,"kind":"Member","value":' + b"[" * 100_000, "Member"),
     ],
 )
-def test_bad_values_are_refused_by_name(raw: bytes, says: str) -> None:
-    with pytest.raises(CodecError, match=says):
+def test_bad_values_are_refused_by_name(raw: bytes, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
         decode(raw, Member)
 
 

@@ -1,4 +1,4 @@
-"""The informer's own rules, on a store that fails where told; real etcd: tests/integration/test_etcd_outages.py."""
+"""The informer on a store with injected faults; on a real etcd: tests/integration/test_etcd_outages.py."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ async def store() -> UnsteadyStore:
     return UnsteadyStore()
 
 
-def told(following: Following) -> list[tuple[str, bytes | None]]:
+def reported(following: Following) -> list[tuple[str, bytes | None]]:
     return [(change.key, change.now.value if change.now else None) for change in following.changes]
 
 
-async def test_tells_what_is_there_in_order_of_revision_and_then_what_happens(store: UnsteadyStore) -> None:
+async def test_reports_the_content_by_revision_and_then_the_changes(store: UnsteadyStore) -> None:
     await put(store, "/b", b"1")
     await put(store, "/a", b"2")
     async with Following(store, "/") as following:
-        assert told(following) == [("/b", b"1"), ("/a", b"2")]
+        assert reported(following) == [("/b", b"1"), ("/a", b"2")]
         await put(store, "/a", b"3")
         await store.commit((), [Delete("/b")])
         await following.until(lambda: len(following.changes) == 4)
-        assert told(following)[2:] == [("/a", b"3"), ("/b", None)]
+        assert reported(following)[2:] == [("/a", b"3"), ("/b", None)]
         assert following.values == {"/a": b"3"}
 
 
@@ -56,7 +56,7 @@ async def test_not_synced_and_infinitely_old_before_the_first_list(store: Unstea
     assert store.lists == 4
 
 
-async def test_a_break_is_resumed_without_listing_or_telling_twice(store: UnsteadyStore) -> None:
+async def test_a_broken_watch_resumes_without_a_list_or_duplicates(store: UnsteadyStore) -> None:
     await put(store, "/a", b"1")
     async with Following(store, "/") as following:
         second = await put(store, "/a", b"2")
@@ -79,7 +79,7 @@ async def test_compacted_history_is_reported_as_difference(store: UnsteadyStore)
         await put(store, "/came", b"1")
         store.compact(await put(store, "/changes", b"2"))
         await following.until_same(store)
-    assert told(following) == [("/goes", None), ("/returns", b"1"), ("/came", b"1"), ("/changes", b"2")]
+    assert reported(following) == [("/goes", None), ("/returns", b"1"), ("/came", b"1"), ("/changes", b"2")]
 
 
 async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore) -> None:
@@ -143,7 +143,7 @@ async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: Unstead
     assert store.lists >= 2
 
 
-async def test_stops_clean_whatever_it_waits_for(store: UnsteadyStore) -> None:
+async def test_stops_cleanly_in_every_wait(store: UnsteadyStore) -> None:
     before = asyncio.all_tasks()
     store.lists_to_fail = 1000
     waiting = Informer(store, "/", rng=MostWait())

@@ -145,7 +145,7 @@ async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left(
     await successor.stop()
 
 
-async def test_stops_while_the_store_is_away() -> None:
+async def test_stops_while_the_store_is_unavailable() -> None:
     store = MemoryStore()
     mine = registration(store)
     mine.start()

@@ -1,4 +1,4 @@
-"""A stored policy is what its digest names, whichever release wrote it; what only newer ones know is not ignored."""
+"""A stored policy equals its digest, whichever release wrote it; fields of newer releases are refused, not ignored."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def test_what_an_earlier_release_wrote_keeps_its_name_and_means_what_it_meant() 
 
 
 @pytest.mark.parametrize(
-    ("write", "says"),
+    ("write", "message"),
     [
         (with_a_logic_to_come, r"enum value 'crystal_ball' - at `\$\.objective\.planner`; .*upgrade this one"),
         (with_a_field_to_come, r"unknown field `patience_s` - at `\$\.objective`; .*upgrade this one"),
     ],
 )
-def test_what_only_newer_releases_know_is_refused(write: Callable[[Policy], tuple[bytes, str]], says: str) -> None:
+def test_fields_of_newer_releases_are_refused(write: Callable[[Policy], tuple[bytes, str]], message: str) -> None:
     raw, digest = write(POLICY)
-    with pytest.raises(FromNewerRelease, match=says):
+    with pytest.raises(FromNewerRelease, match=message):
         read_policy(raw, digest)
 
 

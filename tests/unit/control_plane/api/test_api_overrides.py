@@ -33,7 +33,7 @@ class SomeCallers(Access):
 
 @pytest.fixture
 async def api(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    # Of a leader that has listened long enough to know that nobody reports.
+    # The leader has waited long enough to count regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     app = served(control_plane, SomeCallers(TOKEN))
     await leading(control_plane)
@@ -73,8 +73,8 @@ async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     assert lifted.json()["override"]["lifted_by"] == "duty"
 
     entries = (await api.get("/v1/audit")).json()["items"]
-    told = [(entry["action"], entry["caller"], entry["reason"]) for entry in entries]
-    assert told == [("override.lift", "duty", "done"), ("override.drain", "duty", "new disks")]
+    reported = [(entry["action"], entry["caller"], entry["reason"]) for entry in entries]
+    assert reported == [("override.lift", "duty", "done"), ("override.drain", "duty", "new disks")]
 
 
 async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.AsyncClient) -> None:
@@ -157,10 +157,10 @@ async def test_what_makes_no_sense_is_refused(api: httpx.AsyncClient) -> None:
         ({"kind": "flood", "region": "eu-de"}, "kind"),
         ({"kind": "drain", "region": "eu-de", "author": "somebody else"}, "author"),
     ]
-    for body, told in bodies:
+    for body, reported in bodies:
         refused = await api.post("/v1/overrides", json=DRAIN | body)
         assert refused.status_code == 422, (body, refused.text)
-        assert told in refused.json()["detail"]
+        assert reported in refused.json()["detail"]
     assert await overrides(api) == []
 
 
@@ -181,7 +181,7 @@ async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> Non
     assert await overrides(api) == []
 
 
-async def test_a_blank_reason_is_none_for_whatever_is_changed(api: httpx.AsyncClient) -> None:
+async def test_a_blank_reason_is_refused_for_every_change(api: httpx.AsyncClient) -> None:
     for change in ("regions/eu-de/undrain", "regions/eu-de/drain", "rollouts/current/halt"):
         refused = await api.post(f"/v1/{change}", json=DRAIN | {"reason": " \u2003"}, headers={"if-match": "*"})
         assert is_problem(refused, 422)
@@ -193,7 +193,7 @@ async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> Non
     assert (refused.status_code, "did you mean eu-de?" in refused.text) == (422, True)
 
 
-async def test_a_filter_by_a_region_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+async def test_a_filter_by_an_unknown_region_is_refused(api: httpx.AsyncClient) -> None:
     for resource in ("pools", "endpoints", "agents"):
         refused = await api.get(f"/v1/{resource}", params={"region": "eu-dd"})
         assert is_problem(refused, 404)
@@ -201,12 +201,12 @@ async def test_a_filter_by_a_region_that_nobody_knows_is_refused(api: httpx.Asyn
         assert (await api.get(f"/v1/{resource}", params={"region": "eu-de"})).json()["items"] == []
 
 
-async def test_a_filter_by_a_model_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+async def test_a_filter_by_an_unknown_model_is_refused(api: httpx.AsyncClient) -> None:
     for resource in ("pools", "endpoints"):
         refused = await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8"})
         assert is_problem(refused, 404)
-        told = "the policy in force has no model 'llama-3.1-8'; did you mean llama-3.1-8b?"
-        assert refused.json()["detail"] == told
+        reported = "the policy in force has no model 'llama-3.1-8'; did you mean llama-3.1-8b?"
+        assert refused.json()["detail"] == reported
         assert (await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8b"})).json()["items"] == []
 
 

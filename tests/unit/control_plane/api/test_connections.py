@@ -1,4 +1,4 @@
-"""Whoever connects to the HTTP API holds little of it, and not for long, before they say who they are."""
+"""Connections to the HTTP API are bounded in number, memory and time before authentication."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_what_is_no_request_is_refused_with_a_problem(served: Served, sent
     "sent",
     [b"", b"GET / HT", REQUEST[:-2], REQUEST + b"\r\n", b"POST / HTTP/1.1\r\nhost: n\r\ncontent-length: 9\r\n\r\na"],
 )
-async def test_who_says_too_little_for_too_long_is_let_go(served: Served, sent: bytes) -> None:
+async def test_a_slow_request_head_is_closed(served: Served, sent: bytes) -> None:
     reader, _ = await served.connect(sent)
     await ended(reader)
 
@@ -118,7 +118,7 @@ async def test_who_never_reads_is_cut_off(served: Served) -> None:
         await served.left.wait()
 
 
-async def test_idle_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_make_room_for_new_ones(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hasty, "io_timeout_s", PATIENCE_S)
     idle = [await served.connect() for _ in range(Hasty.max_connections)]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The HTTP API, on the store in memory: what is open, what asks for the token, and how errors are told."""
+"""The HTTP API on the store in memory: open operations, authenticated ones, and error responses."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_health_is_open_and_metrics_are_not(control_plane: ControlPlane, h
     assert "penstock_leader" in metrics.text
 
 
-async def test_not_ready_says_why(tmp_path: Path) -> None:
+async def test_not_ready_states_the_reason(tmp_path: Path) -> None:
     store = MemoryStore()
     bare = ControlPlane(
         store,
@@ -152,14 +152,14 @@ async def test_a_report_that_is_too_large_or_too_slow_is_refused(
     assert is_problem(await http.post("/v1/reports", content=dawdle()), 408)
 
 
-async def test_what_is_not_there_is_told_as_a_problem(http: httpx.AsyncClient) -> None:
+async def test_an_unknown_path_is_a_problem_response(http: httpx.AsyncClient) -> None:
     assert is_problem(await http.get("/v1/nothing"), 404)
     assert is_problem(await http.get("/v1/reports"), 405)
     for path in ("/docs", "/redoc"):
         assert is_problem(await http.get(path), 404)
 
 
-async def test_a_defect_is_told_without_its_traceback(
+async def test_an_internal_error_shows_no_traceback(
     control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Status:

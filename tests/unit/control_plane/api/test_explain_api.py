@@ -71,27 +71,27 @@ async def explained(http: httpx.AsyncClient, **body: Any) -> ExplainResponse:
 
 async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http)
-    told = await explained(http, origin="eu-de", tenant="personal", country="DE")
-    assert (told.seen_by, told.leading) == ("north", True)
-    assert told.provenance is None
+    reported = await explained(http, origin="eu-de", tenant="personal", country="DE")
+    assert (reported.seen_by, reported.leading) == ("north", True)
+    assert reported.provenance is None
     assert control_plane.view.policy is not None
-    assert told.explanation.policy_digest == control_plane.view.policy.digest()
-    assert told.explanation.residency == "eu-de+eu-es"
-    assert told.explanation.planned
-    by_name = {one.region: one for one in told.explanation.regions}
+    assert reported.explanation.policy_digest == control_plane.view.policy.digest()
+    assert reported.explanation.residency == "eu-de+eu-es"
+    assert reported.explanation.planned
+    by_name = {one.region: one for one in reported.explanation.regions}
     assert by_name["eu-de"].verdict is RegionVerdict.SERVES
     assert by_name["us-east"].verdict is RegionVerdict.FORBIDDEN
     assert by_name["us-east"].reasons[0].detail.startswith("eea-clients-stay-in-eu (residency.yaml:")
-    assert told.explanation.chosen is not None
+    assert reported.explanation.chosen is not None
 
 
 async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http, "eu-de")
-    told = await explained(http, origin="eu-de", tenant="eu-personal")
-    by_name = {one.region: one for one in told.explanation.regions}
+    reported = await explained(http, origin="eu-de", tenant="eu-personal")
+    by_name = {one.region: one for one in reported.explanation.regions}
     assert [one.reason for one in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
-    assert told.explanation.chosen is not None
-    assert told.explanation.chosen.region == "eu-es"
+    assert reported.explanation.chosen is not None
+    assert reported.explanation.chosen.region == "eu-es"
 
 
 async def test_a_region_that_tries_another_policy_is_explained_under_that(
@@ -116,12 +116,12 @@ async def test_a_region_that_tries_another_policy_is_explained_under_that(
 
 
 async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
-    told = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
-    assert told.explanation.query.tenant == "personal"
-    assert told.explanation.query.location.country == "DE"
-    assert told.explanation.refusal is not None
-    assert told.explanation.refusal.reason is Reason.MISDIRECTED
-    assert told.explanation.refusal.try_regions == ("eu-es", "eu-de")
+    reported = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
+    assert reported.explanation.query.tenant == "personal"
+    assert reported.explanation.query.location.country == "DE"
+    assert reported.explanation.refusal is not None
+    assert reported.explanation.refusal.reason is Reason.MISDIRECTED
+    assert reported.explanation.refusal.try_regions == ("eu-es", "eu-de")
 
 
 async def test_what_cannot_be_explained(http: httpx.AsyncClient) -> None:
@@ -141,10 +141,10 @@ async def test_what_cannot_be_explained(http: httpx.AsyncClient) -> None:
         ({"origin": "us-east", "key": "secret"}, "body.key"),
         ({}, "body.origin"),
     ]
-    for body, says in bodies:
+    for body, message in bodies:
         response = await http.post("/v1/explain", json={"model": MODEL} | body)
         assert is_problem(response, 422), body
-        assert says in response.json()["detail"]
+        assert message in response.json()["detail"]
 
 
 async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
@@ -182,12 +182,12 @@ async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncCli
     assert is_problem(too_many, 422)
 
 
-async def test_a_place_that_is_said_twice_is_refused(http: httpx.AsyncClient) -> None:
+async def test_a_location_given_twice_is_refused(http: httpx.AsyncClient) -> None:
     assert is_problem(await http.get("/v1/steer", params={"ip": HAMBURG, "country": "DE"}), 422)
     assert is_problem(await http.get("/v1/steer?country=DE&country=US"), 422)
 
 
-async def test_nothing_is_read_of_whoever_is_not_known(http: httpx.AsyncClient) -> None:
+async def test_no_body_is_read_from_an_unknown_caller(http: httpx.AsyncClient) -> None:
     nobody = {"authorization": "Bearer nobody", "content-type": "application/json"}
     for path in ("/v1/explain", "/v1/what-if", "/v1/policies/validate", "/v1/regions/eu-de/drain"):
         assert is_problem(await http.post(path, content=b"{", headers=nobody), 401)
@@ -211,36 +211,36 @@ async def what_if(http: httpx.AsyncClient, **body: Any) -> WhatIfResponse:
 async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http)
     row = {"origin": "eu-de", "tenant": "eu-personal", "model": MODEL, "requests_per_s": 30.0, "country": "DE"}
-    told = await what_if(http, lost=["eu-de"], demand=[row])
-    assert (told.demand, told.fleet) == ("as given", "as reported")
-    assert told.before.load["eu-de"] > 0.0
-    assert told.after.load.get("eu-de", 0.0) == 0.0
-    assert told.moved_per_s == pytest.approx(30.0)
-    assert {(one.source, one.target) for one in told.moves} == {("eu-de", "eu-es")}
-    assert told.policy_before == told.policy_after
+    reported = await what_if(http, lost=["eu-de"], demand=[row])
+    assert (reported.demand, reported.fleet) == ("as given", "as reported")
+    assert reported.before.load["eu-de"] > 0.0
+    assert reported.after.load.get("eu-de", 0.0) == 0.0
+    assert reported.moved_per_s == pytest.approx(30.0)
+    assert {(one.source, one.target) for one in reported.moves} == {("eu-de", "eu-es")}
+    assert reported.policy_before == reported.policy_after
 
 
 async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await until(lambda: not control_plane.reporter.not_ready())
     files = read_folder(PLANET)
     files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", "regions: [eu-es]")
-    told = await what_if(http, files=files)
-    assert told.policy_before != told.policy_after
-    assert told.fleet.startswith("generated")
-    assert told.demand == "generated, 100.0 requests per second, because regions report none"
-    assert any(one.residency_after == "eu-es" for one in told.moves)
+    reported = await what_if(http, files=files)
+    assert reported.policy_before != reported.policy_after
+    assert reported.fleet.startswith("generated")
+    assert reported.demand == "generated, 100.0 requests per second, because regions report none"
+    assert any(one.residency_after == "eu-es" for one in reported.moves)
 
 
-async def test_nobody_asks_for_anything(http: httpx.AsyncClient) -> None:
+async def test_an_empty_query_is_refused(http: httpx.AsyncClient) -> None:
     for demand in ([], [{"tenant": "open", "model": MODEL, "requests_per_s": 0}]):
-        told = await what_if(http, demand=demand, lost=["eu-de"])
-        assert (told.moved_per_s, told.before.served_per_s) == (0.0, 0.0)
+        reported = await what_if(http, demand=demand, lost=["eu-de"])
+        assert (reported.moved_per_s, reported.before.served_per_s) == (0.0, 0.0)
 
 
 async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
     rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "eu-de"}]
-    told = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
-    assert sum(told.after.refused_per_s.values()) == pytest.approx(4.0)
+    reported = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
+    assert sum(reported.after.refused_per_s.values()) == pytest.approx(4.0)
 
 
 async def test_what_cannot_be_reckoned(http: httpx.AsyncClient) -> None:
@@ -250,10 +250,10 @@ async def test_what_cannot_be_reckoned(http: httpx.AsyncClient) -> None:
         ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
         ({"policy": "other"}, "body.policy"),
     ]
-    for body, says in bodies:
+    for body, message in bodies:
         response = await http.post("/v1/what-if", json=body)
         assert is_problem(response, 422), body
-        assert says in response.json()["detail"]
+        assert message in response.json()["detail"]
 
 
 async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:

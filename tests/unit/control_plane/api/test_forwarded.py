@@ -1,4 +1,4 @@
-"""The client is the nearest address that is no trusted proxy's, in however many lines; nobody else is believed."""
+"""The client is the nearest address that is no trusted proxy's, over any number of header lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from control_plane.api.forwarded_for import behind_proxies
 TRUSTED = ["10.0.0.0/8"]
 
 
-async def whoever(scope: Scope, receive: Receive, send: Send) -> None:
+async def client_of(scope: Scope, receive: Receive, send: Send) -> None:
     client = Request(scope).client
     await PlainTextResponse(client.host if client is not None else "nobody")(scope, receive, send)
 
 
 async def seen(peer: str, *lines: str, trusted: list[str] = TRUSTED) -> str:
-    transport = httpx.ASGITransport(behind_proxies(whoever, trusted), client=(peer, 1234))
+    transport = httpx.ASGITransport(behind_proxies(client_of, trusted), client=(peer, 1234))
     async with httpx.AsyncClient(transport=transport, base_url="http://north") as http:
         response = await http.get("/", headers=[("x-forwarded-for", line) for line in lines])
     return response.text
@@ -39,7 +39,7 @@ async def test_the_last_that_is_not_trusted_is_the_client(lines: list[str]) -> N
     assert await seen("10.0.0.1", *lines) == "192.0.2.7"
 
 
-async def test_nobody_else_is_believed() -> None:
+async def test_headers_of_other_senders_are_ignored() -> None:
     assert await seen("192.0.2.9", "198.51.100.1", "198.51.100.2") == "192.0.2.9"
     assert await seen("10.0.0.1", "192.0.2.7", trusted=[]) == "10.0.0.1"
     assert await seen("10.0.0.1") == "10.0.0.1"

@@ -188,7 +188,7 @@ async def test_an_answer_is_for_its_caller_alone(
     assert (await make(http, who=RULE)).json() == {"made": "a", "number": 2}
     assert (await make(http, who={"authorization": "Bearer nobody"})).status_code == 401
     assert (await make(http, who={})).status_code == 401
-    # The caller's role is taken away: what was answered to an operator is not for a viewer.
+    # The caller loses its role: the stored response to an operator is not for a viewer.
     path = tmp_path / "keys.yaml"
     path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
     clock.now += POLL_S
@@ -225,7 +225,7 @@ async def test_what_is_kept_is_bounded(
     assert "idempotency-replayed" not in (await make(http, key="2")).headers
 
 
-async def test_a_store_that_is_away_refuses_before_anything_is_done(
+async def test_without_the_store_a_request_is_refused_before_any_effect(
     http: httpx.AsyncClient, changes: Changes, store: MemoryStore
 ) -> None:
     await store.close()
@@ -238,8 +238,8 @@ async def test_a_store_that_is_away_refuses_before_anything_is_done(
 async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClient, store: MemoryStore) -> None:
     await make(http, "secret", "the key")
     (item,) = (await store.list(keys.IDEMPOTENCY_RECORDS)).items
-    for told in (b"the key", b"Bearer"):
-        assert told not in item.key.encode() + item.value
+    for reported in (b"the key", b"Bearer"):
+        assert reported not in item.key.encode() + item.value
     assert item.lease_id != 0
 
 

@@ -28,7 +28,7 @@ async def document(http: httpx.AsyncClient) -> dict[str, Any]:
     return document
 
 
-async def test_every_operation_says_what_it_does(document: dict[str, Any]) -> None:
+async def test_every_operation_has_a_description(document: dict[str, Any]) -> None:
     ids = set()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -84,7 +84,7 @@ async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> No
     assert (await http.get("/livez", params={"x": "1"})).status_code == 200
 
 
-async def test_every_method_of_a_path_is_told(http: httpx.AsyncClient) -> None:
+async def test_every_method_of_a_path_is_listed(http: httpx.AsyncClient) -> None:
     for path, allowed in (
         ("/v1/overrides", "GET, POST"),
         ("/v1/overrides/x", "DELETE, GET"),

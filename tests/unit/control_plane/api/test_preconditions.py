@@ -1,4 +1,4 @@
-"""A change goes on if it is of what the caller saw, and what a caller has is not sent again."""
+"""If-Match lets a change pass only for the revision that the caller read; If-None-Match spares a second transfer."""
 
 from __future__ import annotations
 

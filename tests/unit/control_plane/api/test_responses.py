@@ -1,4 +1,4 @@
-"""Malformed requests: told as problems, in words that say what to send instead."""
+"""Malformed requests: problem responses that name the valid input."""
 
 from __future__ import annotations
 

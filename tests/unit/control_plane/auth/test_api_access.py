@@ -95,7 +95,7 @@ async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, status
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic see", "see", "Bearer see see"])
-async def test_no_credential_is_nobody(http: httpx.AsyncClient, authorization: str) -> None:
+async def test_no_valid_credential_is_401(http: httpx.AsyncClient, authorization: str) -> None:
     response = await http.get("/see", headers={"authorization": authorization})
     assert response.status_code == 401
     assert response.headers["www-authenticate"].startswith("Bearer")
@@ -124,7 +124,7 @@ async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) ->
     assert "if it is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" in behind_a_proxy.json()["detail"]
 
 
-async def test_a_route_for_nobody_in_particular_is_found_at_the_start(
+async def test_a_route_without_a_required_role_stops_the_start(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     router = APIRouter()

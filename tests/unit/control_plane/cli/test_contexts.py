@@ -27,7 +27,7 @@ def run(*arguments: str) -> Result:
 
 
 class TestCommands:
-    def test_a_file_that_cannot_be_written_is_told_with_the_remedy(self, file: Path) -> None:
+    def test_a_file_that_cannot_be_written_is_an_error_with_the_remedy(self, file: Path) -> None:
         file.parent.symlink_to("/proc/nobody")
         result = run("add", "lab", "--url", "http://127.0.0.1:1")
         assert result.exit_code == 2
@@ -97,12 +97,12 @@ class TestFile:
             (" " * (1 << 20) + "x", "larger than"),
         ],
     )
-    def test_bad_files_are_told(self, file: Path, text: str, said: str) -> None:
+    def test_bad_files_are_clear_errors(self, file: Path, text: str, said: str) -> None:
         file.parent.mkdir()
         file.write_text(text)
-        with pytest.raises(BadContexts, match="context") as told:
+        with pytest.raises(BadContexts, match="context") as reported:
             load_contexts()
-        assert said in str(told.value)
+        assert said in str(reported.value)
         assert run("list").exit_code == 2
 
     def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ class TestMeant:
             ("http://y:1,http://z:1", None, {"PENSTOCK_URL": "http://x:1"}, ("http://y:1", "http://z:1")),
         ],
     )
-    def test_the_nearest_says_where(
+    def test_the_most_specific_setting_wins(
         self, url: str | None, context: str | None, environment: dict[str, str], urls: tuple[str, ...]
     ) -> None:
         assert select_context(url, context, environment).urls == urls

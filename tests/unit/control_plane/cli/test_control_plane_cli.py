@@ -1,4 +1,4 @@
-"""The `penstock` command: what it prints, and how it says that something is wrong."""
+"""The `penstock` command: its output and its errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TOKEN = "0123456789abcdef"
 @pytest.mark.parametrize(
     ("phase", "obeyed"), [("shadow", "cd"), ("canary", "cd"), ("rolled_back", "cd"), ("watch", "ef"), ("done", "ef")]
 )
-def test_the_heading_names_the_policy_that_regions_obey_and_not_what_the_source_offers(phase: str, obeyed: str) -> None:
+def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(phase: str, obeyed: str) -> None:
     known = {
         digest: Provenance("policy", "main", digest * 20, "somebody", 0.0, f"commit {digest}")
         for digest in ("cd", "ef")
@@ -118,7 +118,7 @@ def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:
 
 
 class FakeControlPlane(ThreadingHTTPServer):
-    """Answers /v1/status and /v1/audit/export on a real socket with whatever it is given."""
+    """Serves given content at /v1/status and /v1/audit/export on a real socket."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _StatusHandler)
@@ -169,7 +169,7 @@ def token(tmp_path: Path) -> str:
 
 
 class TestStatus:
-    def test_the_leader_is_asked_through_whoever_answers(self, servers: list[FakeControlPlane], token: str) -> None:
+    def test_the_leader_is_found_through_any_control_plane(self, servers: list[FakeControlPlane], token: str) -> None:
         follower, leader = servers
         seat = LeaderStatus("north", leader.url, 7)
         follower.answer = msgspec.json.encode(status_of("south", follower.url, seat))
@@ -188,7 +188,7 @@ class TestStatus:
         result = run("status", "--url", follower.url, "--token-file", token, "-o", "json")
         assert msgspec.json.decode(result.stdout, type=Status).name == "south"
 
-    def test_a_change_goes_through_whoever_answers_while_somebody_leads(
+    def test_a_change_is_sent_through_any_control_plane_while_there_is_a_leader(
         self, servers: list[FakeControlPlane], token: str
     ) -> None:
         follower = servers[0]
@@ -200,7 +200,7 @@ class TestStatus:
             with pytest.raises(NoLeader):
                 api.request("POST", "/v1/overrides", body={}, changes=True)
 
-    def test_the_table_says_what_matters(self, servers: list[FakeControlPlane], token: str) -> None:
+    def test_the_table_shows_each_region(self, servers: list[FakeControlPlane], token: str) -> None:
         one = servers[0]
         one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
         shown = run("status", "--url", one.url, "--token-file", token).stdout
@@ -220,7 +220,7 @@ class TestStatus:
             assert piece in shown, piece
 
     @pytest.mark.parametrize("output", ["table", "json"])
-    def test_watching_goes_on_while_nobody_answers(
+    def test_watching_continues_while_no_control_plane_responds(
         self, servers: list[FakeControlPlane], token: str, monkeypatch: pytest.MonkeyPatch, output: str
     ) -> None:
         one = servers[0]
@@ -238,12 +238,12 @@ class TestStatus:
         assert result.stderr.count("no control plane answers") == 1
         assert result.stdout.count("leader north" if output == "table" else '"leading":true') == 2
 
-    def test_nobody_answers(self, token: str) -> None:
+    def test_no_control_plane_responds(self, token: str) -> None:
         result = run("status", "--url", "http://127.0.0.1:1", "--token-file", token)
         assert result.exit_code == 1
         assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
 
-    def test_what_speaks_no_tls_or_is_no_url_is_told_with_the_remedy(
+    def test_a_plain_text_server_or_a_bad_url_is_an_error_with_the_remedy(
         self, servers: list[FakeControlPlane], token: str
     ) -> None:
         result = run("status", "--url", servers[0].url.replace("http:", "https:"), "--token-file", token)
@@ -254,7 +254,7 @@ class TestStatus:
             assert "https://host:port" in result.stderr or "names a user" in result.stderr
             assert "secret" not in result.stderr
 
-    def test_whatever_else_answers_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
+    def test_a_response_of_another_server_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
         servers[0].code = 404
         result = run("status", "--url", servers[0].url, "--token-file", token)
         assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: HTTP status 404\n"
@@ -308,7 +308,7 @@ def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
-def test_every_command_prints_json_where_it_is_asked_to() -> None:
+def test_every_command_prints_json_on_request() -> None:
     commands = dict(every_command(typer.main.get_group(app)))
     assert len(commands) > 30
     with_json = {name for name, one in commands.items() if any("--output" in param.opts for param in one.params)}
@@ -317,7 +317,7 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
 
 @pytest.mark.parametrize("how", [["-o", "json"], ["-ojson"], ["--output", "json"], ["--output=json"]])
 @pytest.mark.parametrize(
-    ("given", "code", "told"),
+    ("given", "code", "reported"),
     [
         ("status", 2, "no control plane is selected; give --url or --context"),
         ("status --url http://127.0.0.1:1 --token-file {token}", 1, "no control plane answers"),
@@ -341,12 +341,12 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_what_goes_wrong_is_json_too(given: str, code: int, told: str, how: list[str], token: str) -> None:
+def test_errors_are_json_too(given: str, code: int, reported: str, how: list[str], token: str) -> None:
     result = run(*given.format(token=token).split(), *how)
     assert result.exit_code == code
     error = msgspec.json.decode(result.stdout)["error"]
     assert error.keys() == {"message", "exit_code", "errors", "problem"}
-    assert told.lower() in error["message"].lower()
+    assert reported.lower() in error["message"].lower()
     assert error["exit_code"] == code
     assert result.stderr != ""
     assert run(*given.format(token=token).split()).stdout == ""
@@ -370,7 +370,7 @@ def test_a_mistyped_command() -> None:
     assert "Did you mean 'policy'?" in result.stderr
 
 
-def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
+def test_an_audit_log_is_read_with_any_separators_in_its_texts(
     servers: list[FakeControlPlane], token: str, tmp_path: Path
 ) -> None:
     lines, head = [], BEGINNING
@@ -382,18 +382,18 @@ def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
     north.answer = msgspec.json.encode(status_of("north", north.url, LeaderStatus("north", north.url, 7)))
     north.audit = b"".join(lines)
     asking = ("--url", north.url, "--token-file", token)
-    told = f"whole: 3 entries, the last is 3:{head.hash}\n"
-    assert run("audit", "verify", *asking).stdout == told
+    reported = f"whole: 3 entries, the last is 3:{head.hash}\n"
+    assert run("audit", "verify", *asking).stdout == reported
     exported = tmp_path / "audit.jsonl"
     assert run("audit", "export", str(exported), *asking).exit_code == 0
-    assert run("audit", "verify", str(exported)).stdout == told
+    assert run("audit", "verify", str(exported)).stdout == reported
 
 
-def test_a_message_holds_nothing_that_the_terminal_would_obey(token: str) -> None:
+def test_a_message_contains_no_terminal_control_sequence(token: str) -> None:
     for words in (("policy", "lint", "\x1b[2J"), ("overrides", "list", "--url", "x\u202e", "--token-file", token)):
-        told = run(*words).stderr.rstrip("\n")
-        assert told.startswith("penstock ")
-        assert told.isprintable()
+        reported = run(*words).stderr.rstrip("\n")
+        assert reported.startswith("penstock ")
+        assert reported.isprintable()
 
 
 def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
-def test_what_cannot_be_written_is_told_in_one_line(command: str) -> None:
+def test_a_failed_write_is_a_one_line_error(command: str) -> None:
     """Whether a command writes at once or leaves it to the interpreter's end."""
     code = "from control_plane.cli.main import main; main()"
     with Path("/dev/full").open("wb") as full:

@@ -1,4 +1,4 @@
-"""Demand and fleets from files: what is right is read, what is wrong is told by file, line and field."""
+"""Demand and fleets from files: valid files are read, errors name file, line and field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(file: Path, text: str) -> Path:
     return file
 
 
-def test_csv_and_json_lines_say_the_same(tmp_path: Path) -> None:
+def test_csv_and_json_lines_are_equivalent(tmp_path: Path) -> None:
     table = "origin,tenant,country,model,requests_per_s,subdivision\neu-de,t,DE,m,2.5,BE\n,t,,m,1,\n"
     lines = (
         '{"origin":"eu-de","tenant":"t","country":"DE","model":"m","requests_per_s":2.5,"subdivision":"BE"}\n\n'
@@ -48,7 +48,7 @@ def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("origin,tenant\n", "demand.csv: has no rows; write tenant, model, requests_per_s"),
         ("tenant,model,rate\nt,m,1\n", "demand.csv:1: no column rate; use tenant"),
@@ -69,10 +69,10 @@ def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
         ("tenant,model,requests_per_s,model\nt,m,1,m\n", "demand.csv:1: names model twice; keep one column of each"),
     ],
 )
-def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, text: str, reported: str) -> None:
     with pytest.raises(BadDemand) as caught:
         read_demand(write(tmp_path / "demand.csv", text))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_what_is_no_json_or_no_file(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_agents_access_logs_are_demand(tmp_path: Path) -> None:
         read_access_logs([write(tmp_path / "empty.log", "")])
 
 
-def test_a_line_that_was_cut_off_is_told_by_its_number(tmp_path: Path) -> None:
+def test_a_truncated_line_is_named_by_its_number(tmp_path: Path) -> None:
     line = '{"tenant":"t","model":"m","requests_per_s":1}\n'
     with pytest.raises(BadDemand, match=r"demand\.jsonl:3: not JSON: Input data was truncated"):
         read_demand(write(tmp_path / "demand.jsonl", line * 2 + line[:20]))

@@ -22,7 +22,7 @@ print("loaded:", *sorted(sys.modules.keys() & set({HEAVY})))
 
 
 def loaded(*arguments: str, **environment: str) -> str:
-    """Which of the heavy modules a command loads, and what it says on stderr."""
+    """The heavy modules that a command loads, and its output on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         env={"PYTHONPATH": ":".join(filter(None, sys.path)), **environment},
@@ -43,10 +43,10 @@ def test_the_list_of_all_commands_is_light() -> None:
     "command",
     ["status", "explain --origin eu-de --model m", "drain eu-de --reason x", "overrides list", "policy revisions"],
 )
-def test_a_command_that_asks_a_control_plane_is_light(command: str, tmp_path: Path) -> None:
+def test_a_command_that_calls_a_control_plane_is_light(command: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
-    # Nobody answers there: everything up to that is done.
+    # No server listens there: the command runs up to the connection.
     said = loaded(*command.split(), PENSTOCK_URL="http://127.0.0.1:1", PENSTOCK_ADMIN_TOKEN_FILE=str(token))
     assert said.startswith("loaded:penstock ")
     assert "no control plane answers" in said

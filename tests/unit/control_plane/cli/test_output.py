@@ -1,4 +1,4 @@
-"""Tables show all of what they are given, as it is, in whatever room there is."""
+"""Tables show every value unchanged, in any width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock drain` and its like: what they ask of a control plane, and what they print."""
+"""`penstock drain` and the other override commands: their requests and their output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOKEN = "0123456789abcdef"
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
     lead_steadily(monkeypatch)
-    # It has listened long enough to know that nobody reports.
+    # The leader has waited long enough to count regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     (port,) = free_ports(1)
     base, up, servers = f"http://{LOOPBACK}:{port}", threading.Event(), list[uvicorn.Server]()
@@ -129,7 +129,7 @@ def test_weight_freeze_and_lift(penstock: Any) -> None:
     assert penstock("overrides", "lift", weighed, "-r", "cool").exit_code == 0
 
 
-def test_what_is_wrong_with_a_command_is_said(penstock: Any) -> None:
+def test_invalid_arguments_are_clear_errors(penstock: Any) -> None:
     assert penstock("drain", "eu-de").exit_code == 2
     assert "--for soon" in penstock("drain", "eu-de", "-r", "x", "--for", "soon").stderr
     unknown = penstock("drain", "eu-dd", "-r", "x")

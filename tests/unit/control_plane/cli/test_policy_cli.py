@@ -1,4 +1,4 @@
-"""`penstock policy`: bundles are checked, proved, compared and tried offline, and what is wrong with them is said."""
+"""`penstock policy`: lint, verify, diff and what-if offline, and their errors."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) 
     (bundle / "residency.yaml").write_text(text[: text.index("---\napiVersion: penstock/v1\nkind: AcceptedLoss")])
     result = run("policy", "verify", str(bundle))
     assert result.exit_code == 1
-    told = " ".join(result.stdout.split())
-    assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in told
-    assert "us-restricted-stays-in-us (residency.yaml:" in told
-    assert "where this is meant, write an AcceptedLoss with the regions of the class" in told
+    reported = " ".join(result.stdout.split())
+    assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in reported
+    assert "us-restricted-stays-in-us (residency.yaml:" in reported
+    assert "where this is meant, write an AcceptedLoss with the regions of the class" in reported
     found = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
     assert found["good"] is False
     assert [one["regions"] for one in found["classes"] if not one["survives_any_one"]] == [["us-east"]]

@@ -82,7 +82,7 @@ async def test_a_caller_has_one_evaluation_and_all_callers_have_few() -> None:
         assert (await evaluator.evaluate("another", SMALL)).response
 
 
-async def test_a_process_that_dies_fails_its_evaluation_alone() -> None:
+async def test_a_crashed_process_fails_its_evaluation_alone() -> None:
     async with evaluator_of() as evaluator:
         running = asyncio.create_task(evaluator.evaluate("a", LARGE))
         await until(lambda: bool(evaluator._processes))

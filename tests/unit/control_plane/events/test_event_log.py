@@ -1,4 +1,4 @@
-"""Events in order, resumed by id at whichever control plane, and the loss told where some are not kept."""
+"""Events in order, resumed by id at any control plane; a gap is reported where events were removed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_resumes_at_another_control_plane_that_began_elsewhere(events: EventL
     assert resumed(other, "7-1") == ([3, 4, 5], False)
 
 
-def test_what_was_removed_in_between_is_told(events: EventLog) -> None:
+def test_a_gap_of_removed_events_is_reported(events: EventLog) -> None:
     add(events, (1, 2, 4, 5))
     assert resumed(events, "7-1") == ([2, 4, 5], False)
     assert resumed(events, "7-3") == ([4, 5], False)
@@ -55,19 +55,19 @@ def test_what_was_removed_in_between_is_told(events: EventLog) -> None:
 @pytest.mark.parametrize(
     "unknown", ["7-4", "8-2", "other-2", "2", "", "7-", "7-x", "7--1", "7-\u0661", "7-" + "9" * 40]
 )
-def test_after_an_id_that_nobody_gave_all_that_is_kept_comes(events: EventLog, unknown: str) -> None:
+def test_an_unknown_id_returns_all_stored_events(events: EventLog, unknown: str) -> None:
     add(events, (1, 2, 3))
     assert resumed(events, unknown) == ([1, 2, 3], False)
 
 
-def test_what_is_told_by_this_one_alone_has_no_id_and_breaks_no_sequence(events: EventLog) -> None:
+def test_a_local_event_has_no_id_and_breaks_no_sequence(events: EventLog) -> None:
     add(events, (1, 2))
     events.add_local(EventKind.LEADERSHIP, "here")
     add(events, (3,), epoch=8)
     assert resumed(events, "7-1") == ([2, "here", 3], True)
 
 
-def test_what_is_forgotten_is_told(events: EventLog) -> None:
+def test_removed_events_are_reported(events: EventLog) -> None:
     add(events, range(1, MAX_EVENTS + 6))
     assert (events.oldest, events.end) == (5, MAX_EVENTS + 5)
     assert events.read(4) is None

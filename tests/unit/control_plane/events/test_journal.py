@@ -1,4 +1,4 @@
-"""What happened is in the journal once, whoever leads, in one order, and bounded."""
+"""Each event is in the journal once and in order across leaders, and the journal is bounded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def planned(share: float, generation: int) -> dict[str, RegionPlan]:
 
 
 class Teller:
-    """A control plane as far as it tells what happens; what it sees is what the test says."""
+    """The journal of a control plane; a test sets the state that it observes."""
 
     def __init__(self, store: MemoryStore, name: str) -> None:
         self.store = FaultyStore(store)
@@ -80,7 +80,7 @@ class Teller:
         await until(lambda: there <= set(self.journal.informer.items))
 
     @property
-    def told(self) -> list[tuple[str, Any]]:
+    def reported(self) -> list[tuple[str, Any]]:
         return [(one.kind.value, one.data) for one in self.entries]
 
 
@@ -110,16 +110,16 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.close()
 
 
-async def test_the_leader_tells_what_differs_from_what_was_told(store: MemoryStore) -> None:
+async def test_the_leader_records_what_differs_from_the_journal(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         await north.look(epoch=await lead(store))
-        assert [kind for kind, _ in north.told] == ["leadership", "policy"]
-        assert north.told[0][1]["leader"] == {"name": "north", "url": "http://north"}
+        assert [kind for kind, _ in north.reported] == ["leadership", "policy"]
+        assert north.reported[0][1]["leader"] == {"name": "north", "url": "http://north"}
         await north.look()
         await north.look(regions={"a": RegionState.HEALTHY, "b": RegionState.SUSPECT})
         await north.look(regions={"a": RegionState.SUSPECT, "b": RegionState.HEALTHY})
         await north.look(regions={"a": RegionState.FAILED, "b": RegionState.HEALTHY})
-        assert [data for kind, data in north.told if kind == "region"] == [
+        assert [data for kind, data in north.reported if kind == "region"] == [
             {"region": "a", "before": "unknown", "after": "healthy"},
             {"region": "b", "before": "unknown", "after": "healthy"},
             {"region": "a", "before": "healthy", "after": "failed"},
@@ -128,7 +128,7 @@ async def test_the_leader_tells_what_differs_from_what_was_told(store: MemorySto
         assert south.entries == north.entries
 
 
-async def test_the_next_leader_tells_nothing_twice_and_ids_are_the_same_everywhere(store: MemoryStore) -> None:
+async def test_the_next_leader_records_nothing_twice_and_ids_are_the_same_everywhere(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         regions = {"a": RegionState.FAILED, "b": RegionState.HEALTHY}
         await north.look(epoch=await lead(store), regions=regions, plans=planned(0.5, 1))
@@ -148,7 +148,7 @@ async def test_the_next_leader_tells_nothing_twice_and_ids_are_the_same_everywhe
         ]
 
 
-async def test_what_could_not_be_written_is_told_by_whoever_can(store: MemoryStore) -> None:
+async def test_an_event_that_one_leader_could_not_write_is_recorded_by_the_next(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         first = await lead(store)
         north.store.away = True
@@ -158,7 +158,7 @@ async def test_what_could_not_be_written_is_told_by_whoever_can(store: MemorySto
         await north.look()
         assert north.entries == [], "a former leader writes nothing"
         await south.look(epoch=second, regions={"a": RegionState.FAILED})
-        assert [kind for kind, _ in south.told] == ["leadership", "policy", "region"]
+        assert [kind for kind, _ in south.reported] == ["leadership", "policy", "region"]
 
 
 async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> None:
@@ -170,7 +170,7 @@ async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> No
         assert len((await store.list(keys.JOURNAL)).items) == 2
 
 
-async def test_changes_that_anybody_made_are_told_once_though_nobody_led(store: MemoryStore) -> None:
+async def test_changes_made_without_a_leader_are_recorded_once(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         for number in range(MAX_AUDITED + 2):
             await south.audit.record(DUTY, "thing.do", str(number), "because")
@@ -178,21 +178,21 @@ async def test_changes_that_anybody_made_are_told_once_though_nobody_led(store: 
         last = await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
         await north.look(epoch=await lead(store), audited=last)
         await north.look()
-        told = [data for kind, data in north.told if kind == "audit"]
-        assert [one["target"] for one in told] == [*map(str, range(3, MAX_AUDITED + 2)), "large"]
-        assert (told[-1].get("after"), told[-1]["seq"]) == (None, MAX_AUDITED + 3)
+        reported = [data for kind, data in north.reported if kind == "audit"]
+        assert [one["target"] for one in reported] == [*map(str, range(3, MAX_AUDITED + 2)), "large"]
+        assert (reported[-1].get("after"), reported[-1]["seq"]) == (None, MAX_AUDITED + 3)
 
 
-async def test_an_audit_entry_that_cannot_be_read_keeps_nobody_from_telling_the_next(store: MemoryStore) -> None:
+async def test_an_unreadable_audit_entry_does_not_stop_the_next_events(store: MemoryStore) -> None:
     async with tellers(store, "north") as (north,):
         first, _, last = [await north.audit.record(DUTY, "thing.do", str(at), "because") for at in range(3)]
         await store.commit([], [Put(keys.audit_entry(2), b"garbage")])
         await north.look(epoch=await lead(store), audited=first)
         await north.look(audited=last)
-        assert [data["seq"] for kind, data in north.told if kind == "audit"] == [1, 3]
+        assert [data["seq"] for kind, data in north.reported if kind == "audit"] == [1, 3]
 
 
-async def test_a_step_of_the_plan_tells_what_it_was_amid(store: MemoryStore) -> None:
+async def test_a_plan_event_states_its_circumstances(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         regions = {"a": RegionState.HEALTHY, "b": RegionState.FAILED}
         orders = (msgspec.structs.replace(drain("a"), author="duty", reason="new racks"),)

@@ -96,7 +96,7 @@ async def test_a_request_that_came_over_tls_is_not_sent_without() -> None:
 
 
 async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
-    """A control plane that does not lead says so; an accepted caller needs no credential."""
+    """A follower refuses the leader's requests by name; an accepted caller needs no credential."""
     app = served(control_plane, Access(TOKEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
 
@@ -120,6 +120,6 @@ async def test_a_forwarded_request_is_not_forwarded_again(control_plane: Control
         assert forged.status_code == 401
 
 
-def test_what_is_asked_of_the_leader_is_there(control_plane: ControlPlane) -> None:
+def test_the_leader_serves_forwarded_requests(control_plane: ControlPlane) -> None:
     paths = served(control_plane, Access(TOKEN)).openapi()["paths"]
     assert {(method, path) for method, path in OPERATIONS if method.lower() not in paths.get(path, {})} == set()

@@ -54,7 +54,7 @@ def leading(*electors: LeaderElector) -> list[LeaderElector]:
     return [one for one in electors if one.epoch is not None]
 
 
-async def test_one_of_three_leads_and_all_know_who(shared: MemoryStore) -> None:
+async def test_one_of_three_leads_and_all_have_its_name(shared: MemoryStore) -> None:
     async with AsyncExitStack() as stack:
         all_ = [await stack.enter_async_context(standing(shared, name)) for name in "abc"]
         await until(lambda: len(leading(*all_)) == 1 and all(one.leader for one in all_))
@@ -81,7 +81,7 @@ async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) ->
         assert idle.leadership.role is Role.FOLLOWER
         await able.stop()
         await until(lambda: not idle.mirror.has_key)
-        await asyncio.sleep(0.5)  # nothing tells of an election that is not held
+        await asyncio.sleep(0.5)  # there is no event for an election that is not held
         assert idle.leadership.role is Role.FOLLOWER
 
 
@@ -144,7 +144,7 @@ async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: Memo
         assert leader.epoch == epoch
 
 
-async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: MemoryStore) -> None:
+async def test_an_election_in_doubt_is_not_won_and_blocks_no_candidate(shared: MemoryStore) -> None:
     async with standing(shared, "a") as doubtful:
         way(doubtful).commits_in_doubt = True
         await until(lambda: doubtful.leadership.why == "the store did not answer the election")
@@ -153,7 +153,7 @@ async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: M
             await until(lambda: other.epoch is not None)
 
 
-async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemoryStore) -> None:
+async def test_an_unavailable_store_is_retried_with_pauses(shared: MemoryStore) -> None:
     beliefs: list[Leadership] = []
     store = FaultyStore(shared)
     elector = LeaderElector(

@@ -25,7 +25,7 @@ def test_a_won_election_leads_under_its_epoch() -> None:
     assert (LEADING.role, LEADING.epoch_at(10.2)) == (Role.LEADER, 7)
 
 
-def test_nobody_but_a_leader_may_write() -> None:
+def test_only_a_leader_may_write() -> None:
     for belief in (Leadership(), transition(Leadership(), ElectionEvent.VACANT, 1.0)):
         assert belief.epoch_at(1.0) is None
 

@@ -61,9 +61,7 @@ async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledge
     assert there.value == b"garbage"
 
 
-async def test_overrides_that_a_stranger_wrote_over_stay_in_force_and_are_written_again(
-    store: MemoryStore, ledger: OverrideStore
-) -> None:
+async def test_overwritten_overrides_stay_in_force_and_are_restored(store: MemoryStore, ledger: OverrideStore) -> None:
     drained = await ledger.begin(DUTY, drain("eu-de"), POLICY, {}, force=True)
     ledger.mirror.informer.start()
     await until(lambda: ledger.seen.overrides == (drained,))

@@ -73,7 +73,7 @@ def test_a_signed_report_is_taken_in(desk: Desk) -> None:
     assert desk.counted("eu-de", "accepted") == 1
 
 
-def test_one_who_does_not_lead_takes_it_in_and_says_who_does() -> None:
+def test_a_follower_accepts_the_report_and_names_the_leader() -> None:
     desk = Desk(planet.policy(), ReportReceipt(False, "http://leader"))
     body, headers = packed(report("eu-de"))
     assert send(desk, body, headers) == ReportReceipt(False, "http://leader")

@@ -40,7 +40,7 @@ def obeying(epoch: int, generation: int) -> list[HeldReport]:
     return [HeldReport(report("eu-es"), 0.0), HeldReport(said, 0.0)]
 
 
-async def test_it_is_the_fencing_epoch_where_agents_obey_nothing_newer(store: MemoryStore) -> None:
+async def test_it_is_the_fencing_epoch_where_agents_have_nothing_newer(store: MemoryStore) -> None:
     fencing = await elect(store)
     one = await office(store, fencing)
     for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
@@ -51,7 +51,7 @@ async def test_it_is_the_fencing_epoch_where_agents_obey_nothing_newer(store: Me
 
 
 @pytest.mark.parametrize("obeyed", [(5000, 41), (2**40, 1)])
-async def test_in_a_store_that_was_wiped_it_goes_on_from_what_agents_obey(
+async def test_in_a_wiped_store_it_continues_from_the_agents_epochs(
     store: MemoryStore, obeyed: tuple[int, int]
 ) -> None:
     one = await office(store, await elect(store))
@@ -61,14 +61,14 @@ async def test_in_a_store_that_was_wiped_it_goes_on_from_what_agents_obey(
     assert one.value == obeyed[0] + 1, "once is enough"
 
 
-async def test_the_same_epoch_by_chance_is_told_by_its_generation(store: MemoryStore) -> None:
+async def test_an_equal_epoch_is_distinguished_by_its_generation(store: MemoryStore) -> None:
     fencing = await elect(store)
     one = await office(store, fencing)
     await one.raise_above(obeying(fencing, 900), generation=3)
     assert one.value == fencing + 1
 
 
-async def test_the_next_leader_and_the_one_after_go_on_above_it(store: MemoryStore) -> None:
+async def test_later_leaders_continue_above_it(store: MemoryStore) -> None:
     values = []
     for _ in range(3):
         one = await office(store, await elect(store))

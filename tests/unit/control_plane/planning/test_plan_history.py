@@ -1,4 +1,4 @@
-"""The history knows when which shares moved, from steps alone, and tells the leader when there is another."""
+"""The history derives the moves of shares from plan steps, and reports each further move to the leader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shares(history: PlanHistory, generation: int) -> dict[str, float]:
     return {arc.server: arc.share for arc in entry.arcs}
 
 
-def test_before_anything_is_known_nothing_is_told() -> None:
+def test_an_empty_history_reports_nothing() -> None:
     assert PlanHistory().next_step(slices(1, 1.0), 1.0, "north", ()) is None
     history = PlanHistory()
     history.begin({})
@@ -90,14 +90,14 @@ def test_the_plans_between_steps_come_back_from_what_changed(leader: Leader) -> 
     assert history.diff(2, 2).changes == ()
 
 
-def test_one_that_follows_knows_as_much_and_goes_on_when_it_leads(leader: Leader) -> None:
+def test_a_follower_has_the_same_history_and_continues_as_leader(leader: Leader) -> None:
     follower = PlanHistory()
     for generation, share in ((1, 1.0), (4, 0.75)):
         step = leader.look(slices(generation, share))
         assert step is not None
         follower.keep(generation, step)
         follower.begin(slices(generation, share))
-    # The leader dies after a move that it did not tell.
+    # The leader fails after a move that it did not report.
     step = follower.next_step(slices(7, 0.5, epoch=2), 7.0, "south", ())
     assert step is not None
     assert (step.previous_generation, step.epoch, [(one.before, one.after) for one in step.changes]) == (
@@ -116,16 +116,16 @@ def test_another_leader_and_another_policy_are_steps_though_no_share_moves(leade
     assert leader.look(slices(4, 1.0, epoch=2, digest="another")) is None
 
 
-def test_shares_that_go_on_moving_are_told_of_together(leader: Leader) -> None:
-    told = [leader.look(slices(at, 1.0 - at / 100)) for at in range(1, int(BURST_S))]
-    assert [step is not None for step in told] == [True] * BURST + [False] * (int(BURST_S) - 1 - BURST)
+def test_shares_that_keep_moving_are_reported_together(leader: Leader) -> None:
+    reported = [leader.look(slices(at, 1.0 - at / 100)) for at in range(1, int(BURST_S))]
+    assert [step is not None for step in reported] == [True] * BURST + [False] * (int(BURST_S) - 1 - BURST)
     late = leader.look(slices(int(BURST_S) + 1, 0.1))
     assert late is not None
     assert [(one.before, one.after) for one in late.changes if one.server == "a"] == [(0.95, 0.1)]
     assert leader.look(slices(int(BURST_S) + 2, 0.05)) is not None, "as the second of the first ones is old enough"
 
 
-def test_what_people_will_look_into_is_told_at_once(leader: Leader) -> None:
+def test_failures_and_drains_are_reported_at_once(leader: Leader) -> None:
     for at in range(1, BURST + 1):
         leader.look(slices(at, 1.0 - at / 100))
     assert leader.look(slices(BURST + 1, 0.2)) is None
@@ -148,7 +148,7 @@ def test_steps_are_bounded_and_the_rest_comes_with_the_next_ones() -> None:
     assert len(step.circumstances) == MAX_CIRCUMSTANCES
 
 
-def test_an_origin_that_is_gone_is_told_and_one_that_is_forgotten_is_not_known() -> None:
+def test_a_removed_origin_is_reported_and_then_unknown() -> None:
     history = PlanHistory()
     history.begin({})
     leader = Leader(history)

@@ -76,7 +76,7 @@ def share_at_home(one: PlanResult) -> float:
     return {arc.server: arc.share for arc in entry.arcs}.get("a", 0.0)
 
 
-async def test_a_plan_is_made_and_what_is_missing_is_told_worst_first() -> None:
+async def test_a_plan_lists_missing_capacity_worst_first() -> None:
     one = await decided(PlannerRunner(30.0), 190.0)
     assert (one.plans["a"].epoch, one.plans["a"].generation) == (3, 9)
     assert not one.fallbacks
@@ -84,7 +84,7 @@ async def test_a_plan_is_made_and_what_is_missing_is_told_worst_first() -> None:
     assert {missing.lost for missing in one.shortfalls} == {None, "a", "b"}
 
 
-async def test_without_time_the_waterfall_decides_and_it_is_said_of_which_model() -> None:
+async def test_without_time_the_waterfall_decides_and_the_model_is_named() -> None:
     one = await decided(PlannerRunner(0.0), 190.0)
     assert list(one.fallbacks) == ["m"]
     assert share_at_home(one) < 1.0
@@ -121,7 +121,7 @@ async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again
     assert not (await decided(runner, 10.0)).fallbacks
 
 
-async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failure() -> None:
+async def test_policy_selects_the_planner_and_a_chosen_waterfall_is_no_fallback() -> None:
     """Elsewhere costs a hundredth, and only the linear program counts money."""
     runner = PlannerRunner(30.0)
     cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
@@ -140,7 +140,7 @@ async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failur
     assert share_at_home(await decided(runner, 50.0, policy=by_waterfall)) == 1.0
 
 
-async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:
+async def test_planning_does_not_block_the_event_loop() -> None:
     runner, beats = PlannerRunner(30.0), 0
     planning = asyncio.create_task(decided(runner, 10.0))
     while not planning.done():
@@ -151,7 +151,7 @@ async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:
 
 
 async def test_growing_demand_is_planned_for_before_it_comes() -> None:
-    """Home has room up to 80 a second; a runner that saw demand grow by one a second sends some away before that."""
+    """Home serves 80 a second; a runner that saw demand grow by one a second spills some before that."""
     runner = PlannerRunner(30.0)
     before: dict[str, RegionPlan] = {}
     for at in range(40):

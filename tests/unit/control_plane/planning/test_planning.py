@@ -1,4 +1,4 @@
-"""The leader's tick: it plans when it knows enough, moves from what is in force, and only while it leads."""
+"""The leader's tick: it plans once it has enough reports, moves from the plan in force, and only while it leads."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Office:
         self.elector.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
         return epoch
 
-    def hear(self, *reports: AgentReport) -> None:
+    def receive(self, *reports: AgentReport) -> None:
         for one in reports:
             self._seq += 1
             one = msgspec.structs.replace(one, seq=self._seq)
@@ -87,7 +87,7 @@ class Office:
 
     async def tick(self, *reports: AgentReport) -> None:
         self.now += TICK_S
-        self.hear(*reports)
+        self.receive(*reports)
         await self.planning.tick()
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -127,7 +127,7 @@ async def in_force(store: MemoryStore, regions: Iterable[str] = POLICY.regions) 
         await store.commit([], [Put(keys.plan(region), encode(plan))])
 
 
-async def test_a_leader_publishes_a_plan_from_what_it_heard(office: Office) -> None:
+async def test_a_leader_publishes_a_plan_from_its_reports(office: Office) -> None:
     epoch = await office.elect()
     for _ in range(2):
         await office.tick(*whole_fleet())
@@ -173,7 +173,7 @@ async def test_a_follower_writes_nothing_and_shows_no_fleet(office: Office) -> N
     assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
 
 
-async def test_a_new_leader_leaves_the_plan_in_force_until_it_has_heard_the_regions(office: Office) -> None:
+async def test_a_new_leader_keeps_the_plan_until_it_has_reports_of_the_regions(office: Office) -> None:
     await in_force(office.shared)
     await office.elect()
     await office.tick(*whole_fleet()[:2])
@@ -192,7 +192,7 @@ async def test_a_new_leader_plans_without_a_region_that_stays_silent(office: Off
     assert (await office.plan("eu-de")).epoch > 1  # type: ignore[union-attr]
 
 
-async def test_a_new_leader_that_hears_nobody_leaves_every_share_as_it_was(office: Office) -> None:
+async def test_a_new_leader_without_reports_keeps_every_share(office: Office) -> None:
     await in_force(office.shared)
     await office.elect()
     for _ in range(20):
@@ -200,7 +200,7 @@ async def test_a_new_leader_that_hears_nobody_leaves_every_share_as_it_was(offic
     assert await office.shares() == {"eu-de": 0.5, "eu-es": 0.5}
 
 
-async def test_shares_move_from_what_is_in_force_and_generations_go_on(office: Office) -> None:
+async def test_shares_move_from_the_plan_in_force_and_generations_continue(office: Office) -> None:
     await in_force(office.shared)
     await office.elect()
     await office.tick(*whole_fleet())
@@ -245,7 +245,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     assert office.metric("leader") == 0
 
 
-async def test_while_the_store_is_away_nothing_is_written_and_then_it_goes_on(office: Office) -> None:
+async def test_without_the_store_nothing_is_written_until_it_returns(office: Office) -> None:
     await office.elect()
     for _ in range(2):
         await office.tick(*whole_fleet())
@@ -286,7 +286,7 @@ async def test_a_leader_elected_again_writes_under_its_new_epoch(office: Office)
     assert office.metric("plan_publishes_total", outcome="fenced") == 0
 
 
-async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(office: Office) -> None:
+async def test_a_leader_elected_again_resets_its_view_of_silent_regions(office: Office) -> None:
     await office.elect()
     for _ in range(3):
         await office.tick(*whole_fleet())
@@ -299,7 +299,7 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
     assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
 
 
-async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(office: Office) -> None:
+async def test_a_new_leader_continues_the_ramp_of_a_recovered_region(office: Office) -> None:
     await office.elect()
     for _ in range(3):
         await office.tick(*whole_fleet())
@@ -307,9 +307,9 @@ async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(offi
     others = [report("eu-es", peers=lost), report("us-east", peers=lost)]
     for _ in range(POLICY.failover.unhealthy_threshold + 1):
         await office.tick(report("eu-de", offered(10.0, *EU)), *others)
-    told = (await office.plan("eu-de")).health  # type: ignore[union-attr]
-    assert told is not None
-    assert (told.state, (await office.plan("eu-es")).health) == (RegionState.FAILED, None)  # type: ignore[union-attr]
+    reported = (await office.plan("eu-de")).health  # type: ignore[union-attr]
+    assert reported is not None
+    assert (reported.state, (await office.plan("eu-es")).health) == (RegionState.FAILED, None)  # type: ignore[union-attr]
     next_one = Office(office.shared)
     next_one.now = office.now
     async with running(next_one.overrides.mirror.informer) as informer:
@@ -320,7 +320,7 @@ async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(offi
         assert await next_one.shares() == {"eu-es": 1.0}
         while next_one.fleet.snapshot.state("eu-de") is RegionState.FAILED:
             await next_one.tick(*whole_fleet())
-        assert next_one.now - told.since >= POLICY.failover.hold_down_s
+        assert next_one.now - reported.since >= POLICY.failover.hold_down_s
         began = next_one.fleet.snapshot.health["eu-de"].since
         for _ in range(int(POLICY.failover.failback_ramp_s / 3 / TICK_S)):
             await next_one.tick(*whole_fleet())

@@ -1,4 +1,4 @@
-"""Plans reach the store fenced, after their policy, only when there is something to say."""
+"""Plans are written fenced, after their policy, and only when they differ."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_only_the_region_that_changed_is_written(store: MemoryStore) -> No
     assert [(await stored(store, region)).generation for region in ("eu-de", "eu-es")] == [1, 2]  # type: ignore[union-attr]
 
 
-async def test_generations_go_on_from_the_largest_in_the_store(store: MemoryStore) -> None:
+async def test_generations_continue_from_the_largest_in_the_store(store: MemoryStore) -> None:
     epoch = await elect(store)
     await (await office(store, epoch)).publish(plans(epoch, 41), POLICY, 0.0)
     successor = await office(store, await elect(store))

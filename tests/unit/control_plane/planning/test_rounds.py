@@ -14,7 +14,7 @@ NEVER_S = 3600.0
 
 
 class Work:
-    """Counts runs, which last as long as a test wants."""
+    """Counts runs, whose duration a test sets."""
 
     def __init__(self) -> None:
         self.begun = self.ended = self.max_at_once = 0
@@ -77,7 +77,7 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
     rounds.wake()
     await until(lambda: work.begun == 1)
     scheduler.shutdown(wait=False)
-    # What the scheduler cancelled tells of its end in a callback.
+    # A run that the scheduler cancelled ends in a callback.
     for _ in range(10):
         await asyncio.sleep(0)
     assert "raised an exception" not in caplog.text
@@ -94,7 +94,7 @@ async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
     assert work.begun == 0
 
 
-async def test_a_run_that_asks_for_a_retry_is_repeated_sooner(scheduler: AsyncIOScheduler) -> None:
+async def test_a_run_that_requests_a_retry_is_repeated_sooner(scheduler: AsyncIOScheduler) -> None:
     runs = 0
 
     async def work() -> bool:

@@ -39,7 +39,7 @@ class Slow(MemoryStore):
         return await super().commit(expect, do)
 
 
-async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     lead_steadily(monkeypatch)
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()

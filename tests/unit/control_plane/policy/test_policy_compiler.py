@@ -1,4 +1,4 @@
-"""A bundle is compiled whole: what each document says arrives in the policy."""
+"""A bundle is compiled as a whole: the fields of each document are in the policy."""
 
 # A row of a table of messages is one line.
 # ruff: noqa: E501
@@ -237,11 +237,11 @@ def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: s
 )  # fmt: skip
 def test_clocks_that_cannot_be(starts_at: str, zone: str, error: str) -> None:
     text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
-    (told,) = refused(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
-    assert told.startswith(error)
+    (reported,) = refused(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
+    assert reported.startswith(error)
 
 
-def test_a_rule_knows_where_it_was_written() -> None:
+def test_a_rule_has_its_file_and_line() -> None:
     assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
 

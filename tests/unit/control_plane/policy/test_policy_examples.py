@@ -1,4 +1,4 @@
-"""The example bundles: each compiles, keeps its promises without a warning, and shows what its row says."""
+"""The example bundles: each compiles, passes verification without a warning, and shows what its row states."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
 
 
-def test_the_smallest_fits_on_a_screen_and_says_what_the_written_out_one_says() -> None:
+def test_the_smallest_fits_on_a_screen_and_equals_the_explicit_one() -> None:
     (text,) = read_folder(EXAMPLES / "smallest").values()
     assert text.count("\n") <= 35
     documents = [document.content for document in read_documents("bundle.yaml", text)[0]]

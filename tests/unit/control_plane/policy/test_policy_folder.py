@@ -38,7 +38,7 @@ def test_files_behind_links_inside_the_folder_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", ["secret", "secret.yaml", "policy-of-others/a.yaml"])
-def test_a_link_out_of_the_folder_is_refused_and_nothing_of_its_file_is_told(tmp_path: Path, secret: str) -> None:
+def test_a_link_out_of_the_folder_is_refused_and_its_content_not_shown(tmp_path: Path, secret: str) -> None:
     folder, other = tmp_path / "policy", tmp_path / secret
     folder.mkdir()
     other.parent.mkdir(exist_ok=True)
@@ -46,9 +46,9 @@ def test_a_link_out_of_the_folder_is_refused_and_nothing_of_its_file_is_told(tmp
     (folder / "a.yaml").symlink_to(other)
     (folder / ".data").symlink_to(other.parent)
     (folder / "b.yaml").symlink_to(Path(".data") / other.name)
-    told = "is a symbolic link that leads out of the folder; "
-    told += "put the file itself there, or link to one inside the folder"
-    assert refused(folder) == [f"{name}: {told}" for name in ("a.yaml", "b.yaml")]
+    reported = "is a symbolic link that leads out of the folder; "
+    reported += "put the file itself there, or link to one inside the folder"
+    assert refused(folder) == [f"{name}: {reported}" for name in ("a.yaml", "b.yaml")]
 
 
 def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:

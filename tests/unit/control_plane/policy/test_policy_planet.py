@@ -1,4 +1,4 @@
-"""The shipped bundle compiles, keeps what it promises, and its JSON Schema is the one of the code."""
+"""The shipped bundle compiles and passes verification, and the shipped JSON Schema is that of the code."""
 
 from __future__ import annotations
 

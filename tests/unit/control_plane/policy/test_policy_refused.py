@@ -159,7 +159,7 @@ def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
     assert f"(bundle): {MAX_ERRORS} errors or more; {remedy}" in errors
 
 
-def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged() -> None:
+def test_too_many_documents_of_a_kind_are_one_error() -> None:
     most = KINDS["Bloc"].max_count
     errors = refused({"zz.yaml": many("Bloc", most + 50, "members: [DE]\nextra: 1\n")})
     assert sum("too many documents of kind Bloc" in error for error in errors) == 1
@@ -212,7 +212,7 @@ def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-def test_what_is_blank_or_of_another_type_is_told_in_words_of_yaml(old: str, new: str, error: str) -> None:
+def test_blank_values_and_wrong_types_are_named_in_yaml_terms(old: str, new: str, error: str) -> None:
     assert error in "\n".join(refused(changed("residency.yaml", old, new)))
 
 
@@ -228,7 +228,7 @@ def test_an_unknown_jurisdiction_is_one_error() -> None:
     assert len(errors) == 1
 
 
-def test_what_a_terminal_would_obey_is_spelled_out() -> None:
+def test_terminal_control_characters_are_escaped() -> None:
     name = "a\x1b[31m\u202e"
     text = BUNDLE["senders.yaml"].replace("name: one", 'name: "a\\e[31m\\u202e"')
     errors = refused({**BUNDLE, "senders.yaml": text, "again.yaml": text})

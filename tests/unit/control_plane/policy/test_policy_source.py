@@ -61,7 +61,7 @@ async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
     assert source.current is before
 
 
-async def test_a_bad_change_keeps_the_last_good_and_says_why(folder: Path) -> None:
+async def test_a_bad_change_keeps_the_last_good_policy_and_states_the_reason(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
@@ -139,7 +139,7 @@ class TestFromTheStore:
         await source.adopt(MemoryStore())
         assert source.current is None
 
-    async def test_a_policy_that_is_not_what_its_digest_says_is_not_taken(self, tmp_path: Path) -> None:
+    async def test_a_policy_that_differs_from_its_digest_is_rejected(self, tmp_path: Path) -> None:
         store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store, digest="0" * 64)
         await source.adopt(store)

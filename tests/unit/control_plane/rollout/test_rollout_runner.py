@@ -1,4 +1,4 @@
-"""A leader's rollouts on a store: what the source has reaches regions step by step, and whoever leads next goes on."""
+"""A leader's rollouts on a store: a revision reaches regions stage by stage, also across changes of the leader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REGIONS = ("eu-de", "eu-es", "us-east")
 
 
 class World:
-    """A store, agents that do as they are told, and one control plane that leads at a time."""
+    """A store, agents that apply what they receive, and one leading control plane at a time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -70,7 +70,7 @@ class World:
         self.take_over()
 
     def take_over(self) -> None:
-        """Another control plane, that knows nothing but what the store has; `elect` it."""
+        """Another control plane, whose only state is the store; `elect` it."""
         self.fleet = FleetSnapshot()
         self.elector = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
@@ -135,8 +135,8 @@ class World:
     async def plan(self, region: str) -> RegionPlan:
         return (await self.plans())[region]
 
-    async def obeys(self) -> dict[str, Policy]:
-        """Which policy each region is told to obey."""
+    async def assigned(self) -> dict[str, Policy]:
+        """The policy that each region is assigned."""
         named = {one.digest(): one for one in (OLD, NEW, NEWER)}
         return {region: named[plan.policy_digest] for region, plan in (await self.plans()).items()}
 
@@ -159,29 +159,29 @@ async def world() -> AsyncIterator[World]:
     await one.store.close()
 
 
-def all_obey(policy: Policy, but: dict[str, Policy] | None = None) -> dict[str, Policy]:
+def assigned_to_all(policy: Policy, but: dict[str, Policy] | None = None) -> dict[str, Policy]:
     return dict.fromkeys(REGIONS, policy) | (but or {})
 
 
 async def test_the_first_policy_is_in_force_at_once(world: World) -> None:
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     assert await world.is_in(Phase.DONE)
 
 
 async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) -> None:
     world.source.offer(NEW, "c0ffee")
     await world.pass_s(1.5)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     assert world.rollouts.shadow is not None
     assert world.rollouts.shadow.moved_share == 0.0
     await world.pass_s(2.0)
-    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEW})
     assert (await world.plan("eu-de")).provenance is None
     tried = (await world.plan("eu-es")).provenance
     assert tried is not None
     assert tried.commit == "c0ffee"
     await world.pass_s(5.5)
-    assert await world.has_applied() == all_obey(NEW)
+    assert await world.assigned() == assigned_to_all(NEW)
     assert await world.is_in(Phase.WATCH)
     await world.pass_s(5.5)
     assert await world.is_in(Phase.DONE)
@@ -196,11 +196,11 @@ async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_r
     assert await world.is_in(Phase.ROLLED_BACK)
     assert "it is not to my taste" in (await world.rollout()).why
     await world.pass_s(20.0)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     assert (await world.rollout()).number == 2
     world.source.offer(NEWER)
     await world.pass_s(4.0)
-    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEWER})
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
 async def test_failures_under_it_bring_it_back(world: World) -> None:
@@ -209,7 +209,7 @@ async def test_failures_under_it_bring_it_back(world: World) -> None:
     await world.pass_s(8.0)
     assert await world.is_in(Phase.ROLLED_BACK)
     assert "of requests fail" in (await world.rollout()).why
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
 
 
 async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World) -> None:
@@ -217,10 +217,10 @@ async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World
     world.source.offer(NEW)
     await world.pass_s(16.0)
     assert await world.is_in(Phase.ROLLED_BACK)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
 
 
-async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: World) -> None:
+async def test_a_silent_canary_holds_the_rollout_until_an_operator_continues_it(world: World) -> None:
     world.silent = {"eu-es"}
     await world.pass_s(16.0)
     world.source.offer(NEW)
@@ -231,20 +231,20 @@ async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: Worl
     promoted = transition(stored.rollout, RolloutEvent.PROMOTE, world.now, why="it is urgent", by="ann")
     await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
     await world.pass_s(1.0)
-    assert await world.has_applied() == all_obey(NEW)
+    assert await world.assigned() == assigned_to_all(NEW)
 
 
 async def test_a_newer_revision_takes_the_place_of_one_under_way(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
-    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEW})
     world.source.offer(NEWER)
     await world.pass_s(0.5)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     ended = await RolloutRecords(world.store).ended()
     assert (ended[0].candidate, ended[0].phase) == (NEW.digest(), Phase.SUPERSEDED)
     await world.pass_s(3.0)
-    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEWER})
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
 async def test_a_source_that_goes_back_ends_it(world: World) -> None:
@@ -252,27 +252,27 @@ async def test_a_source_that_goes_back_ends_it(world: World) -> None:
     await world.pass_s(4.0)
     world.source.offer(OLD)
     await world.pass_s(1.0)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     await world.pass_s(5.0)
     assert (await world.rollout()).number == 2
 
 
 @pytest.mark.parametrize("after_s", [1.0, 4.0, 10.0])
-async def test_whoever_leads_next_goes_on_where_the_last_one_was(world: World, after_s: float) -> None:
+async def test_the_next_leader_continues_where_the_last_one_stopped(world: World, after_s: float) -> None:
     world.source.offer(NEW)
     await world.pass_s(after_s)
     before = await world.rollout()
-    obeyed = await world.has_applied()
+    obeyed = await world.assigned()
     await world.overrides.mirror.informer.stop()
     world.take_over()
     await world.elect()
     await world.pass_s(0.5)
     after = await world.rollout()
     assert (after.number, after.phase, after.began_at) == (before.number, before.phase, before.began_at)
-    assert await world.has_applied() == obeyed
+    assert await world.assigned() == obeyed
     await world.pass_s(15.0)
     assert await world.is_in(Phase.DONE)
-    assert await world.has_applied() == all_obey(NEW)
+    assert await world.assigned() == assigned_to_all(NEW)
 
 
 async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> None:
@@ -284,7 +284,7 @@ async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> Non
     await world.elect()
     await world.pass_s(4.0)
     assert await world.is_in(Phase.ROLLED_BACK)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
 
 
 async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World) -> None:
@@ -297,7 +297,7 @@ async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World)
     world.source.is_fresh = False
     await world.elect()
     await world.pass_s(5.0)
-    assert await world.has_applied() == all_obey(NEW)
+    assert await world.assigned() == assigned_to_all(NEW)
     world.source.is_fresh = True
     await world.pass_s(0.5)
     assert (await world.rollout()).candidate == OLD.digest()
@@ -314,26 +314,26 @@ async def test_a_former_leader_writes_no_rollout(world: World) -> None:
     assert [item for item in after.items if item not in before.items] == []
 
 
-async def test_a_fleet_that_obeys_something_already_compares_the_first_revision_with_that(world: World) -> None:
+async def test_the_first_revision_is_compared_with_the_policy_in_force(world: World) -> None:
     await world.store.commit([], [Delete(keys.ROLLOUT)])
     world.source.offer(NEW)
     await world.pass_s(4.0)
-    assert await world.has_applied() == all_obey(OLD, {"eu-es": NEW})
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEW})
 
 
-async def test_a_commit_that_changes_nothing_is_told_of_by_plans_and_rolls_out_nothing(world: World) -> None:
+async def test_a_commit_without_changes_is_named_in_plans_and_rolls_out_nothing(world: World) -> None:
     world.source.offer(OLD, "beef")
     await world.pass_s(1.0)
-    told = (await world.plan("us-east")).provenance
-    assert told is not None
-    assert told.commit == "beef"
+    reported = (await world.plan("us-east")).provenance
+    assert reported is not None
+    assert reported.commit == "beef"
     assert (await world.rollout()).number == 1
 
 
 async def test_a_rollout_that_cannot_be_read_leaves_what_is_obeyed(world: World) -> None:
     await world.store.commit([], [Put(keys.ROLLOUT, b"torn")])
     await world.pass_s(1.0)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     assert await world.is_in(Phase.DONE)
 
 
@@ -346,7 +346,7 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     world.source.offer(OLD)
     await world.elect()
     await world.pass_s(1.0)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
 
 
 @pytest.mark.parametrize("write", [with_a_logic_to_come, with_a_field_to_come])
@@ -374,10 +374,10 @@ async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reaso
     after = await world.rollout()
     assert after.phase is Phase.ROLLED_BACK
     assert "cannot be decoded by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
 
 
-async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_comes_by_the_stages(world: World) -> None:
+async def test_a_stable_policy_of_an_earlier_release_stays_and_the_next_one_is_staged(world: World) -> None:
     raw, digest = before_logics_had_names(OLD)
     done = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
     await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(done))])
@@ -390,7 +390,7 @@ async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_co
     assert (begun.phase, begun.stable, begun.candidate) == (Phase.SHADOW, digest, OLD.digest())
     assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
     await world.pass_s(15.0)
-    assert await world.has_applied() == all_obey(OLD)
+    assert await world.assigned() == assigned_to_all(OLD)
     kept = await world.store.get(keys.policy(digest))
     assert kept is not None
     assert kept.value == raw

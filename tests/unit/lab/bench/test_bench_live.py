@@ -165,7 +165,7 @@ def test_the_fleet_mixes_accelerators_with_like_seats() -> None:
     assert {engine.max_num_seqs for engine in fleet} == {MAX_NUM_SEQS}
 
 
-def test_the_workload_is_the_same_for_everybody_and_has_the_rate_asked_for() -> None:
+def test_the_workload_is_the_same_for_every_peer_and_has_the_requested_rate() -> None:
     first = workload_of(None, 20.0, 60.0, 4.0, Random(1))
     assert first == workload_of(None, 20.0, 60.0, 4.0, Random(1))
     assert first[-1].at_s <= 60.0 / 4.0
@@ -176,7 +176,7 @@ def test_the_workload_is_the_same_for_everybody_and_has_the_rate_asked_for() -> 
         assert sum(one.site == site.name for one in first) == pytest.approx(len(first) / INSTANCES, rel=0.2)
 
 
-def test_a_trace_that_is_too_short_is_said(tmp_path: Path) -> None:
+def test_a_trace_that_is_too_short_is_an_error(tmp_path: Path) -> None:
     trace = tmp_path / "short.csv"
     trace.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -1,4 +1,4 @@
-"""What peers are set to: every endpoint is there, nothing limits them, and one that is not installed says so."""
+"""The settings of peers: every endpoint, no limits; a peer that is not installed is reported."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BACKENDS = [11001, 11002]
 
 
 def test_nginx_balances_by_connections_over_every_backend() -> None:
-    told = nginx.configuration(9000, BACKENDS, as_root=False)
-    assert "listen 127.0.0.1:9000" in told
-    assert "least_conn;" in told
-    assert [f"server 127.0.0.1:{port};" in told for port in BACKENDS] == [True, True]
-    assert f"location = {READY_PATH}" in told
-    assert told.count("{") == told.count("}")
-    assert "user root" not in told
+    reported = nginx.configuration(9000, BACKENDS, as_root=False)
+    assert "listen 127.0.0.1:9000" in reported
+    assert "least_conn;" in reported
+    assert [f"server 127.0.0.1:{port};" in reported for port in BACKENDS] == [True, True]
+    assert f"location = {READY_PATH}" in reported
+    assert reported.count("{") == reported.count("}")
+    assert "user root" not in reported
 
 
 def test_nginx_started_by_root_keeps_its_worker_root() -> None:
@@ -35,18 +35,18 @@ def test_nginx_started_by_root_keeps_its_worker_root() -> None:
 
 
 def test_haproxy_balances_by_connections_over_every_backend() -> None:
-    told = haproxy.configuration(9000, BACKENDS)
-    assert "bind 127.0.0.1:9000" in told
-    assert "balance leastconn" in told
-    assert [line.split()[2] for line in told.splitlines() if line.strip().startswith("server ")] == [
+    reported = haproxy.configuration(9000, BACKENDS)
+    assert "bind 127.0.0.1:9000" in reported
+    assert "balance leastconn" in reported
+    assert [line.split()[2] for line in reported.splitlines() if line.strip().startswith("server ")] == [
         f"127.0.0.1:{port}" for port in BACKENDS
     ]
 
 
 def test_envoy_balances_by_requests_over_every_backend_and_limits_nothing() -> None:
-    told = envoy.configuration(9000, BACKENDS)["static_resources"]
-    assert told["listeners"][0]["address"]["socket_address"]["port_value"] == 9000
-    cluster = told["clusters"][0]
+    reported = envoy.configuration(9000, BACKENDS)["static_resources"]
+    assert reported["listeners"][0]["address"]["socket_address"]["port_value"] == 9000
+    cluster = reported["clusters"][0]
     assert cluster["lb_policy"] == "LEAST_REQUEST"
     endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
     assert [one["endpoint"]["address"]["socket_address"]["port_value"] for one in endpoints] == BACKENDS
@@ -91,7 +91,9 @@ def test_inference_routers_start_with_the_policy_that_they_are_named_for(
     [Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER, *AT_THEIR_BEST],
     ids=lambda peer: peer.name,
 )
-def test_what_is_not_installed_says_how_to_get_it(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_peer_that_is_not_installed_names_its_package(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
@@ -128,7 +130,7 @@ class EndsAtOnce(NotInstalled):
         return Launch(("sh", "-c", "echo no such instruction; exit 3"), {}, "/health")
 
 
-def test_a_peer_that_cannot_be_had_or_does_not_start_is_said_and_not_faked(tmp_path: Path) -> None:
+def test_a_peer_that_does_not_start_is_reported_as_missing(tmp_path: Path) -> None:
     with ExitStack() as running:
         contestants, missing = start_peers([NotInstalled(), EndsAtOnce()], tmp_path, BACKENDS, None, running)
     assert contestants == []

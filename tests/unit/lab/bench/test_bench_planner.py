@@ -1,4 +1,4 @@
-"""The planner's bench measures what it says, and its plans beat the waterfall's by the same yardstick."""
+"""The planner's benchmark measures what it states, and its plans beat the waterfall's by the same measure."""
 
 from __future__ import annotations
 

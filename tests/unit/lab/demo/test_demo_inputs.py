@@ -1,4 +1,4 @@
-"""What a telling is made from, whatever it is given: the same story, told where there are clients for it."""
+"""The inputs of the demo, with and without given files: the same scenario, placed where there are clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.paths import SHARED_DATA
 DATA = SHARED_DATA
 
 
-def test_without_anything_the_story_is_told_of_frankfurt() -> None:
+def test_without_inputs_the_scenario_is_in_frankfurt() -> None:
     inputs = gather(None, None, None, 1.0, Random(1))
     assert inputs.scenario.lost_region == inputs.scenario.surge_region == "eu-de"
     assert near_share(inputs.topology, "eu-de") == pytest.approx(HERO_SHARE)
@@ -31,7 +31,7 @@ def test_without_anything_the_story_is_told_of_frankfurt() -> None:
     assert len({ask.planned.id for ask in inputs.asks}) == len(inputs.asks)
 
 
-def test_with_a_database_the_story_is_told_where_it_has_clients(tmp_path: Path) -> None:
+def test_with_a_database_the_scenario_is_where_it_has_clients(tmp_path: Path) -> None:
     iberia_and_japan = [site for site in SITES if site.country in ("ES", "PT", "JP", "US")]
     write_geoip(tmp_path / "some.mmdb", iberia_and_japan)
     inputs = gather(None, tmp_path / "some.mmdb", None, 1.0, Random(1))
@@ -40,7 +40,7 @@ def test_with_a_database_the_story_is_told_where_it_has_clients(tmp_path: Path) 
     assert "some.mmdb" in inputs.geography
 
 
-def test_where_nobody_is_near_the_eu_another_region_is_the_hero(tmp_path: Path) -> None:
+def test_without_clients_near_the_eu_another_region_is_the_main_one(tmp_path: Path) -> None:
     write_geoip(tmp_path / "japan.mmdb", [site for site in SITES if site.country == "JP"])
     inputs = gather(None, tmp_path / "japan.mmdb", None, 1.0, Random(1))
     assert inputs.scenario.lost_region == "jp-tok"

@@ -102,7 +102,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere() -> None:
     assert page.count("<svg") == 4 + len(RUN.scenario.phases)
 
 
-def test_the_page_says_in_words_which_checks_failed() -> None:
+def test_the_page_names_the_failed_checks() -> None:
     number = next(n for n, one in enumerate(RUN.served) if len(one.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)

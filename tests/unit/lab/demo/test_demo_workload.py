@@ -1,4 +1,4 @@
-"""What clients ask for: real arrivals in the story's time, residency by hand, homes by distance."""
+"""The requests of clients: real arrivals in the scenario's time, residency by hand, home regions by distance."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_phases_and_acts_follow_each_other() -> None:
     assert full_scenario("a", 2.0, "b", pace=0.5).duration_s < SCENARIO.duration_s
 
 
-def test_there_is_a_key_for_every_tenant_that_asks() -> None:
+def test_there_is_a_key_for_every_tenant_with_requests() -> None:
     assert {ask.planned.tenant for ask in asks()} == set(TENANT_KEYS)
 
 

@@ -1,4 +1,4 @@
-"""A run has a folder of its own and space on the disk, or says before anything starts what it lacks."""
+"""A run has its own folder and enough disk space, or fails before it starts with a clear error."""
 
 from __future__ import annotations
 

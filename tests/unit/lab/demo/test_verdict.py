@@ -121,7 +121,7 @@ def test_spillover_that_does_not_end_is_missed() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "forgiven"), [(1, True), (2, False)])
-def test_one_second_in_which_a_burst_overflows_is_no_surge_that_goes_on(seconds: int, forgiven: bool) -> None:
+def test_one_second_of_overflow_is_no_lasting_surge(seconds: int, forgiven: bool) -> None:
     run, surge = RUN, RUN.scenario.phase(PhaseName.SURGE)
     from_s = int(surge.to_s) - 3
     for number in in_phase(RUN, PhaseName.SURGE):
@@ -145,12 +145,12 @@ def test_a_late_attempt_of_an_agent_at_the_dead_region_is_missed() -> None:
     assert missed(replaced(RUN, peer_misses=(PeerMiss(KILLED_S + 2.0, "us-east/a", "eu-de"),))) == {"failover"}
 
 
-def test_a_loss_that_nobody_noticed_is_missed() -> None:
+def test_an_undetected_loss_is_missed() -> None:
     assert "failover" in missed(replaced(RUN, peer_states=()))
     assert "failover" in missed(without(RUN, EventKind.REGION_KILLED))
 
 
-def test_detection_is_the_first_survivor_to_say_failed_after_the_kill() -> None:
+def test_detection_is_the_first_report_of_the_failure_after_the_kill() -> None:
     measured = failover(RUN)
     assert measured.detected_s == pytest.approx(0.41)
     assert measured.all_detected_s == pytest.approx(0.55)

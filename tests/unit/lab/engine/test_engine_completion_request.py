@@ -79,7 +79,7 @@ def test_the_later_turns_of_a_conversation_have_its_prefix() -> None:
     assert not set(unlike) & set(gone_on)
 
 
-def test_streaming_and_usage_are_asked_for() -> None:
+def test_streaming_and_usage_are_requested() -> None:
     plain = parse(chat())
     assert (plain.stream, plain.include_usage) == (False, False)
     streamed = parse({**chat(), "stream": True, "stream_options": {"include_usage": True}})

@@ -1,4 +1,4 @@
-"""The engines file: defaults that follow from the hardware, and one clear line for whatever is wrong."""
+"""The engines file: defaults that follow from the hardware, and a one-line error for each mistake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_yaml_with_defaults_from_the_hardware(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"accelerator": "h99"}, "endpoints[0].accelerator: 'h99' is not known; choose one of h100, a100"),
         ({"model": "gpt-4"}, "endpoints[0].model: 'gpt-4' is not known; choose one of llama-3.1-8b"),
@@ -57,11 +57,11 @@ def test_yaml_with_defaults_from_the_hardware(tmp_path: Path) -> None:
         ({"max_seqs": 1}, "unknown field `max_seqs`"),
     ],
 )
-def test_a_bad_engine_is_named_with_its_field(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+def test_a_bad_engine_is_named_with_its_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, {**ENGINE, **change})
     assert str(tmp_path / "engines.json") in str(caught.value)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -97,5 +97,5 @@ def test_a_missing_or_huge_file(tmp_path: Path) -> None:
 
 
 def test_the_models_that_there_are_are_documented() -> None:
-    told = (ROOT / "docs" / "lab-engine.md").read_text()
-    assert [name for name in MODELS if f"`{name}`" not in told] == []
+    reported = (ROOT / "docs" / "lab-engine.md").read_text()
+    assert [name for name in MODELS if f"`{name}`" not in reported] == []

@@ -48,7 +48,7 @@ CONFIG = EndpointConfig(
 
 
 class LateClock:
-    """What the engine uses of an event loop. Time goes on only in `run`, and each timer rings `late_s` too late."""
+    """The part of an event loop that the engine uses. Time advances only in `run`; each timer fires `late_s` late."""
 
     def __init__(self, late_s: float = 0.0) -> None:
         self.now = 100.0
@@ -167,7 +167,7 @@ def test_a_wake_up_hands_out_about_ten_milliseconds_of_tokens(tmp_path: Path) ->
     assert WAKE_INTERVAL_S <= min(apart_s) <= max(apart_s) < 1.2 * WAKE_INTERVAL_S
 
 
-def test_whoever_arrives_meanwhile_waits_for_one_pass_only(tmp_path: Path) -> None:
+def test_a_request_that_arrives_during_a_pass_waits_for_that_pass_only(tmp_path: Path) -> None:
     bench = Bench(tmp_path, time_scale=10.0)
     first = bench.submit(500, 400, "1")
     bench.clock.run(100.0 + alone_s(500, 100) / 10 + 1e-5)  # just after the 100th token, in the middle of a step
@@ -179,11 +179,11 @@ def test_whoever_arrives_meanwhile_waits_for_one_pass_only(tmp_path: Path) -> No
     assert (first.received, second.received) == (400, 5)
 
 
-def test_an_engine_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_engine_that_was_stopped_resumes_where_it_was(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     client = bench.submit(500, 400)
     bench.clock.run(100.0 + alone_s(500, 200))
-    bench.clock.now += 60.0  # nobody turned it: as under SIGSTOP
+    bench.clock.now += 60.0  # no timer fired: as under SIGSTOP
     bench.clock.run(300.0)
     assert client.ended_at is not None
     assert client.ended_at - 100.0 == pytest.approx(60.0 + alone_s(500, 400), abs=GREATEST_LAG_S + 0.02)
@@ -238,7 +238,7 @@ def test_events_are_testified_once_each(tmp_path: Path) -> None:
     bench.clock.run(200.0)
     assert dies.received == 3
     assert dies.reset_at is not None
-    bench.engine.cancel(bench.answers[dies])  # which is what the connection's end leads to
+    bench.engine.cancel(bench.answers[dies])  # as the end of the connection does
     findings = bench.findings()
     assert findings.started == {"whole": 1, "leaves": 1, "dies": 1}
     assert findings.finished == {"whole": 1}

@@ -16,7 +16,7 @@ def test_what_is_absent_is_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         (b'{"slow": 0.5}', "slow"),
         (b'{"error_rate": 1.1}', "error_rate"),
@@ -29,6 +29,6 @@ def test_what_is_absent_is_off() -> None:
         (b"\xff", "malformed"),
     ],
 )
-def test_nonsense_is_refused_by_name(body: bytes, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_bad_input_is_refused_by_field(body: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_faults(body)

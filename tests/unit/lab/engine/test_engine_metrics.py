@@ -14,7 +14,7 @@ from lab.engine.step_time import StepTime
 STEP_TIME = StepTime(Deployment(MODELS["llama-3.1-8b"], ACCELERATORS["h100"], 1))
 
 
-def test_the_text_parses_and_says_what_happened() -> None:
+def test_the_text_parses_and_has_the_counts() -> None:
     model = BatchingModel(STEP_TIME, 1000, 1, 2048)
     for _ in range(2):
         model.add(Sequence(1600, 5))

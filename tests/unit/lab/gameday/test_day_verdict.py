@@ -226,6 +226,6 @@ def test_clients_that_keep_going_to_a_dead_region_are_missed() -> None:
     assert missed("region-killed", changed(facts, 30, attempts=attempts)) == {"clients rerouted"}
 
 
-def test_a_process_that_died_is_missed() -> None:
+def test_a_crashed_process_is_missed() -> None:
     facts = msgspec.structs.replace(day("etcd-frozen"), died=("agent eu-de/a (code -6)",))
     assert missed("etcd-frozen", facts) == {"no process died"}

@@ -1,4 +1,4 @@
-"""The planet's description: what listens has a port of its own, and every process is told the same."""
+"""The description of the demo fleet: every listener has its own port, and every process gets the same addresses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_planet_has_two_regions_in_the_eu_and_one_with_two_agents() -> None:
     assert {"eu-de", "eu-es"} < set(PLANET.serving("sdxl")) < set(PLANET.region_names)
 
 
-def test_engines_and_agents_are_told_of_the_same_engines(tmp_path: Path) -> None:
+def test_engines_and_agents_get_the_same_engines(tmp_path: Path) -> None:
     for region in PLANET.regions:
         path = write_json(tmp_path / "engines.yaml", engines_file(PLANET, region, PORTS, tmp_path / "witness"))
         engines = load_engines_config(path).endpoints
@@ -60,7 +60,7 @@ def test_the_wan_joins_every_site_and_region_to_every_agent(tmp_path: Path) -> N
     assert len(links) == 6 * len(PLANET.sites) + 5 * 4 + 4
 
 
-def test_agents_accept_what_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_accept_their_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = PLANET.region("us-east")
     environment = agent_environment(PLANET, region, "b", PORTS, tmp_path, tmp_path / "geo.mmdb", tmp_path)
     for name, value in environment.items():

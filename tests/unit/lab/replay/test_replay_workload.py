@@ -93,7 +93,7 @@ def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
     assert len(chat["messages"][0]["content"]) == 2800
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_unknown_fields_are_omitted() -> None:
     one = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
     _, headers, body = split(chat_request(one).to("h:1"))
     assert not {"authorization", "x-lab-residency"} & set(headers)

@@ -93,7 +93,7 @@ def test_prequal_takes_the_fastest_of_the_cold_servers() -> None:
     assert taken[1] > 2 * taken[2]
 
 
-def test_prequal_forgets_old_replies() -> None:
+def test_prequal_drops_old_replies() -> None:
     pool = Pool([0] * 20, latency_s=(0.1,) * 20)
     balancer = Prequal(pool, Random(1))
     for _ in range(10):

@@ -53,7 +53,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
+def test_unusable_input_is_a_one_line_error(tmp_path: Path) -> None:
     for options in (
         ["--warm-up", "60"],
         ["--trace", str(tmp_path / "none.csv")],

@@ -38,7 +38,7 @@ def test_crosses_midnight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "field", "says"),
+    ("text", "line", "field", "message"),
     [
         ("TIMESTAMP,ContextTokens\n" + GOOD, 1, "GeneratedTokens", "the header must be TIMESTAMP,"),
         (f"{HEADER}\n{GOOD}\n2023-11-16 18:15:47,9", 3, "", "2 fields where the header has 3"),
@@ -52,12 +52,12 @@ def test_crosses_midnight(tmp_path: Path) -> None:
         (HEADER, None, "", "no requests"),
     ],
 )
-def test_names_line_field_and_remedy(tmp_path: Path, text: str, line: int | None, field: str, says: str) -> None:
+def test_names_line_field_and_remedy(tmp_path: Path, text: str, line: int | None, field: str, message: str) -> None:
     path = tmp_path / "broken.csv"
     with pytest.raises(TraceError) as caught:
         read(path, text)
     error = caught.value
     assert (error.path, error.line, error.field) == (path, line, field)
-    assert says in str(error)
+    assert message in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 400

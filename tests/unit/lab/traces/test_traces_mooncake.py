@@ -45,7 +45,7 @@ def test_keeps_prefix_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "field", "says"),
+    ("broken", "field", "message"),
     [
         ('{"timestamp": 0, "input_length": 7, "output_length": 1}', "hash_ids", "missing"),
         (line(0, tokens=0), "input_length", ">= 1"),
@@ -57,11 +57,11 @@ def test_keeps_prefix_blocks(tmp_path: Path) -> None:
         (line(1), "timestamp", "goes back in time"),
     ],
 )
-def test_names_line_field_and_remedy(tmp_path: Path, broken: str, field: str, says: str) -> None:
+def test_names_line_field_and_remedy(tmp_path: Path, broken: str, field: str, message: str) -> None:
     path = tmp_path / "broken.jsonl"
     with pytest.raises(TraceError) as caught:
         read(path, [line(2), broken])
     error = caught.value
     assert (error.path, error.line, error.field) == (path, 2, field)
-    assert says in str(error)
+    assert message in str(error)
     assert "\n" not in str(error)

@@ -1,4 +1,4 @@
-"""Opening a trace: the format is told from content, files that are no trace are refused, real ones are read whole."""
+"""Opening a trace: content decides the format, other files are refused, real traces are read completely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_real_traces = pytest.mark.skipif(
 )
 
 
-def test_tells_the_format_from_content_not_name(tmp_path: Path) -> None:
+def test_content_decides_the_format_not_the_name(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(AZURE)
     (tmp_path / "m.csv").write_bytes(b"\n\n" + MOONCAKE)
     assert read_trace(tmp_path / "a.jsonl", Random(1))[0].output_tokens == 44
@@ -36,7 +36,7 @@ def test_a_window_reads_no_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "says"),
+    ("content", "line", "message"),
     [
         (b"", None, "the file is empty"),
         (b"\n  \n", None, "the file is empty"),
@@ -46,10 +46,10 @@ def test_a_window_reads_no_further(tmp_path: Path) -> None:
         (b"x" * (MAX_LINE_BYTES + 1), 1, "longer than"),
     ],
 )
-def test_refuses_what_is_no_trace(tmp_path: Path, content: bytes, line: int | None, says: str) -> None:
+def test_refuses_what_is_no_trace(tmp_path: Path, content: bytes, line: int | None, message: str) -> None:
     path = tmp_path / "t"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=says) as caught:
+    with pytest.raises(TraceError, match=message) as caught:
         read_trace(path, Random(1))
     assert caught.value.line == line
 
@@ -61,7 +61,7 @@ def test_refuses_what_cannot_be_read(tmp_path: Path) -> None:
         read_trace(tmp_path, Random(1))
 
 
-def test_an_empty_window_says_so(tmp_path: Path) -> None:
+def test_an_empty_window_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(AZURE)
     with pytest.raises(TraceError, match="first 0 s; take a longer window"):
         read_trace(tmp_path / "t", Random(1), window_s=0.0)

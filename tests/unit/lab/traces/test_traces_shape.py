@@ -1,4 +1,4 @@
-"""Cutting and scaling: each function does to the arrival process what its docstring says, and nothing else."""
+"""Cutting and scaling: each function changes the arrival process as documented, and nothing else."""
 
 from __future__ import annotations
 

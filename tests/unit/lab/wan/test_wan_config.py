@@ -30,7 +30,7 @@ def test_takes_the_round_trip_from_the_matrix_or_the_link(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "wan.json: Input data was truncated; correct it"),
         ("{}", "required field `links`"),
@@ -46,8 +46,8 @@ def test_takes_the_round_trip_from_the_matrix_or_the_link(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_says_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(WanConfigError, match=says):
+def test_errors_name_field_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(WanConfigError, match=message):
         plans(tmp_path / "wan.json", text)
 
 
@@ -56,6 +56,6 @@ def test_a_pair_that_the_matrix_lacks_is_named(tmp_path: Path) -> None:
         plans(tmp_path / "w", '{"links": [{"name": "1", "from": "b", "to": "a", "target": "127.0.0.1:80"}]}')
 
 
-def test_says_that_a_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WanConfigError, match="No such file"):
         read_config(tmp_path / "absent.json")

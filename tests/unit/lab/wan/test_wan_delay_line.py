@@ -9,7 +9,7 @@ from lab.wan.delay_line import ITEM_OVERHEAD_BYTES, DelayLine, Signal
 
 
 class Receiver:
-    """Takes what a line delivers, and knows when it has enough."""
+    """Receives what a line delivers, and signals when it has enough."""
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self.got: list[bytes | Signal] = []

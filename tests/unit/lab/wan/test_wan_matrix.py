@@ -1,4 +1,4 @@
-"""Matrices of round trips: read exactly, refused exactly, and the shipped one is what geography says."""
+"""Matrices of round trips: exact reading, exact errors, and a shipped matrix that fits geography."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_missing_pair_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "the header is missing"),
         (b"a,b,10\n", "the header is missing"),
@@ -70,13 +70,13 @@ def test_a_missing_pair_is_named(tmp_path: Path) -> None:
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_says_what_is_wrong(tmp_path: Path, content: bytes, says: str) -> None:
+def test_errors_name_field_and_remedy(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "rtt.csv"
     path.write_bytes(content)
-    with pytest.raises(MatrixError, match=says):
+    with pytest.raises(MatrixError, match=message):
         read_matrix(path)
 
 
-def test_says_that_a_file_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="No such file"):
         read_matrix(tmp_path / "absent.csv")

@@ -17,7 +17,7 @@ def test_the_one_whose_first_has_waited_longest_takes_room() -> None:
     assert turns.next_other(OWN, [older, urgent], 0.0) == urgent
 
 
-def test_whoever_does_not_move_in_its_turn_is_passed_over_for_a_while() -> None:
+def test_an_item_that_does_not_move_in_its_turn_is_skipped_for_a_while() -> None:
     turns = TurnOrder()
     dead, other = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
     turns.pass_over(dead, 10.0)
@@ -75,7 +75,7 @@ def test_requests_are_served_in_order_while_there_is_room() -> None:
     assert (slots.placed, slots.asked, len(waiting)) == (["a1", "a2"], ["a1", "a2"], 1)
 
 
-def test_a_group_without_a_place_is_asked_for_once_and_holds_up_no_other() -> None:
+def test_a_group_without_capacity_is_tried_once_and_delays_no_other() -> None:
     waiting, slots = queue("a1", "a2", "b1 rests", "b2"), Slots(2)
     slots.homeless = {"a"}
     waiting.serve(slots, 5.0)

@@ -135,7 +135,7 @@ def test_who_fills_the_queue_makes_room_for_who_has_little_in_it() -> None:
     assert order(queue) == ["greedy-0", "greedy-1", "modest-0"]
 
 
-def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_same() -> None:
+def test_bytes_are_bounded_and_nothing_is_displaced_for_a_request_that_cannot_fit() -> None:
     queue: Queue[str] = Queue(max_bytes=250)
     join(queue, "a", tenant="one")
     join(queue, "b", tenant="one")
@@ -243,12 +243,12 @@ def test_how_long_one_waits_and_when_to_come_again() -> None:
 
 
 @given(st.floats(0.0, 1e6), st.integers())
-def test_nobody_is_told_to_come_before_it_is_of_use_nor_long_after(wait_s: float, seed: int) -> None:
-    told_s = spread_retry_after_s(wait_s, Random(seed))
-    assert max(1.0, wait_s) <= told_s <= max(wait_s + 3, 1.5 * wait_s + 2)
+def test_retry_after_is_neither_too_early_nor_too_late(wait_s: float, seed: int) -> None:
+    times_s = spread_retry_after_s(wait_s, Random(seed))
+    assert max(1.0, wait_s) <= times_s <= max(wait_s + 3, 1.5 * wait_s + 2)
 
 
-@pytest.mark.parametrize(("wait_s", "told_s"), [(0.0, {1, 2, 3}), (1.2, {2, 3, 4}), (10.0, set(range(10, 16)))])
-def test_those_who_are_refused_together_do_not_come_back_together(wait_s: float, told_s: set[int]) -> None:
+@pytest.mark.parametrize(("wait_s", "times_s"), [(0.0, {1, 2, 3}), (1.2, {2, 3, 4}), (10.0, set(range(10, 16)))])
+def test_requests_refused_together_get_spread_retry_times(wait_s: float, times_s: set[int]) -> None:
     rng = Random(1)
-    assert {spread_retry_after_s(wait_s, rng) for _ in range(200)} == told_s
+    assert {spread_retry_after_s(wait_s, rng) for _ in range(200)} == times_s

@@ -22,7 +22,7 @@ def test_more_requests_allow_more_retries() -> None:
     assert not budget.withdraw(WINDOW_S / 2 - 0.1)
 
 
-def test_when_more_are_allowed_can_be_told() -> None:
+def test_the_time_of_the_next_retry_is_known() -> None:
     budget = RetryBudget(0.0)
     spend(budget, 1.0)
     assert budget.more_in_s(1.0) == WINDOW_S / 2 - 1.0

@@ -1,4 +1,4 @@
-"""Endpoints as the snapshot has them: what was told last stands, with its age, and what cannot be is refused."""
+"""Endpoints in the snapshot: the last report stands with its age, and impossible reports are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.reports import endpoint
 from tests.unit.penstock.fleet.test_snapshot import POLICY, report
 
 
-def told(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int = 1, more: int = 0) -> AgentReport:
+def reported(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int = 1, more: int = 0) -> AgentReport:
     return report(agent=agent, seq=seq, epoch=epoch, endpoints=rows, endpoints_omitted=more)
 
 
@@ -29,35 +29,35 @@ def shown(snapshot: Snapshot, now: float) -> list[tuple[str, str, float]]:
     return sorted((one.report.name, one.agent, round(one.age_s, 3)) for one in endpoints(snapshot, now))
 
 
-def test_what_was_told_last_stands_and_ages() -> None:
+def test_the_last_report_stands_and_ages() -> None:
     snapshot = snapshot_of(
-        (told(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0)
+        (reported(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0)
     )
     assert shown(snapshot, 12.5) == [("a", "1", 2.5), ("b", "1", 2.5)]
     assert omitted_endpoints(snapshot) == 2
-    after, _ = add_report(snapshot, told(endpoint("b"), seq=4), 13.0, POLICY)
+    after, _ = add_report(snapshot, reported(endpoint("b"), seq=4), 13.0, POLICY)
     assert shown(after, 13.0) == [("b", "1", 0.0)]
     assert omitted_endpoints(after) == 0
-    # A restarted agent has told nothing yet, and its former word is not taken for its own.
+    # A restarted agent has reported nothing yet, and its former report does not count.
     again, _ = add_report(after, report(epoch=2), 14.0, POLICY)
     assert shown(again, 14.0) == []
 
 
-def test_of_several_agents_the_first_by_name_that_was_heard_lately() -> None:
+def test_of_several_agents_the_first_by_name_with_a_recent_report_counts() -> None:
     both = snapshot_of(
-        (told(endpoint("a"), endpoint("gone"), agent="1"), 10.0),
-        (told(endpoint("a"), endpoint("new"), agent="2"), 20.0),
+        (reported(endpoint("a"), endpoint("gone"), agent="1"), 10.0),
+        (reported(endpoint("a"), endpoint("new"), agent="2"), 20.0),
     )
     assert shown(both, 21.0) == [("a", "1", 11.0), ("gone", "1", 11.0), ("new", "2", 1.0)]
     late = 10.0 + MAX_LIST_AGE_S + 1.0
     assert shown(both, late) == [("a", "2", late - 20.0), ("new", "2", late - 20.0)]
-    # Nobody was heard lately: better old than nothing, and the age says so.
+    # No recent report: an old one counts, and its age shows that.
     assert shown(both, late + 20.0) == [("a", "2", late), ("gone", "1", late + 10.0), ("new", "2", late)]
 
 
 def test_of_one_region_alone() -> None:
     snapshot = snapshot_of(
-        (told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0)
+        (reported(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0)
     )
     assert [one.report.name for one in endpoints(snapshot, 1.0, "b")] == ["x"]
     assert (omitted_endpoints(snapshot, "a"), omitted_endpoints(snapshot, "b"), omitted_endpoints(snapshot)) == (
@@ -80,19 +80,19 @@ def test_of_one_region_alone() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
-    bad = told(endpoint("a"), msgspec.structs.replace(endpoint("b"), **wrong))
+    bad = reported(endpoint("a"), msgspec.structs.replace(endpoint("b"), **wrong))
     assert add_report(Snapshot(), bad, 1.0, POLICY) == (Snapshot(), ReportVerdict.IMPOSSIBLE)
 
 
 def test_too_many_are_refused() -> None:
     rows = tuple(endpoint(str(n)) for n in range(MAX_ENDPOINTS + 1))
-    assert add_report(Snapshot(), told(*rows), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
-    assert add_report(Snapshot(), told(more=-1), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
-    assert add_report(Snapshot(), told(*rows[1:]), 1.0, POLICY)[1] is ReportVerdict.ACCEPTED
+    assert add_report(Snapshot(), reported(*rows), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
+    assert add_report(Snapshot(), reported(more=-1), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
+    assert add_report(Snapshot(), reported(*rows[1:]), 1.0, POLICY)[1] is ReportVerdict.ACCEPTED
 
 
-def test_a_report_of_an_agent_that_tells_nothing_of_endpoints_is_read() -> None:
+def test_a_report_without_endpoints_is_accepted() -> None:
     old = {"region": "a", "agent": "1", "epoch": 1, "seq": 1, "sent_at": 0.0}
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=AgentReport).endpoints is None
-    raw = msgspec.msgpack.encode(told(endpoint("a", EndpointCondition.WARMING)))
+    raw = msgspec.msgpack.encode(reported(endpoint("a", EndpointCondition.WARMING)))
     assert msgspec.msgpack.decode(raw, type=AgentReport).endpoints == (endpoint("a", EndpointCondition.WARMING),)

@@ -1,4 +1,4 @@
-"""What a leader holds against regions is told in the plan, goes on in the next one, and fades when nobody renews it."""
+"""The leader's view of region health is in the plan, continues under the next leader, and expires unless renewed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def after(health: RegionHealth | None, unwatched_s: float) -> RegionHealth | Non
 
 
 @pytest.mark.parametrize("state", [RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING])
-def test_what_keeps_traffic_away_is_told_without_what_changes_all_the_time(state: RegionState) -> None:
+def test_plans_hold_the_lasting_health_state_of_regions(state: RegionState) -> None:
     health = RegionHealth(state, 5.0, 3, 4, drained=True, weak=True, turning_since=6.0)
     assert health_to_hand_over(health) == RegionHealth(state, 5.0, drained=True)
 
@@ -34,7 +34,7 @@ def test_a_degraded_region_stays_so_until_enough_of_its_endpoints_are_ready() ->
     assert after(health_to_hand_over(degraded), 60.0) is None
 
 
-def test_what_is_not_told_takes_no_room_in_plans() -> None:
+def test_healthy_regions_take_no_space_in_plans() -> None:
     assert (
         encode(health_to_hand_over(RegionHealth(RegionState.FAILED, 5.0, misses=9)))
         == b'{"state":"failed","since":5.0}'
@@ -42,7 +42,7 @@ def test_what_is_not_told_takes_no_room_in_plans() -> None:
 
 
 @pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.SUSPECT, RegionState.UNKNOWN])
-def test_of_others_nothing_is_told(state: RegionState) -> None:
+def test_other_states_are_not_in_plans(state: RegionState) -> None:
     assert health_to_hand_over(RegionHealth(state, 5.0, misses=1)) is None
     assert after(None, 1.0) is None
 
@@ -52,7 +52,7 @@ def test_news_of_just_now_are_taken_as_they_are() -> None:
         assert after(RegionHealth(state, 990.0), FADED_S) == RegionHealth(state, 990.0)
 
 
-def test_a_failure_that_nobody_watched_holds_back_what_a_region_would_that_was_good_ever_since() -> None:
+def test_an_unobserved_failure_limits_a_region_like_one_that_recovered_since() -> None:
     lost = RegionHealth(RegionState.FAILED, 995.0)
     assert after(lost, 20.0) == lost, "in hold-down until 1025"
     assert after(lost, 40.0) == RegionHealth(RegionState.RECOVERING, 1025.0)
@@ -65,7 +65,7 @@ def test_a_region_that_was_still_down_long_after_its_hold_down_rises_no_sooner_t
     assert after(RegionHealth(RegionState.FAILED, 100.0), 40.0) == RegionHealth(RegionState.RECOVERING, TOLD_AT)
 
 
-def test_a_ramp_goes_on_by_itself_and_is_over() -> None:
+def test_a_ramp_continues_by_itself_and_ends() -> None:
     returning = RegionHealth(RegionState.RECOVERING, 990.0)
     assert after(returning, 60.0) == returning
     assert after(returning, 90.0) is None

@@ -10,7 +10,7 @@ from regional_agent.telemetry.agent_metrics import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 
 
-def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
+def test_cancelled_and_invalid_requests_do_not_count_against_the_fleet() -> None:
     tally = RequestTally()
     for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
         tally.ended("m", outcome, 1.0)
@@ -18,16 +18,16 @@ def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
     assert tally.report() == RequestCounts()
 
 
-def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
+def test_errors_and_refusals_count_as_failed() -> None:
     tally = RequestTally()
     tally.ended("m", RequestOutcome.OK, 0.5)
     tally.ended("m", RequestOutcome.OK, 1.5)
     tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
     tally.ended("m", RequestOutcome.REFUSED, None)
     tally.rejected(Reason.INVALID_API_KEY)
-    told = tally.report()
-    assert told == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
-    assert (told.failed_share, told.mean_first_byte_s) == (0.6, 1.0)
+    reported = tally.report()
+    assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
+    assert (reported.failed_share, reported.mean_first_byte_s) == (0.6, 1.0)
 
 
 def test_the_difference_of_two_looks_is_what_came_between() -> None:
@@ -47,5 +47,5 @@ def test_the_difference_of_two_looks_is_what_came_between() -> None:
         RequestCounts(2**53),
     ],
 )
-def test_impossible_counters_are_told(answers: RequestCounts) -> None:
+def test_impossible_counters_are_refused(answers: RequestCounts) -> None:
     assert not answers.are_valid

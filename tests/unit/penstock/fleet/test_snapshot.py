@@ -131,7 +131,7 @@ class TestAge:
         assert [one.requests_per_s for one in demand(whole, (FRESH_S + FADED_S) / 2)] == [pytest.approx(3.0)]
         assert demand(whole, FADED_S) == []
 
-    def test_demand_is_told_apart_by_origin_and_class(self) -> None:
+    def test_demand_is_kept_by_origin_and_class(self) -> None:
         whole = held(
             report("a", demand=(offered(1.0, "a"), offered(2.0, "a", "b"))), report("b", demand=(offered(3.0, "a"),))
         )
@@ -172,7 +172,7 @@ class TestJudging:
     def test_a_region_that_speaks_and_has_endpoints_is_healthy(self) -> None:
         assert self.after(held(report()), 0.1).state("a") is RegionState.HEALTHY
 
-    def test_a_region_never_heard_of_stays_unknown_however_long(self) -> None:
+    def test_a_region_without_any_report_stays_unknown(self) -> None:
         assert self.after(held(report()), 1.0, 2.0, 3.0, 4.0).state("b") is RegionState.UNKNOWN
 
     def test_silence_fails_a_region_that_spoke(self) -> None:
@@ -192,7 +192,7 @@ class TestJudging:
         ready, _ = add_report(whole, report(seq=2), 2.0, POLICY)
         assert self.after(ready, 2.1).state("a") is RegionState.HEALTHY
 
-    def test_a_region_without_ready_endpoints_that_others_lost_fails_though_nothing_was_heard_of_it_before(
+    def test_a_region_without_ready_endpoints_that_peers_lost_fails_without_an_earlier_report(
         self,
     ) -> None:
         bare = report(pools=(msgspec.structs.replace(POOL, ready=0),))
@@ -247,16 +247,16 @@ class TestJudging:
             whole = tick(whole, float(at), POLICY)
         assert whole.state("a") is RegionState.HEALTHY
 
-    def test_peers_that_know_nothing_do_not_vote(self) -> None:
+    def test_peers_without_a_view_do_not_vote(self) -> None:
         whole = held(report("a"), report("b", peers=seen(("a", RegionState.UNKNOWN))))
         assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
 
 
 class TestLeading:
-    def test_a_new_leader_forgets_what_it_heard_long_ago(self) -> None:
+    def test_a_new_leader_drops_old_reports(self) -> None:
         assert resume(held(report("a")), FRESH_S + 0.1) == Snapshot()
 
-    def test_a_new_leader_keeps_what_it_heard_just_now_but_judges_anew(self) -> None:
+    def test_a_new_leader_keeps_recent_reports_but_judges_anew(self) -> None:
         silent = tick(tick(tick(held(report("a")), 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
         assert silent.state("a") is RegionState.FAILED
         reporting_regions, _ = add_report(silent, report("a", seq=2), 4.0, POLICY)
@@ -264,7 +264,7 @@ class TestLeading:
         assert resumed == Snapshot(reporting_regions.agents)
         assert tick(resumed, 4.1, POLICY).state("a") is RegionState.HEALTHY
 
-    def test_judging_goes_on_from_what_was_inherited(self) -> None:
+    def test_judging_continues_from_the_inherited_state(self) -> None:
         lost = RegionHealth(RegionState.FAILED, since=9.5)
         whole = inherit(tick(held(report("a"), at=10.0), 10.1, POLICY), {"a": lost})
         states = []
@@ -273,11 +273,11 @@ class TestLeading:
             states.append(whole.state("a"))
         assert states == [RegionState.FAILED, RegionState.FAILED, RegionState.RECOVERING], "hold-down of 1 s, 2 hits"
 
-    def test_a_region_that_was_on_its_ramp_goes_on_with_it(self) -> None:
+    def test_a_region_on_its_ramp_continues_it(self) -> None:
         whole = inherit(held(report("a"), at=10.0), {"a": RegionHealth(RegionState.RECOVERING, since=6.0)})
         assert tick(whole, 10.0, POLICY).health["a"].weight(10.0, POLICY.failover) == pytest.approx(0.4)
 
-    def test_what_was_inherited_of_a_region_that_nobody_speaks_of_is_no_silence(self) -> None:
+    def test_an_inherited_state_without_reports_is_no_silence(self) -> None:
         whole = inherit(Snapshot(), {"a": RegionHealth(RegionState.RECOVERING, since=15.0)})
         for at in range(10, 20):
             whole = tick(whole, float(at), POLICY)
@@ -309,11 +309,11 @@ class TestLeading:
 
 
 def deaf() -> Snapshot:
-    """Three regions that spoke at 0 s, of which nothing was heard since."""
+    """Three regions that reported at 0 s and not since."""
     return tick(held(report("a"), report("b"), report("c", demand=(offered(4.0, "c"),))), 0.5, POLICY)
 
 
-def test_when_all_regions_are_silent_at_once_it_is_we_who_do_not_hear() -> None:
+def test_silence_of_all_regions_at_once_is_a_fault_of_the_control_plane() -> None:
     still = deaf()
     for at in range(1, 100):
         still = tick(still, float(at), POLICY)

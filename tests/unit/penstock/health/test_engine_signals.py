@@ -58,7 +58,7 @@ TGI = b"tgi_queue_size 5\ntgi_batch_current_size 12\n"
 
 
 @pytest.mark.parametrize(
-    ("page", "kind", "told"),
+    ("page", "kind", "reported"),
     [
         (VLLM, EngineKind.VLLM, {QUEUED: 3.0, RUNNING: 9.0, KV_USED: 0.5}),
         (OLD_VLLM, EngineKind.VLLM, {KV_USED: 0.125}),
@@ -71,9 +71,11 @@ TGI = b"tgi_queue_size 5\ntgi_batch_current_size 12\n"
         (TGI, EngineKind.TGI, {QUEUED: 5.0, RUNNING: 12.0}),
     ],
 )
-def test_each_engine_is_known_by_its_names_and_read(page: bytes, kind: EngineKind, told: dict[Signal, float]) -> None:
-    assert read_metrics(page, EngineKind.AUTO) == (kind, told)
-    assert read_metrics(page.replace(b"\n", b"\r\n"), kind) == (kind, told)
+def test_each_engine_is_identified_by_its_metric_names_and_read(
+    page: bytes, kind: EngineKind, reported: dict[Signal, float]
+) -> None:
+    assert read_metrics(page, EngineKind.AUTO) == (kind, reported)
+    assert read_metrics(page.replace(b"\n", b"\r\n"), kind) == (kind, reported)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_a_gauge_without_a_number_yet_is_passed_over() -> None:
     assert read_metrics(page, EngineKind.AUTO)[1] == {QUEUED: 2.0}
 
 
-def test_another_kinds_names_mean_nothing_where_the_kind_is_told() -> None:
+def test_metric_names_of_other_kinds_are_ignored_where_the_kind_is_set() -> None:
     with pytest.raises(InvalidSignals, match="sglang"):
         read_metrics(VLLM, EngineKind.SGLANG)
 
@@ -131,7 +133,7 @@ def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "presses"),
+    ("reported", "presses"),
     [
         ({}, 0.0),
         ({RUNNING: 1000.0}, 0.0),
@@ -144,8 +146,8 @@ def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
         ({PREFIX_HITS: 1e9, PREFIX_QUERIES: 2e9}, 0.0),
     ],
 )
-def test_the_strongest_signal_presses(told: dict[Signal, float], presses: float) -> None:
-    assert pressure(updated_readings({}, told, 100.0), 8, 100.0) == pytest.approx(presses)
+def test_the_strongest_signal_presses(reported: dict[Signal, float], presses: float) -> None:
+    assert pressure(updated_readings({}, reported, 100.0), 8, 100.0) == pytest.approx(presses)
 
 
 def test_each_signal_fades_by_its_own_age() -> None:

@@ -5,7 +5,7 @@ from penstock.health.orca import MAX_BYTES, read_orca
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "reported"),
     [
         (
             b"TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3.0",
@@ -17,8 +17,8 @@ from penstock.health.orca import MAX_BYTES, read_orca
         (b'JSON {"cpu_utilization": 0.5}', {}),
     ],
 )
-def test_reads_both_forms(header: bytes, told: dict[Signal, float]) -> None:
-    assert read_orca(header) == told
+def test_reads_both_forms(header: bytes, reported: dict[Signal, float]) -> None:
+    assert read_orca(header) == reported
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_time_served_leads_to_one_trial_and_its_outcome_decides() -> None:
     assert 11.0 + 16.0 <= again.until <= 11.0 + 20.0
 
 
-def test_requests_from_before_the_ejection_say_nothing_after_it() -> None:
+def test_requests_from_before_the_ejection_do_not_count_after_it() -> None:
     ejection = ejected(now=5.0)
     for outcome in AttemptOutcome:
         assert request_ended(ejection, outcome, 4.9, 6.0, RULES, Random(1)) is ejection

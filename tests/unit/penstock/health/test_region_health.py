@@ -18,7 +18,7 @@ def test_first_good_probe_makes_an_unknown_region_whole() -> None:
     assert (health.state, health.weight(1.0, FAILOVER)) == (RegionState.HEALTHY, 1.0)
 
 
-def test_one_miss_is_suspicion_and_takes_no_traffic_away() -> None:
+def test_one_missed_probe_makes_a_region_suspect_and_moves_no_traffic() -> None:
     health = after((True, 0.0), (False, 0.3))
     assert (health.state, health.weight(0.3, FAILOVER)) == (RegionState.SUSPECT, 1.0)
     assert after((True, 0.5), start=health).state is RegionState.HEALTHY
@@ -81,7 +81,7 @@ def test_a_command_that_the_state_cannot_follow_is_an_error() -> None:
         command(after((True, 0.0)), RegionEvent.UNDRAIN, 1.0)
 
 
-def test_every_state_can_hear_miss_lose_and_drain() -> None:
+def test_every_state_handles_reports_misses_losses_and_drains() -> None:
     for state in RegionState:
         for event in (RegionEvent.PASSED, RegionEvent.MISSED, RegionEvent.LOST):
             assert (state, event) in TRANSITIONS

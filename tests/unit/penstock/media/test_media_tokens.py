@@ -67,7 +67,7 @@ media = st.builds(
 
 
 @given(st.lists(st.tuples(media, st.floats(-1e7, 1e7)), max_size=30), media)
-def test_estimates_are_bounded_whatever_engines_report(
+def test_estimates_are_bounded_for_any_reports_of_engines(
     history: list[tuple[MediaParts, float]], asked: MediaParts
 ) -> None:
     tokens = MediaTokens()

@@ -71,7 +71,7 @@ def test_a_region_that_has_failed_or_lacks_the_model_is_no_region_for_a_class() 
         assert "no region for llama-3.1-8b (tenants personal; no capacity for it in eu-de)" in found.detail
 
 
-def test_where_nobody_has_reported_every_region_counts_alike() -> None:
+def test_without_reports_every_region_counts_alike() -> None:
     assert against(drain("eu-de"), capacity={}) is None
     assert classes(against(drain("eu-es"), drain("eu-de"), capacity={})) == ["eu-de+eu-es"]
 
@@ -108,7 +108,7 @@ def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
     assert against(drain("eu-es"), policy=policy, now=5000.0) is None
 
 
-def test_classes_know_their_tenants_wherever_their_clients_are() -> None:
+def test_classes_list_their_tenants_for_clients_anywhere() -> None:
     rule = ResidencyRule("germans", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
     found = {one.name: tenants for one, tenants in tenants_by_class(planet.policy(rule)).items()}
     assert found == {"eu-de": ("open", "personal"), "eu-de+eu-es+us-east": ("open", "personal")}

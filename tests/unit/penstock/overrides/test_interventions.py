@@ -126,14 +126,14 @@ def test_a_fail_over_leaves_at_once(planner: Callable[..., dict[str, RegionPlan]
     assert fleet.shares() == {"eu-es": 1.0}
 
 
-def test_a_drained_region_that_dies_is_left_at_once(planner: Callable[..., dict[str, RegionPlan]]) -> None:
+def test_a_drained_region_that_fails_is_left_at_once(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     fleet.begin(drain("eu-de"))
     fleet.tick()
     fleet.lost.add("eu-de")
     fleet.tick()
     assert fleet.snapshot.state("eu-de") is RegionState.FAILED
-    # Its agents are silent, so its slice stays as it was; that of nobody else names it any more.
+    # Its agents are silent, so its slice stays as it was; no other slice names it.
     assert not [arc for name in ("eu-es", "us-east") for one in fleet.plans[name].classes for arc in one.arcs]
 
 
@@ -170,7 +170,7 @@ def test_a_drain_that_is_lifted_half_way_turns_round_without_a_leap(
     assert fleet.shares() == {"eu-de": 1.0}
 
 
-def test_a_new_leader_who_knows_only_the_override_still_ramps(planner: Callable[..., dict[str, RegionPlan]]) -> None:
+def test_a_new_leader_with_only_the_override_still_ramps(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     one = fleet.begin(drain("eu-de"))
     fleet.ticks(6.0)
@@ -193,7 +193,7 @@ def test_a_class_that_only_the_drained_region_serves_stays_there(
     assert fleet.shares() == {"eu-es": 1.0}
 
 
-def test_it_stays_there_too_when_the_others_have_died(planner: Callable[..., dict[str, RegionPlan]]) -> None:
+def test_it_stays_there_too_when_the_others_have_failed(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     fleet.begin(drain("eu-de"))
     fleet.ticks(6.0)
@@ -295,7 +295,7 @@ def test_a_freeze_never_keeps_what_is_forbidden_by_now(planner: Callable[..., di
     assert fleet.shares("eu-es") == {"eu-es": 1.0}
 
 
-def test_a_drain_for_one_origin_or_model_concerns_nobody_else(planner: Callable[..., dict[str, RegionPlan]]) -> None:
+def test_a_drain_for_one_origin_or_model_affects_no_other(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     fleet.begin(drain("eu-de", id="1", origin="us-east"))
     fleet.begin(drain("eu-de", id="2", model="another"))

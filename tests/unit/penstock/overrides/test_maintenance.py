@@ -69,7 +69,7 @@ def test_a_window_that_does_not_recur_never_comes_again() -> None:
     assert not any(draining(under(Recurrence.NEVER), START + days * DAY_S) for days in range(1, 10))
 
 
-def test_a_window_says_who_wanted_it_and_grants_its_region_the_ramp_afterwards() -> None:
+def test_a_window_names_its_author_and_its_region_gets_the_ramp_afterwards() -> None:
     (one,) = windows(under(Recurrence.DAILY), START + HOUR_S + 30.0)
     assert (one.kind, one.region, one.author) == (OverrideKind.DRAIN, "eu-de", "policy windows.yaml:3")
     assert (one.begins_at, one.expires_at) == (START - 600, START + HOUR_S)
@@ -88,7 +88,7 @@ def test_lead_times_longer_than_the_period_between_do_not_hide_a_window() -> Non
     assert draining(policy, START + 2 * HOUR_S)
 
 
-def test_openings_are_those_within_the_time_asked_for() -> None:
+def test_openings_are_those_within_the_given_time() -> None:
     policy = under(Recurrence.DAILY)
     assert openings(policy, START, START + DAY_S) == (START + DAY_S - 600,)
     assert len(openings(policy, START, float("inf"))) == 8
@@ -116,7 +116,7 @@ def test_a_time_that_clocks_leave_out_is_as_long_after_the_change_and_one_that_c
 
 
 @pytest.mark.parametrize("recurrence", [Recurrence.DAILY, Recurrence.WEEKLY])
-def test_no_beginning_is_missed_however_short_the_time_that_is_asked_about(recurrence: Recurrence) -> None:
+def test_no_opening_is_missed_in_short_intervals(recurrence: Recurrence) -> None:
     hours = [SPRING + hour * HOUR_S for hour in range(-10 * 24, int((AUTUMN - SPRING) / HOUR_S) + 10 * 24)]
     found = {at for hour in hours for at in begin("2026-01-01T02:30", recurrence, hour, hour)}
     assert found == set(begin("2026-01-01T02:30", recurrence, hours[0], hours[-1]))

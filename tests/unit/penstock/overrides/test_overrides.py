@@ -44,7 +44,7 @@ def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "told"),
+    ("one", "reported"),
     [
         (drain("mars"), "region: the policy has no region mars"),
         (drain("eu-de", origin="mars"), "origin: the policy has no region mars"),
@@ -60,8 +60,8 @@ def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
         (drain("eu-de", expires_at=0.0), "expires_at: not after the beginning"),
     ],
 )
-def test_what_makes_no_sense_is_said(one: Override, told: str) -> None:
-    assert told in (validation_error(one, POLICY) or "")
+def test_invalid_overrides_are_refused_with_the_reason(one: Override, reported: str) -> None:
+    assert reported in (validation_error(one, POLICY) or "")
 
 
 def test_what_makes_sense_has_no_flaw() -> None:
@@ -69,7 +69,7 @@ def test_what_makes_sense_has_no_flaw() -> None:
         assert validation_error(one, POLICY) is None
 
 
-def test_a_set_replaces_by_id_and_forgets_what_is_over() -> None:
+def test_a_set_replaces_by_id_and_drops_expired_overrides() -> None:
     one, other = drain("eu-de"), drain("eu-es", expires_at=5.0)
     both = OverrideSet().replaced(one).replaced(other)
     assert both.replaced(lifted(one, "somebody", 3.0)).find(one.id) == lifted(one, "somebody", 3.0)

@@ -28,7 +28,7 @@ def detoured(*arcs: Arc) -> RegionPlan:
     )
 
 
-def test_a_policy_is_what_its_name_says_and_knows_the_region() -> None:
+def test_a_policy_matches_its_digest_and_has_the_region() -> None:
     assert refuse_policy(POLICY, POLICY.digest(), "here") is None
     assert "has the content of" in (refuse_policy(POLICY, "0" * 64, "here") or "")
     assert "has no region elsewhere" in (refuse_policy(POLICY, POLICY.digest(), "elsewhere") or "")
@@ -45,7 +45,7 @@ def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> 
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (msgspec.structs.replace(plan(), region="there"), "is for region there"),
         (plan(arc("mars", 1.0)), "no region mars"),
@@ -60,8 +60,8 @@ def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> 
         (msgspec.structs.replace(plan(), ramp=float("nan")), "the ramp is not between 0 and 1"),
     ],
 )
-def test_bad_plans_are_refused_with_the_reason(bad: RegionPlan, says: str) -> None:
-    assert says in (refuse_plan(bad, POLICY, "here", None) or "")
+def test_bad_plans_are_refused_with_the_reason(bad: RegionPlan, message: str) -> None:
+    assert message in (refuse_plan(bad, POLICY, "here", None) or "")
 
 
 def test_a_class_without_arcs_is_taken() -> None:

@@ -61,7 +61,7 @@ def details(planned: PlanResult, origin: str = "de") -> dict[str, str]:
     return {arc.server: arc.detail for one in planned.plans[origin].classes for arc in one.arcs if arc.detail}
 
 
-def test_every_region_has_a_slice_that_says_whose_it_is() -> None:
+def test_every_region_has_a_slice_with_its_name() -> None:
     plans = decided(fleet(region("de"), region("es"), region("us"))).plans
     assert plans.keys() == POLICY.regions.keys()
     assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
@@ -125,7 +125,7 @@ def test_shares_move_by_no_more_than_the_step() -> None:
     assert arcs(planned)["de"] == (0.75, ArcReason.HOME)
 
 
-def test_spillover_ends_when_the_surge_does_and_says_meanwhile_that_it_is_leaving() -> None:
+def test_spillover_ends_with_the_surge_and_states_its_reason_meanwhile() -> None:
     plans = in_force("de", {"de": 0.4, "es": 0.4, "us": 0.2})
     planner = FlowPlanner(PATIENT_S)
     snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
@@ -242,7 +242,7 @@ def test_a_class_with_one_region_loses_all_of_it() -> None:
     )
 
 
-def test_without_reserve_nothing_is_said_of_losses() -> None:
+def test_without_reserve_the_result_has_no_losses() -> None:
     snapshot = fleet(region("de", offered(70.0, EU)), region("es", offered(70.0, EU)), region("us"))
     assert decided(snapshot, policy=weighing(survive_one_loss=False)).shortfalls == ()
 
@@ -254,7 +254,7 @@ def test_demand_ahead_is_planned_for_when_it_is_higher() -> None:
     assert arcs(decided(snapshot, ahead={key: 10.0})) == {"de": (1.0, ArcReason.HOME)}
 
 
-def test_without_time_the_waterfall_decides_and_the_result_says_so() -> None:
+def test_without_time_the_waterfall_decides_and_the_result_states_it() -> None:
     snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
     planned = decided(snapshot, planner=FlowPlanner(0.0))
     assert list(planned.fallbacks) == ["m"]
@@ -266,7 +266,7 @@ def test_without_time_the_waterfall_decides_and_the_result_says_so() -> None:
     }
 
 
-def test_equal_regions_are_told_apart_by_name_and_stay_told_apart() -> None:
+def test_ties_between_regions_are_broken_by_name_and_stay_so() -> None:
     twins = {name: Region(name, "DE", 50.0, 8.0) for name in ("aa", "bb", "cc")} | {"zz": Region("zz", "US", 0.0, 0.0)}
     policy = msgspec.structs.replace(POLICY, regions=twins)
     everywhere = ("aa", "bb", "cc", "zz")

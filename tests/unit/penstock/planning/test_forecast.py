@@ -1,4 +1,4 @@
-"""Demand ahead: what is steady stays, a trend goes on for a while, a day repeats, and silence promises nothing."""
+"""Forecasts: steady demand stays, a trend continues for a while, a day repeats, and no data gives no forecast."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_is_known_before_anything_is_seen() -> None:
     assert Forecaster().ahead(0.0, 10.0) == {}
 
 
-def test_a_ramp_goes_on() -> None:
+def test_a_ramp_continues() -> None:
     forecaster = taught([(float(now), 10.0 + 0.5 * now) for now in range(120)])
     ahead = forecaster.ahead(119.0, 10.0)[KEY]
     assert 10.0 + 0.5 * 119.0 < ahead <= 10.0 + 0.5 * 131.0
@@ -54,7 +54,7 @@ def test_irregular_times_make_little_difference() -> None:
     assert uneven.ahead(200.0, 10.0)[KEY] == pytest.approx(even.ahead(200.0, 10.0)[KEY], rel=0.03)
 
 
-def test_it_never_promises_less_than_nothing_or_more_than_its_bound() -> None:
+def test_a_forecast_is_within_zero_and_its_bound() -> None:
     falling = taught([(float(now), max(0.0, 60.0 - now)) for now in range(62)])
     assert falling.ahead(61.0, 120.0)[KEY] >= 0.0
     rising = taught([(float(now), 1.0 + now**2) for now in range(30)])

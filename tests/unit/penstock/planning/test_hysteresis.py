@@ -67,7 +67,7 @@ def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:
 
 
 def moves(wishes: list[float]) -> bool:
-    """Whether a share at rest at home moves at all, with so much of it wanted away tick after tick."""
+    """Whether a share at rest at home moves when the planner wants so much of it elsewhere in every tick."""
     hysteresis, home = resting(), {"a": 1.0}
     return any(
         hysteresis.damped(KEY, "a", home, {"a": 1.0 - one, "b": one}, at / 2) != home for at, one in enumerate(wishes)

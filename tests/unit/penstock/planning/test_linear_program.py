@@ -126,7 +126,7 @@ def test_the_shape_stays_the_same_object_until_the_classes_change() -> None:
     assert fewer.shape is not second.shape
 
 
-def test_a_solve_cut_short_goes_on_where_it_stopped() -> None:
+def test_an_interrupted_solve_continues_where_it_stopped() -> None:
     problem = problem_of(planet(Size(100, 30, 5, 1), 5))
     solver = ModelSolver(problem)
     with pytest.raises(OutOfTime):

@@ -1,4 +1,4 @@
-"""A plan finds its classes and knows which other it may replace."""
+"""A plan finds its classes, and states which plan it may replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went away comes home at a rate that bounds the traffic of an origin, not each class of it."""
+"""Traffic returns home at a rate that bounds an origin, not each of its classes."""
 
 from __future__ import annotations
 

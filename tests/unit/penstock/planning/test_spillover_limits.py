@@ -134,8 +134,8 @@ def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-d
 
 
 @PLANNERS
-def test_each_class_leaves_as_far_as_it_may_where_both_want_to(plan: Plan) -> None:
-    """The cheapest plan without a limit takes one class away whole; cut to the limit it leaves home too full."""
+def test_each_class_spills_up_to_its_limit_where_both_would(plan: Plan) -> None:
+    """The cheapest plan without a limit moves one class as a whole; cut to the limit it leaves home too full."""
     snapshot, western = fleet(100.0), ("eu-de", "us-east")
     held = snapshot.agents["eu-de", "1"]
     other = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
@@ -180,7 +180,7 @@ def test_no_limit_keeps_demand_at_an_origin_that_residency_forbids(plan: Plan, l
 
 
 @PLANNERS
-def test_overflow_fills_regions_in_the_order_that_policy_says(plan: Plan) -> None:
+def test_overflow_fills_regions_in_the_order_of_policy(plan: Plan) -> None:
     ordered = planet(order=("us-east", "eu-es"))
     assert shares(plan(ordered, fleet(100.0))) == {"eu-de": 0.8, "us-east": 0.2}
     assert shares(plan(planet(), fleet(100.0))) == {"eu-de": 0.8, "eu-es": 0.2}
@@ -259,7 +259,7 @@ def test_agents_take_what_a_limit_closes_before_what_is_emptied(limit: Spillover
     assert chosen(planet(limit), emptied, views(), tried=full) is Reason.SATURATED, "full is there"
 
 
-def test_agents_spend_credits_in_the_order_that_policy_says() -> None:
+def test_agents_spend_credits_in_the_order_of_policy() -> None:
     assert chosen(planet(), None, views(), overflow=True) == "eu-es"
     ordered = planet(order=("us-east",))
     assert chosen(ordered, None, views(), overflow=True) == "us-east"

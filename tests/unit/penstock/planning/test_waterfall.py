@@ -33,7 +33,7 @@ def arcs(plans: dict[str, RegionPlan], origin: str = "de", model: str = "m") -> 
     return {arc.server: (pytest.approx(arc.share), arc.why) for arc in entry.arcs}
 
 
-def test_every_region_has_a_slice_that_says_whose_it_is() -> None:
+def test_every_region_has_a_slice_with_its_name() -> None:
     plans = planned(fleet(region("de"), region("es"), region("us")))
     assert plans.keys() == POLICY.regions.keys()
     assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
@@ -181,7 +181,7 @@ def test_what_is_kept_names_only_regions_and_models_of_the_policy() -> None:
     assert planned(fleet(region("de")), before, policy=other_model)["es"].classes == ()
 
 
-def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
+def test_a_service_time_with_few_samples_is_taken_from_other_regions() -> None:
     """A region that has just come back reports the prior, which may be far from what all others measure."""
     pools = {
         "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=0),

@@ -72,7 +72,7 @@ def test_a_bias_counts_for_every_origin_and_measurements_go_before_geography() -
     st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([0.0, 30.0])),
     st.frozensets(st.sampled_from(["eu-de", "eu-es", "us-east"])),
 )
-def test_nearest_is_by_distance_then_name_whatever_was_measured(
+def test_nearest_is_by_distance_then_name_for_any_measurements(
     row: dict[str, float], bias: dict[str, float], regions: frozenset[str]
 ) -> None:
     one = msgspec.structs.replace(with_bias(policy(), bias), rtt_ms={"eu-de": row})

@@ -1,4 +1,4 @@
-"""A compiled policy has one digest whoever compiled it, and knows how far its regions are apart."""
+"""A compiled policy has one digest on every machine, and the distances of its regions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_unmeasured_round_trip_is_estimated_from_geography() -> None:
     assert 120 < policy().round_trip_ms("eu-de", "jp-tok") < 250
 
 
-def test_home_is_no_distance_away() -> None:
+def test_the_distance_of_home_is_zero() -> None:
     assert policy().round_trip_ms("jp-tok", "jp-tok") == 0.0
 
 

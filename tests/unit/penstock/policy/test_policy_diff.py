@@ -34,7 +34,7 @@ def test_a_field_of_a_named_document_carries_the_name() -> None:
     assert (change.kind, change.name, change.field, change.after) == ("Region", name, "city", "Elsewhere")
 
 
-def test_documents_that_come_and_go_are_told_whole() -> None:
+def test_added_and_removed_documents_are_shown_whole() -> None:
     name, model = next(iter(POLICY.models.items()))
     others = {key: one for key, one in POLICY.models.items() if key != name}
     after = changed(models={**others, "new": msgspec.structs.replace(model, name="new")})
@@ -82,7 +82,7 @@ def test_letting_the_anonymous_in_is_a_difference() -> None:
     assert (change.kind, change.field, change.after) == ("AnonymousAccess", "anonymous_tenant", "open")
 
 
-def test_a_zone_comes_with_its_window_and_its_rules_are_told_of_only_where_they_differ() -> None:
+def test_a_zone_is_shown_with_its_window_and_only_the_rules_that_differ() -> None:
     window = MaintenanceWindow("disks", frozenset({"eu-de"}), 0.0, 60.0, Recurrence.DAILY)
     here = msgspec.structs.replace(window, time_zone="Europe/Berlin")
     zones = {"Europe/Berlin": TimeZone((ClockChange(0, 3600),))}

@@ -1,4 +1,4 @@
-"""Service objectives from the count of an answer to what operators read: what misses, what lately is, who is told."""
+"""Service objectives from the count of a response to the status: misses, the recent window, the reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_n
     assert told(tally(None)) == []
 
 
-def test_lately_forgets_what_is_older_by_more_than_a_step() -> None:
+def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
     counted = tally()
     counted.ended("m", RequestOutcome.OK, 2.0)
     seen = []
@@ -71,7 +71,7 @@ def test_lately_forgets_what_is_older_by_more_than_a_step() -> None:
     assert (one.answers_ever, one.within_ever) == (2, 1)
 
 
-def test_counts_go_on_under_a_policy_that_wants_the_same_and_begin_anew_under_another() -> None:
+def test_counts_continue_under_an_equal_objective_and_restart_under_another() -> None:
     counted = tally()
     counted.ended("m", RequestOutcome.OK, 0.5)
     counted.use_objectives(models(SOON))
@@ -82,7 +82,7 @@ def test_counts_go_on_under_a_policy_that_wants_the_same_and_begin_anew_under_an
     assert told(counted) == []
 
 
-def test_prometheus_is_told_of_models_that_have_an_objective_alone() -> None:
+def test_metrics_cover_models_with_an_objective_only() -> None:
     counted, metrics = tally(), AgentMetrics()
     counted.ended("m", RequestOutcome.OK, 0.5)
     counted.ended("m", RequestOutcome.TIMEOUT, None)
@@ -111,7 +111,7 @@ def reported(*agents: tuple[str, str, float, ObjectiveReport]) -> Snapshot:
     return snapshot
 
 
-def test_a_region_is_what_its_agents_tell_and_the_fleet_what_its_regions_are() -> None:
+def test_a_region_sums_its_agents_and_the_fleet_its_regions() -> None:
     now = 2 * FADED_S
     snapshot = reported(
         ("eu-de", "one", now, ObjectiveReport("m", 1.0, 0.9, 90, 90)),

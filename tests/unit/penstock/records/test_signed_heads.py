@@ -79,12 +79,12 @@ def test_a_log_without_signatures_or_with_those_of_others_is_unproved() -> None:
     assert not ReportBuilder().report().proven
     unsigned = report([], LOG)
     assert [(span.epoch, span.since, span.until) for span in unsigned.unproved] == [(EPOCH, None, None)]
-    for stranger in (
+    for unknown_peer in (
         identity(agent_id("eu-de", "b")),
         identity(control_plane_id()),
         identity(agent_id("eu-de", "a"), 1),
     ):
-        found = report([sign_head(head(LOG, 10), START + 11 * HOUR_S, True, stranger)], LOG)
+        found = report([sign_head(head(LOG, 10), START + 11 * HOUR_S, True, unknown_peer)], LOG)
         assert ["not accepted" in fault.problem for fault in found.faults] == [True]
         assert not found.proven
     revoked = report(CLOSED, LOG, revoked=(AGENT.peer.serial,))

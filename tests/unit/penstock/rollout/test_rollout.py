@@ -86,7 +86,7 @@ class Story:
         assert self.see(fleet(before or word("b", ended=100)), 10.0) is Phase.CANARY
         return self
 
-    def has_applied(self) -> dict[str, str]:
+    def assigned(self) -> dict[str, str]:
         return {region: self.rollout.digest_for(region) for region in ("a", "b")}
 
 
@@ -105,19 +105,19 @@ class TestTheGoodWay:
     def test_from_shadow_over_canary_and_watch_to_stable(self) -> None:
         story = Story()
         assert story.see(fleet(word("b"))) is Phase.SHADOW
-        assert story.has_applied() == {"a": OLD, "b": OLD}
+        assert story.assigned() == {"a": OLD, "b": OLD}
         assert story.see(fleet(word("b", ended=100)), 10.0) is Phase.CANARY
-        assert story.has_applied() == {"a": OLD, "b": NEW}
+        assert story.assigned() == {"a": OLD, "b": NEW}
         assert story.rollout.moved_share == 0.1
         assert story.see(fleet(word("b", NEW, ended=120)), 10.0) is Phase.CANARY
         assert story.see(fleet(word("b", NEW, ended=160)), 50.0) is Phase.WATCH
-        assert story.has_applied() == {"a": NEW, "b": NEW}
+        assert story.assigned() == {"a": NEW, "b": NEW}
         assert story.rollout.stable == OLD
         assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 299.0) is Phase.WATCH
         assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 1.0) is Phase.DONE
-        assert (story.has_applied(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
+        assert (story.assigned(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
 
-    def test_rules_that_ask_for_nothing_are_through_in_one_look(self) -> None:
+    def test_rules_without_conditions_pass_in_one_check(self) -> None:
         rollout = observe(begin(STABLE, NEW, None, (), 5.0), AT_ONCE, Evidence({}), 5.0)
         assert (rollout.phase, rollout.stable) == (Phase.DONE, NEW)
 
@@ -130,7 +130,7 @@ class TestTheGoodWay:
         assert story.see(fleet(word("b", NEW, ended=149)), 600.0) is Phase.CANARY
         assert story.see(fleet(word("b", NEW, ended=150)), 1.0) is Phase.WATCH
 
-    def test_agents_that_came_with_a_new_name_are_judged_from_when_they_are_heard(self) -> None:
+    def test_agents_with_a_new_name_are_judged_from_their_first_report(self) -> None:
         story = Story().to_canary()
         story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=70)}), 50.0)
         assert story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=119)}), 20.0) is Phase.CANARY
@@ -156,7 +156,7 @@ class TestTheShadow:
         story = Story()
         story.see(fleet(word("b")))
         assert story.see(fleet(word("b"), moved=0.26), 10.0) is Phase.SHADOW_HELD
-        assert story.has_applied() == {"a": OLD, "b": OLD}
+        assert story.assigned() == {"a": OLD, "b": OLD}
         assert "26.0%" in story.rollout.why
         assert story.see(fleet(word("b"), moved=0.1), 1000.0) is Phase.SHADOW_HELD
         story.rollout = transition(story.rollout, RolloutEvent.RESUME, story.now, why="looked at it", by="ann")
@@ -184,12 +184,14 @@ class TestTheCanary:
             ),
         ],
     )
-    def test_it_is_judged_by_what_agents_say(self, evidence: Evidence, after_s: float, phase: Phase, why: str) -> None:
+    def test_it_is_judged_by_the_agents_reports(
+        self, evidence: Evidence, after_s: float, phase: Phase, why: str
+    ) -> None:
         story = Story().to_canary()
         assert story.see(evidence, after_s) is phase
         assert why in story.rollout.why
         if phase is Phase.ROLLED_BACK:
-            assert story.has_applied() == {"a": OLD, "b": OLD}
+            assert story.assigned() == {"a": OLD, "b": OLD}
             assert story.rollout.dismissed == (NEW,)
 
     def test_a_region_that_failed_as_much_before_is_no_regression(self) -> None:
@@ -212,7 +214,7 @@ class TestTheCanary:
         story = Story().to_canary()
         assert story.see(fleet(word("b", NEW, ended=60, failed=30, epoch=2)), 60.0) is Phase.ROLLED_BACK
 
-    def test_an_agent_that_obeys_it_has_not_refused_it(self) -> None:
+    def test_an_agent_that_applied_it_has_not_rejected_it(self) -> None:
         story = Story().to_canary()
         stale = fleet(word("b", NEW, 100, refused="plan 3/4 does not supersede plan 3/5"))
         assert story.see(stale, 5.0) is Phase.CANARY
@@ -221,12 +223,12 @@ class TestTheCanary:
         story = Story().to_canary()
         story.rollout = transition(story.rollout, RolloutEvent.HALT, story.now, why="wait", by="ann")
         assert story.see(fleet(word("b", NEW, ended=500)), 1000.0) is Phase.CANARY_HELD
-        assert story.has_applied() == {"a": OLD, "b": NEW}
+        assert story.assigned() == {"a": OLD, "b": NEW}
         assert story.see(fleet(word("b", NEW, ended=600, failed=100)), 1.0) is Phase.ROLLED_BACK
 
 
 class TestServiceObjectives:
-    """Nothing fails in these stories and the mean is as it was: only what is late, and wanted in time, tells."""
+    """No request fails here and the mean is unchanged: only late responses with an objective count."""
 
     SLOW = RolloutRules(shadow_s=10.0, canary_regions=("b",), canary_s=60.0, min_requests=50, watch_s=300.0)
     SOON = ("m", 1.0, 0.99)
@@ -236,11 +238,11 @@ class TestServiceObjectives:
     ) -> Evidence:
         """What the canary and the other region have counted until now: answers, and those of them that were late."""
 
-        def told(region: str, digest: str, answers: int, late: int) -> AgentObservation:
+        def reported(region: str, digest: str, answers: int, late: int) -> AgentObservation:
             kept = (ObjectiveCounts(*self.SOON, answers, answers - late),)
             return msgspec.structs.replace(word(region, digest, ended=answers), objectives=kept)
 
-        return fleet(told("b", to, *b), told("a", everywhere, *a))
+        return fleet(reported("b", to, *b), reported("a", everywhere, *a))
 
     def story(self, before: tuple[int, int], elsewhere: tuple[int, int] = (0, 0)) -> Story:
         story = Story(self.SLOW)
@@ -252,11 +254,11 @@ class TestServiceObjectives:
         story = self.story((1000, 5))
         assert story.see(self.seen((1049, 54)), 5.0) is Phase.CANARY, "too few to say"
         assert story.see(self.seen((1200, 25)), 5.0) is Phase.ROLLED_BACK
-        told = "in b, 90.00% of answers of m begin within 1 s; the objective is 99.00%, and 99.50% did before"
-        assert story.rollout.why == told
+        reported = "in b, 90.00% of answers of m begin within 1 s; the objective is 99.00%, and 99.50% did before"
+        assert story.rollout.why == reported
         assert story.rollout.dismissed == (NEW,)
 
-    def test_so_does_one_that_others_keep_where_nobody_knows_what_was_before(self) -> None:
+    def test_so_does_one_that_others_keep_without_a_baseline(self) -> None:
         story = self.story((10, 0))
         assert story.see(self.seen((210, 20), (1000, 3)), 5.0) is Phase.ROLLED_BACK
         assert "99.70% did elsewhere" in story.rollout.why
@@ -319,7 +321,7 @@ class TestTheWatch:
     def test_a_refusal_anywhere_brings_all_back(self) -> None:
         story = self.watched()
         assert story.see(fleet(word("b", NEW, 200), word("a", OLD, refused="no")), 1.0) is Phase.ROLLED_BACK
-        assert story.has_applied() == {"a": OLD, "b": OLD}
+        assert story.assigned() == {"a": OLD, "b": OLD}
 
     def test_so_does_a_regression_of_the_whole(self) -> None:
         story = self.watched()
@@ -336,7 +338,7 @@ class TestTheSource:
         assert (after.phase, may_begin) == (Phase.SUPERSEDED, True)
         assert after.digest_for("b") == OLD
 
-    def test_but_what_everybody_obeys_is_watched_to_the_end_first(self) -> None:
+    def test_but_a_policy_in_force_everywhere_is_watched_to_the_end_first(self) -> None:
         assert on_source_policy(self.at(Phase.WATCH), NEXT, 1.0) == (self.at(Phase.WATCH), False)
 
     @pytest.mark.parametrize(("phase", "then"), [(Phase.CANARY, Phase.SUPERSEDED), (Phase.WATCH, Phase.ROLLED_BACK)])
@@ -391,8 +393,8 @@ def test_a_plans_difference_is_the_demand_that_is_served_elsewhere() -> None:
         return {"a": RegionPlan("a", 1, 1, "d", 0.0, (ClassPlan("m", "c", arcs, ()),))}
 
     demands = [Demand("a", "m", "c", frozenset({"a", "b"}), 30.0), Demand("b", "m", "c", frozenset({"b"}), 10.0)]
-    told = shadow(7, plans(a=1.0), plans(a=0.6, b=0.4), demands)
-    assert told.moved_share == pytest.approx(0.3)
-    assert [(one.server, one.after) for one in told.changes] == [("a", 0.6), ("b", 0.4)]
+    reported = shadow(7, plans(a=1.0), plans(a=0.6, b=0.4), demands)
+    assert reported.moved_share == pytest.approx(0.3)
+    assert [(one.server, one.after) for one in reported.changes] == [("a", 0.6), ("b", 0.4)]
     assert shadow(7, plans(a=1.0), plans(a=1.0), demands).changes == ()
     assert shadow(7, {}, {}, []).moved_share == 0.0

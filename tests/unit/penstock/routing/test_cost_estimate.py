@@ -1,4 +1,4 @@
-"""What a request will cost: guessed from its body, corrected by what engines say."""
+"""The cost of a request: estimated from its body, corrected by the usage that engines report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
     assert expectations.prompt_tokens("other", 4000 + OVERHEAD_BYTES) == 1000
 
 
-def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not() -> None:
+def test_a_limit_that_predicts_the_length_is_used_and_another_is_not() -> None:
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit, answer in ((32, 30), (1000, 900)):
@@ -77,7 +77,7 @@ def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
     assert expectations.answer_tokens("t", "m", 2000) == pytest.approx(1900)
 
 
-def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_further_away() -> None:
+def test_a_new_limit_is_estimated_from_limits_within_a_factor_of_two() -> None:
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
         for limit in (40, 420):

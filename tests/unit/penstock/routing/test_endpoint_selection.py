@@ -56,7 +56,7 @@ def test_what_cannot_take_it_is_left_out_with_its_reason() -> None:
     }
 
 
-def test_an_empty_pool_has_nobody() -> None:
+def test_an_empty_pool_has_no_endpoint() -> None:
     assert chosen([]) is None
 
 
@@ -166,12 +166,12 @@ def test_the_own_zone_is_preferred_within_a_bound() -> None:
     assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
 
 
-def test_an_engine_that_says_it_is_full_comes_later() -> None:
+def test_an_engine_that_reports_full_ranks_lower() -> None:
     assert chosen([known("pressed", pressure=1.0), known("at-ease", decode_us=1_000_000)], work=CHAT) == "at-ease"
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_old_view_still_knows_who_holds_what(seed: int) -> None:
+def test_an_old_view_still_has_the_holders_of_prefixes(seed: int) -> None:
     pool = [known(f"e{n}") for n in range(30)]
     assert chosen(pool, seed, work=CHAT, held={7: 0.01}, held_gap_s=0.1, view_age_s=9.0) == "e7"
 

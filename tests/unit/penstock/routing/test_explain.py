@@ -31,7 +31,7 @@ from tests.support.reports import report
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 
 
-def told(explanation: Explanation) -> dict[str, ConsideredRegion]:
+def reported(explanation: Explanation) -> dict[str, ConsideredRegion]:
     return {one.region: one for one in explanation.regions}
 
 
@@ -48,12 +48,12 @@ def test_a_plain_request() -> None:
     assert explanation.rules == (
         ApplicableRule("personal-data-stays-in-the-eu", "residency.yaml:3", True, ("eu-de", "eu-es"), ()),
     )
-    (why,) = told(explanation)["us-east"].reasons
+    (why,) = reported(explanation)["us-east"].reasons
     assert (why.reason, why.detail) == (
         Reason.RESIDENCY_NOT_ALLOWED,
         "personal-data-stays-in-the-eu (residency.yaml:3)",
     )
-    assert told(explanation)["eu-es"].why is ArcReason.SPILLOVER
+    assert reported(explanation)["eu-es"].why is ArcReason.SPILLOVER
 
 
 def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
@@ -71,17 +71,17 @@ def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
 def test_a_failed_region_is_rejected_with_its_state() -> None:
     views = healthy(*EVERYWHERE) | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
     explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
-    assert told(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
-    assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_FAILED
-    assert told(explanation)["eu-es"].why is ArcReason.FAILOVER
+    assert reported(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
+    assert reported(explanation)["eu-de"].reasons[0].reason is Reason.REGION_FAILED
+    assert reported(explanation)["eu-es"].why is ArcReason.FAILOVER
 
 
 def test_overflow_needs_a_credit() -> None:
     asked = ExplainQuery("eu-de", MODEL, "open", tried={"eu-de": Reason.SATURATED}, overflow=True)
     views = healthy("eu-de", "eu-es") | healthy("us-east", credits=2)
     explanation = explain(policy(), None, asked, views, Random(1))
-    assert told(explanation)["us-east"].spends_credit
-    assert {name: one.verdict for name, one in told(explanation).items()} == {
+    assert reported(explanation)["us-east"].spends_credit
+    assert {name: one.verdict for name, one in reported(explanation).items()} == {
         "us-east": RegionVerdict.SERVES,
         "eu-es": RegionVerdict.REJECTED,
         "eu-de": RegionVerdict.REJECTED,
@@ -102,15 +102,18 @@ def test_a_region_that_is_worth_the_trip_and_is_not_the_soonest_is_spare(tried: 
     explanation = explain(policy(), None, asked, views, Random(1))
     assert explanation.chosen is not None
     assert (explanation.chosen.region, explanation.chosen.spends_credit) == ("eu-es", True)
-    assert (told(explanation)["us-east"].verdict, told(explanation)["us-east"].reasons) == (RegionVerdict.SPARE, ())
+    assert (reported(explanation)["us-east"].verdict, reported(explanation)["us-east"].reasons) == (
+        RegionVerdict.SPARE,
+        (),
+    )
 
 
 def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
     shares = plan("eu-de", "eu-de+eu-es", eu_de=0.5, eu_es=0.5)
     views = healthy("eu-de", expected_wait_s=9.0) | healthy("eu-es")
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
-    assert told(explanation)["eu-es"].verdict is RegionVerdict.SERVES
-    assert told(explanation)["eu-es"].reasons[0].reason is Reason.NO_CREDIT
+    assert reported(explanation)["eu-es"].verdict is RegionVerdict.SERVES
+    assert reported(explanation)["eu-es"].reasons[0].reason is Reason.NO_CREDIT
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
         (ExplainQuery("eu-de", MODEL), Reason.INVALID_API_KEY),
     ],
 )
-def test_refused_before_any_region_is_chosen_among(asked: ExplainQuery, reason: Reason) -> None:
+def test_refused_before_region_selection(asked: ExplainQuery, reason: Reason) -> None:
     explanation = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.reason is reason
@@ -144,8 +147,8 @@ def test_a_region_that_an_operator_closed() -> None:
     views = healthy(*EVERYWHERE)
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
     assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
-    assert told(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
-    assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
+    assert reported(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
+    assert reported(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
 
 
 def test_a_name_that_stands_for_versions_names_them() -> None:
@@ -156,7 +159,7 @@ def test_a_name_that_stands_for_versions_names_them() -> None:
     assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
 
 
-def test_a_version_that_has_the_name_of_all_is_explained_and_the_shares_are_told() -> None:
+def test_a_version_with_the_common_name_is_explained_with_the_shares() -> None:
     canary = ModelVersions(MODEL, (Version(MODEL, 95.0), Version("next", 5.0)))
     under = msgspec.structs.replace(policy(), versions={MODEL: canary})
     explanation = explain(under, None, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
@@ -202,7 +205,7 @@ class TestBelievedViews:
         views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
         assert views["eu-es"].state is RegionState.HEALTHY
 
-    def test_a_degraded_region_is_told_of_as_such_though_agents_do_not_see_it(self) -> None:
+    def test_a_degraded_region_is_shown_although_agents_do_not_see_it(self) -> None:
         snapshot = self.snapshot()
         for name in ("eu-de", "us-east", "eu-es"):
             health = snapshot.health | {name: RegionHealth(RegionState.DEGRADED, 85.0)}
@@ -210,7 +213,7 @@ class TestBelievedViews:
             seen = RegionState.FAILED if name == "eu-es" else RegionState.DEGRADED
             assert (views[name].state, views[name].weight) == (seen, 1.0)
 
-    def test_an_origin_that_is_silent_is_what_the_control_plane_believes(self) -> None:
+    def test_a_silent_origin_has_the_control_planes_state(self) -> None:
         snapshot = self.snapshot()
         lost = snapshot.health | {"eu-de": RegionHealth(RegionState.FAILED, 105.0)}
         views = reported_views(policy(), msgspec.structs.replace(snapshot, health=lost), "eu-de", MODEL, 110.0)

@@ -45,7 +45,7 @@ def test_without_a_plan_a_returning_home_serves_no_more_than_its_ramp_grants() -
     assert served(healthy("eu-de"), ramp=0.0) == {"eu-de": 400}, "a returning region is better than none"
 
 
-def test_what_a_plan_says_of_a_class_holds_whatever_the_ramp() -> None:
+def test_a_plan_for_a_class_holds_on_any_ramp() -> None:
     assert served(healthy("eu-de", "eu-es", "us-east"), shares={"eu_de": 1.0}, ramp=0.25) == {"eu-de": 400}
 
 
@@ -81,7 +81,7 @@ def drawn(table: ClassPlan, views: dict[str, RegionView], **more: Any) -> Counte
     return found
 
 
-def test_a_lost_region_s_share_goes_as_the_failover_table_says() -> None:
+def test_a_failed_regions_share_follows_the_failover_table() -> None:
     table = with_table("eu-es", eu_de=0.25, us_east=0.75)
     counts = drawn(table, healthy("eu-de", "us-east"))
     assert counts.keys() == {("eu-de", ArcReason.HOME), ("us-east", ArcReason.FAILOVER)}
@@ -131,7 +131,7 @@ def test_a_ramping_arc_gives_what_it_may_not_have_to_the_others() -> None:
     assert counts["us-east"] == 0
 
 
-def test_a_ramp_that_the_plan_knows_already_is_not_applied_twice() -> None:
+def test_a_ramp_in_the_plan_is_not_applied_twice() -> None:
     views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.5)}
     counts = served(views, shares={"eu_de": 0.5, "eu_es": 0.5})
     assert 160 < counts["eu-es"] < 240
@@ -161,7 +161,7 @@ def test_overflow_goes_only_where_a_credit_is_held_and_the_trip_pays() -> None:
     assert {one.reason for one in as_busy.rejected} == {Reason.NOT_WORTH_THE_TRIP}
 
 
-def test_a_full_home_sends_nobody_uninvited() -> None:
+def test_a_full_home_sends_no_request_without_credits() -> None:
     tried = {"eu-de": Reason.SATURATED}
     refusal = choose(healthy("eu-de", "eu-es", "us-east"), tried=tried, overflow=True, shares={"eu_es": 1.0})
     assert isinstance(refusal, Refusal)
@@ -243,7 +243,7 @@ def test_a_closed_region_gets_nothing_on_a_credit() -> None:
     assert served(views, shares=shares, overflow=True, closed={"eu-es": True}) == {"us-east": 400}
 
 
-def test_a_closed_region_is_the_last_resort_where_nobody_else_is_there_unless_it_is_shut() -> None:
+def test_a_closed_region_is_the_last_resort_unless_it_is_shut() -> None:
     views = healthy("eu-de") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
     assert served(views, EU, shares={"eu_es": 1.0}, closed={"eu-de": True}) == {"eu-de": 400}
     refusal = choose(views, EU, shares={"eu_es": 1.0}, closed={"eu-de": False})

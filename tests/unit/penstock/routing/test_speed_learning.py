@@ -77,7 +77,7 @@ def test_priors_follow_data_sheets() -> None:
     assert prior("unheard-of") is None
 
 
-def test_until_anything_is_known_nothing_is_said() -> None:
+def test_without_samples_there_is_no_estimate() -> None:
     assert speeds([SpeedLearner(""), SpeedLearner("unheard-of")]) == [None, None]
 
 
@@ -151,7 +151,7 @@ def test_reservations_are_whole_microseconds_at_the_endpoints_speed() -> None:
 
 
 @pytest.mark.parametrize("asks", [SpeedLearner.is_due, SpeedLearner.is_first_byte_due])
-def test_a_learner_wants_no_more_answers_than_it_needs(asks: Callable[[SpeedLearner, float], bool]) -> None:
+def test_a_learner_samples_no_more_responses_than_it_needs(asks: Callable[[SpeedLearner, float], bool]) -> None:
     learner = SpeedLearner("h100")
     wanted = [now for now in range(1000) if asks(learner, now / 1000)]
     assert len(wanted) == 50, "of a thousand in a second, evenly"

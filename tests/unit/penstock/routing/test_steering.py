@@ -116,10 +116,10 @@ def test_an_entry_without_the_model_costs_the_way_on() -> None:
     assert [entry.serves_model for entry in advice.entries if entry.region == "eu-es"] == [False]
 
 
-def test_nobody_and_nothing_known() -> None:
-    stranger = advise(Client(LISBON, "nobody")).refusal
-    assert stranger is not None
-    assert stranger.reason is Reason.INVALID_API_KEY
+def test_without_clients_and_measurements() -> None:
+    unknown_peer = advise(Client(LISBON, "nobody")).refusal
+    assert unknown_peer is not None
+    assert unknown_peer.reason is Reason.INVALID_API_KEY
     unknown = advise(Client(LISBON, "open", "gpt-9")).refusal
     assert unknown is not None
     assert unknown.reason is Reason.MODEL_NOT_FOUND
@@ -134,7 +134,7 @@ def test_measured_paths_correct_geography() -> None:
     assert measured["us-east"] == by_geography["us-east"]
 
 
-def test_a_biased_region_counts_as_further_away() -> None:
+def test_a_biased_region_counts_as_more_distant() -> None:
     biased = with_bias(policy(), {"eu-es": 300.0})
     assert names(advise(Client(LISBON, "open", MODEL), under=biased)) == ["eu-de", "us-east", "eu-es"]
 

@@ -45,7 +45,7 @@ def test_anything_else_is_no_usage(tail: bytes) -> None:
     assert read_usage(tail) is None
 
 
-def test_more_cached_than_asked_is_all_of_it() -> None:
+def test_more_cached_than_prompt_tokens_counts_as_all() -> None:
     tail = b'"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}'
     assert read_usage(tail) == Usage(5, 1, 5)
 

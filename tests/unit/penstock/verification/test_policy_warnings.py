@@ -42,10 +42,10 @@ def warned(*some: MaintenanceWindow) -> list[str]:
     ],
 )
 def test_windows_that_meet_are_found(others: MaintenanceWindow) -> None:
-    (told,) = warned(window("a", "eu-de", 0.0), others)
-    assert "window a (a.yaml:1)" in told
-    assert "window b (b.yaml:1)" in told
-    assert "residency class eu-de+eu-es" in told
+    (reported,) = warned(window("a", "eu-de", 0.0), others)
+    assert "window a (a.yaml:1)" in reported
+    assert "window b (b.yaml:1)" in reported
+    assert "residency class eu-de+eu-es" in reported
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_windows_that_do_not_meet_are_not(others: MaintenanceWindow) -> None:
     assert warned(window("a", "eu-de", 0.0), others) == []
 
 
-def test_windows_that_recur_are_told_of_once() -> None:
-    told = warned(window("a", "eu-de", 0.0, Recurrence.DAILY), window("b", "eu-es", 3 * DAY_S, Recurrence.WEEKLY))
-    assert len(told) == 1
+def test_recurring_windows_are_one_warning() -> None:
+    reported = warned(window("a", "eu-de", 0.0, Recurrence.DAILY), window("b", "eu-es", 3 * DAY_S, Recurrence.WEEKLY))
+    assert len(reported) == 1
 
 
 def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clocks_forward_are_found() -> None:
@@ -81,15 +81,15 @@ def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clock
         msgspec.structs.replace(in_new_york, time_zone="America/New_York", lead_s=0.0),
     )
     one = msgspec.structs.replace(one, time_zones=zones)
-    (told,) = window_warnings(one, tenants_by_class(one))
-    assert "such as on 2027-03-08 at 00:00 UTC" in told
+    (reported,) = window_warnings(one, tenants_by_class(one))
+    assert "such as on 2027-03-08 at 00:00 UTC" in reported
     still = {name: TimeZone(zone.changes[:1]) for name, zone in zones.items()}
     assert not list(window_warnings(msgspec.structs.replace(one, time_zones=still), tenants_by_class(one)))
 
 
 def test_verification_warns_of_them() -> None:
-    told = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
-    assert any("window a" in one for one in told)
+    reported = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
+    assert any("window a" in one for one in reported)
 
 
 starts = st.integers(-40, 40).map(lambda quarters: quarters * 900.0)
@@ -114,5 +114,5 @@ def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: 
     emptied = any(
         {drain.region for drain in windows(one, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments
     )
-    told = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
-    assert bool(told) == emptied
+    reported = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
+    assert bool(reported) == emptied

@@ -1,4 +1,4 @@
-"""Verifying a policy: what it says of good bundles and bad ones, and that it notices a defect in any stage."""
+"""Verification of a policy: its results for good and bad bundles, and that it finds a defect in any stage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def policy(*rules: ResidencyRule, **more: Any) -> Policy:
 
 
 class TestSituations:
-    def test_every_place_that_a_rule_can_tell_apart(self) -> None:
+    def test_every_location_that_a_rule_distinguishes(self) -> None:
         rule = ResidencyRule("r", client_countries=frozenset({"DE"}), client_subdivisions=frozenset({"US-CA"}))
         assert places(policy(rule)) == [
             Location(None),
@@ -62,7 +62,7 @@ class TestSituations:
             (("two",), (False,), 4),
         ]
 
-    def test_tenants_that_no_rule_tells_apart_are_one(self) -> None:
+    def test_tenants_that_no_rule_distinguishes_are_one(self) -> None:
         (only,) = situations(policy())
         assert only.tenants == ("one", "two")
         assert only.anywhere
@@ -86,7 +86,7 @@ class TestGood:
             ("personal, client in an unknown place", True)
         ]
 
-    def test_a_class_of_many_regions_is_said_to_be_tried_in_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_class_of_many_regions_is_reported_as_tried_in_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stages, "MAX_DECISIONS", 100)
         monkeypatch.setattr(stages, "MAX_REGIONS", 3)
         found = verify(policy())
@@ -111,7 +111,7 @@ class TestBad:
         assert not verify(policy(rule)).passed
         assert verify(policy(rule, accepted_losses=(accepted,))).passed
 
-    def test_requests_that_may_run_nowhere_are_told(self) -> None:
+    def test_requests_without_a_permitted_region_are_reported(self) -> None:
         never = ResidencyRule("never", client_countries=frozenset({"FR"}), deny=frozenset({"de", "es"}))
         nor = ResidencyRule("nor", tenants=frozenset({"two"}), allow=frozenset({"de"}))
         found = verify(policy(never, nor))
@@ -119,7 +119,7 @@ class TestBad:
             ("two, client in FR", ("never", "nor"))
         ]
 
-    def test_what_has_no_effect_is_told(self) -> None:
+    def test_rules_without_effect_are_reported(self) -> None:
         nobody = ResidencyRule("nobody", tenants=frozenset({"gone"}), allow=frozenset({"de"}))
         everywhere = ResidencyRule("everywhere", allow=frozenset({"de", "es", "us", "jp"}))
         stale = AcceptedLoss("stale", frozenset({"jp"}), "was so once")
@@ -193,7 +193,7 @@ def test_a_decision_that_finds_nothing_is_a_loss_not_survived(monkeypatch: pytes
     assert [end.lost for one in verify(policy()).classes for end in one.ends] == [("de",), ("es",), ("jp",), ("us",)]
 
 
-def test_a_tenant_that_nobody_may_serve_fails_and_one_that_is_refused_in_places_does_not() -> None:
+def test_a_tenant_without_any_region_fails_and_one_refused_in_places_does_not() -> None:
     none = ResidencyRule("none", tenants=frozenset({"one"}), deny=frozenset({"de", "es", "us", "jp"}))
     found = verify(policy(none))
     assert (found.passed, found.unserved, found.breaches) == (False, ("one",), ())

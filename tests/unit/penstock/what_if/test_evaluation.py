@@ -1,4 +1,4 @@
-"""A demand under a policy: it goes the live road, nothing of it is lost, and differences are told."""
+"""A demand under a policy: it passes the live decision code, none of it is lost, and differences are listed."""
 
 from __future__ import annotations
 
@@ -172,12 +172,12 @@ def test_every_request_is_served_or_refused_and_never_where_it_may_not_be(
 
 
 class TestMoves:
-    def test_the_same_policy_moves_nobody(self) -> None:
+    def test_the_same_policy_moves_no_demand(self) -> None:
         demand = generated_demand(PLANET, 100.0)
         fleet = generated_fleet([PLANET], demand)
         assert moves(demand, evaluate_demand(PLANET, demand, fleet), evaluate_demand(PLANET, demand, fleet)) == []
 
-    def test_who_moves_is_told_once_for_all_countries(self) -> None:
+    def test_moved_demand_is_listed_once_for_all_countries(self) -> None:
         demand = [DemandGroup("eu-gb", "personal", country, SMALL, 5.0) for country in ("DE", "FR")]
         (move,) = moves(demand, evaluate_demand(PLANET, demand, ROOMY), evaluate_demand(without_rules(), demand, ROOMY))
         assert (move.source, move.target, move.share, move.requests_per_s) == ("eu-de", "eu-gb", 1.0, 10.0)
@@ -190,7 +190,7 @@ class TestMoves:
         assert sum(one.share for one in found if one.source == "refused: saturated") == pytest.approx(0.5)
 
 
-def test_generated_demand_is_as_much_as_asked_for_and_fits() -> None:
+def test_generated_demand_has_the_requested_volume_and_fits() -> None:
     demand = generated_demand(PLANET, 100.0)
     assert sum(one.requests_per_s for one in demand) == pytest.approx(100.0)
     totals = evaluate_demand(PLANET, demand, generated_fleet([PLANET], demand)).totals

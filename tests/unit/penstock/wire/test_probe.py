@@ -34,7 +34,7 @@ def test_a_question_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "here", "now", "says"),
+    ("token", "here", "now", "message"),
     [
         (seal_request(QUESTION, STRANGER_TO_RECEIVER), "eu-de", NOW, "eu-gb/agent-1 may not sign for agent agent-1"),
         (TO_RECEIVER.seal(Purpose.PROBE, b"[]"), "eu-de", NOW, "Expected `object`"),
@@ -44,10 +44,10 @@ def test_a_question_arrives_whole() -> None:
     ],
     ids=range(5),
 )
-def test_a_question_that_is_not_for_us_is_refused_with_the_reason(token: str, here: str, now: float, says: str) -> None:
+def test_a_probe_for_another_region_is_refused_with_the_reason(token: str, here: str, now: float, message: str) -> None:
     answer = open_request(token, RECEIVER, here, now)
     assert isinstance(answer, str)
-    assert says in answer
+    assert message in answer
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from penstock.wire.trace_context import continue_trace, start_trace
 GOOD = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_good_one_goes_on_as_it_is() -> None:
+def test_a_valid_context_is_forwarded_unchanged() -> None:
     assert continue_trace(GOOD) == GOOD.decode()
     assert continue_trace(b"01" + GOOD[2:] + b"-more") == (b"01" + GOOD[2:] + b"-more").decode(), "a later version"
 

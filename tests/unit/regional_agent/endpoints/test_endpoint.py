@@ -186,16 +186,16 @@ def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: Clock) -> N
 
 
 def test_reports_only_changes_of_its_configured_models(clock: Clock) -> None:
-    told: list[bool] = []
+    reported: list[bool] = []
     one = Endpoint(
-        EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: told.append(True)
+        EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: reported.append(True)
     )
     one.set_loaded_models(frozenset({"m", "n"}))
-    assert told == []
+    assert reported == []
     one.set_loaded_models(frozenset({"m"}))
-    assert (one.models, told) == (("m",), [True])
+    assert (one.models, reported) == (("m",), [True])
     one.set_loaded_models(None)
-    assert (one.models, told) == (("m", "n"), [True, True])
+    assert (one.models, reported) == (("m", "n"), [True, True])
 
 
 def test_new_accelerator_resets_the_learned_speed() -> None:

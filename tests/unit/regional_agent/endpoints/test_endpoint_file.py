@@ -73,7 +73,7 @@ def test_reads_learned_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (("name: gpu-1", "name: ../x"), ":1: name: '../x' is not a name"),
         (("name: gpu-1", "name: 17"), ":1: name: not a text"),
@@ -111,11 +111,11 @@ def test_reads_learned_slots() -> None:
         ),
     ],
 )
-def test_error_names_line_and_field(change: tuple[str, str], says: str) -> None:
+def test_error_names_line_and_field(change: tuple[str, str], message: str) -> None:
     with pytest.raises(BadEndpointFile) as caught:
         parse(GOOD.replace(*change))
     (line,) = str(caught.value).splitlines()
-    assert line.startswith("endpoints.yaml" + says)
+    assert line.startswith("endpoints.yaml" + message)
     assert ";" in line
 
 
@@ -140,7 +140,7 @@ def test_reads_srv_and_kubernetes_entries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("entry", "message"),
     [
         ("srv: engines.test, models: [m], slots: 1", "srv: not the name of an SRV record"),
         ("srv: _http._tcp.engines.test, url: 'http://a:1', models: [m], slots: 1", "srv: the endpoint also has a url"),
@@ -159,13 +159,13 @@ def test_reads_srv_and_kubernetes_entries() -> None:
         ("kubernetes: {namespace: ml, service: llama}, name: a-name-too-long-for-it", "name: more than 17"),
     ],
 )
-def test_error_of_a_directory_names_the_field(entry: str, says: str) -> None:
+def test_error_of_a_directory_names_the_field(entry: str, message: str) -> None:
     name = "" if "name: a-name" in entry else "name: gpus, "
     with pytest.raises(BadEndpointFile) as caught:
         parse(f"- {{{name}{entry}}}\n")
     (line,) = str(caught.value).splitlines()
     assert line.startswith("endpoints.yaml:1: ")
-    assert says in line
+    assert message in line
 
 
 @pytest.mark.parametrize("text", ["", "name: gpu-1", "just words"])

@@ -61,7 +61,7 @@ def test_the_engines_of_a_dns_name_have_its_certificate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         ("base_path: llama", "base_path: 'llama' is not a base path"),
         ("base_path: /", "base_path: '/' is not a base path"),
@@ -110,13 +110,13 @@ def test_the_engines_of_a_dns_name_have_its_certificate() -> None:
         ("server_name: a b", "server_name: 'a b' is not a host name"),
     ],
 )
-def test_a_bad_option_is_refused_with_line_and_remedy(lines: str, says: str) -> None:
+def test_a_bad_option_is_refused_with_line_and_remedy(lines: str, message: str) -> None:
     with pytest.raises(BadEndpointFile) as caught:
         parse(f"{HEAD}  {lines}\n")
     first = str(caught.value).splitlines()[0]
-    field = says.partition(":")[0]
+    field = message.partition(":")[0]
     at = 5 + next(n for n, line in enumerate(lines.split("\n")) if line.strip().startswith(field + ":"))
-    assert first.startswith(f"endpoints.yaml:{at}: {says}")
+    assert first.startswith(f"endpoints.yaml:{at}: {message}")
     assert ";" in first
 
 

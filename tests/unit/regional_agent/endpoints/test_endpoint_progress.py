@@ -108,7 +108,7 @@ def test_utilisation_alone_is_no_evidence_of_idleness(region: Region) -> None:
     assert region.states()[0] is NONE
 
 
-def test_it_returns_by_a_trial_at_once_when_an_older_request_goes_on(region: Region) -> None:
+def test_it_returns_by_a_trial_at_once_when_an_older_request_progresses(region: Region) -> None:
     region.waiting[0] = region.now
     region.run(11.0)
     first = region.endpoints[0]

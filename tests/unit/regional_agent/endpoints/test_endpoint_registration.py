@@ -205,7 +205,7 @@ async def test_reloads_tokens_and_keeps_them_if_the_file_is_invalid(
 
 
 @pytest.mark.parametrize(
-    ("change", "param", "says"),
+    ("change", "param", "message"),
     [
         ({"slots": 0}, "slots", "whole number from 1"),
         ({"slots": True}, "slots", "whole number"),
@@ -232,7 +232,7 @@ async def test_reloads_tokens_and_keeps_them_if_the_file_is_invalid(
         ({"dns": "x:1"}, "dns", "no such field; use one of name, url"),
     ],
 )
-def test_names_an_invalid_field_and_changes_nothing(api: Api, change: dict[str, Any], param: str, says: str) -> None:
+def test_names_an_invalid_field_and_changes_nothing(api: Api, change: dict[str, Any], param: str, message: str) -> None:
     status, answer = api.ask("PUT", "gpu-9", {**GOOD, **change})
     error = answer["error"]
     assert (status, error["param"], error["code"], error["type"]) == (
@@ -241,7 +241,7 @@ def test_names_an_invalid_field_and_changes_nothing(api: Api, change: dict[str, 
         "bad_endpoint",
         "invalid_request_error",
     )
-    assert says in error["message"]
+    assert message in error["message"]
     assert api.names() == ["fixed"]
 
 

@@ -22,7 +22,7 @@ def region() -> PeerRegion:
     return made
 
 
-def hear(region: PeerRegion, now: float, *addresses: Address, said: ProbeResponse | None = None) -> None:
+def receive(region: PeerRegion, now: float, *addresses: Address, said: ProbeResponse | None = None) -> None:
     for address in addresses:
         region.answered(address, said or answer(), 0.02, now)
     region.round_succeeded(now, now, FAILOVER)
@@ -48,9 +48,9 @@ def test_reports_that_it_failed_and_that_it_is_back() -> None:
 
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
     region.answered(ONE, answer(ready=False), 0.05, 0.0)
-    hear(region, 0.0, TWO, said=answer(wait_s=0.5))
+    receive(region, 0.0, TWO, said=answer(wait_s=0.5))
     assert region.view("m", 0.1, FAILOVER).ready
-    hear(region, 0.2, ONE, said=answer(wait_s=0.2))
+    receive(region, 0.2, ONE, said=answer(wait_s=0.2))
     view = region.view("m", 0.3, FAILOVER)
     assert (view.state, view.ready, view.expected_wait_s) == (RegionState.HEALTHY, True, 0.2)
     assert not region.view("other", 0.3, FAILOVER).ready
@@ -58,26 +58,26 @@ def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion)
 
 
 def test_credits_add_up_are_spent_one_by_one_and_expire(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE, said=answer(credits=2))
-    hear(region, 0.5, TWO, said=answer(credits=1))
+    receive(region, 0.0, ONE, said=answer(credits=2))
+    receive(region, 0.5, TWO, said=answer(credits=1))
     credits = []
     for _ in range(4):
         credits.append(region.view("m", 0.6, FAILOVER).credits)
         region.spend("m", 0.6)
     assert credits == [3, 2, 1, 0]
-    hear(region, 1.0, ONE, TWO, said=answer(credits=2))
+    receive(region, 1.0, ONE, TWO, said=answer(credits=2))
     assert region.view("m", 1.1, FAILOVER).credits == 4
     assert region.view("m", 1.76, FAILOVER).credits == 0
 
 
 def test_newest_answer_replaces_earlier_credits(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE, said=answer(credits=5))
-    hear(region, 0.1, ONE, said=answer(credits=0))
+    receive(region, 0.0, ONE, said=answer(credits=5))
+    receive(region, 0.1, ONE, said=answer(credits=0))
     assert region.view("m", 0.2, FAILOVER).credits == 0
 
 
 def test_two_failed_rounds_fail_the_region(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE)
+    receive(region, 0.0, ONE)
     region.round_failed(0.3, 0.3, FAILOVER)
     assert region.view("m", 0.3, FAILOVER).state is RegionState.SUSPECT
     region.round_failed(0.4, 0.4, FAILOVER)
@@ -86,14 +86,14 @@ def test_two_failed_rounds_fail_the_region(region: PeerRegion) -> None:
 
 
 def test_ignores_a_failed_round_older_than_a_successful_one(region: PeerRegion) -> None:
-    hear(region, 1.0, ONE)
+    receive(region, 1.0, ONE)
     for asked_at in (0.2, 0.5, 1.0):
         region.round_failed(asked_at, 1.5, FAILOVER)
     assert region.health.state is RegionState.HEALTHY
 
 
 def test_concurrent_failed_requests_count_as_one_miss(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE)
+    receive(region, 0.0, ONE)
     for _ in range(50):
         region.request_failed(ONE, 0.1, FAILOVER)
     assert region.health.state is RegionState.SUSPECT
@@ -103,37 +103,37 @@ def test_concurrent_failed_requests_count_as_one_miss(region: PeerRegion) -> Non
 
 
 def test_failed_request_counts_no_miss_while_another_agent_answers(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE, TWO)
+    receive(region, 0.0, ONE, TWO)
     region.request_failed(ONE, 0.1, FAILOVER)
     assert (region.health.state, region.reachable) == (RegionState.HEALTHY, (TWO,))
 
 
 def test_failed_requests_count_again_after_an_answer(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE)
+    receive(region, 0.0, ONE)
     region.request_failed(ONE, 0.1, FAILOVER)
-    hear(region, 0.2, ONE)
+    receive(region, 0.2, ONE)
     assert region.health.state is RegionState.HEALTHY
     region.request_failed(ONE, 0.3, FAILOVER)
     assert region.health.state is RegionState.SUSPECT
 
 
 def test_keeps_an_unregistered_agent_while_it_answers(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE)
+    receive(region, 0.0, ONE)
     region.set_addresses([])
     assert list(region.agents) == [ONE]
     region.unreachable(ONE)
     region.set_addresses([])
     assert list(region.agents) == []
-    hear(region, 0.1, ONE)
+    receive(region, 0.1, ONE)
     assert region.reachable == ()
 
 
 def test_view_follows_the_failback_ramp(region: PeerRegion) -> None:
-    hear(region, 0.0, ONE)
+    receive(region, 0.0, ONE)
     region.round_failed(0.1, 0.1, FAILOVER)
     region.round_failed(0.2, 0.2, FAILOVER)
     for now in (1.0, 1.3, 1.6):
-        hear(region, now, ONE)
+        receive(region, now, ONE)
     assert region.health.state is RegionState.RECOVERING
     assert [round(region.view("m", now, FAILOVER).weight, 2) for now in (1.6, 2.6, 6.6, 11.6)] == [0.0, 0.1, 0.5, 1.0]
 
@@ -142,7 +142,7 @@ def test_logs_an_invalid_answer_once(region: PeerRegion) -> None:
     with capture_logs() as logs:
         for _ in range(5):
             region.answer_rejected(ONE, "the signature does not match")
-        hear(region, 0.0, ONE)
+        receive(region, 0.0, ONE)
         region.answer_rejected(ONE, "again")
     assert [entry["reason"] for entry in logs if "answer rejected" in entry["event"]] == [
         "the signature does not match",

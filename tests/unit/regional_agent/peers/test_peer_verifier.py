@@ -22,7 +22,7 @@ def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
 
 
 @pytest.mark.parametrize(
-    "stranger",
+    "unknown_peer",
     [
         identity(agent_id("us-east")),
         identity(SpiffeId(FLEET, ProcessRole.SERVER, "etcd-1")),
@@ -31,6 +31,6 @@ def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
     ],
     ids=repr,
 )
-def test_other_processes_are_not(verifier: ControlPlaneVerifier, stranger: Identity) -> None:
+def test_other_processes_are_not(verifier: ControlPlaneVerifier, unknown_peer: Identity) -> None:
     with pytest.raises(BadIdentity):
-        verifier(CONTROL_PLANE, stranger.peer.certificate)
+        verifier(CONTROL_PLANE, unknown_peer.peer.certificate)

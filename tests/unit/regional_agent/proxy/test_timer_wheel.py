@@ -22,7 +22,7 @@ def turn_for(wheel: TimerWheel[Stream], seconds: float, began: float = 1_000.0) 
         wheel.turn(began + number * SLOT_S)
 
 
-def test_looks_at_each_as_often_as_it_asks_for() -> None:
+def test_each_exchange_is_checked_as_often_as_it_requests() -> None:
     wheel = TimerWheel[Stream]()
     always, seldom = Stream(wheel, 0.0), Stream(wheel, 3.0)
 

@@ -59,27 +59,27 @@ class Here:
             rng=Random(1),
         )
 
-    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()) -> Any:
+    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()) -> Any:
         request = Request()
         request.whole, request.body = True, msgspec.json.encode({"model": "m"})
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", one) for one in chain]
-        request.headers += [(b"x-country", one) for one in told]
+        request.headers += [(b"x-country", one) for one in reported]
         return self.admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
 
     def whose(
-        self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()
+        self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()
     ) -> tuple[str, str | None] | Reason:
-        context = self.ask(key, *chain, peer_ip=peer_ip, told=told)
+        context = self.ask(key, *chain, peer_ip=peer_ip, reported=reported)
         if isinstance(context, Refusal):
             return context.reason
         assert isinstance(context, RequestContext)
         return context.facts.tenant, context.facts.location.country
 
-    def _locate(self, ip: str, chain: list[bytes], told: list[bytes]) -> Location:
-        self.located.append(b",".join((*chain, *told)))
-        if told:
-            return TOLD.get(b",".join(told), Location())
+    def _locate(self, ip: str, chain: list[bytes], reported: list[bytes]) -> Location:
+        self.located.append(b",".join((*chain, *reported)))
+        if reported:
+            return TOLD.get(b",".join(reported), Location())
         return PLACES.get(chain[0] if chain else ip.encode(), Location())
 
 
@@ -110,26 +110,26 @@ def test_chains_in_several_headers_are_read_whole_each_time() -> None:
 def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
     here = Here(policy())
     for _ in range(2):
-        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"FR"]) == ("red", "FR")
-        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, reported=[b"FR"]) == ("red", "FR")
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, reported=[b"DE"]) == ("red", "DE")
         assert here.whose("red", b"10.0.0.2", peer_ip=PROXY) == ("red", "FR"), "nothing is said: the chain counts"
     assert here.located == [b"10.0.0.1,FR", b"10.0.0.1,DE", b"10.0.0.2"]
-    assert here.whose("red", peer_ip=PROXY, told=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
-    assert here.whose("red", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+    assert here.whose("red", peer_ip=PROXY, reported=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
+    assert here.whose("red", peer_ip=PROXY, reported=[b"DE"]) == ("red", "DE")
     long = b"D" * (MAX_CACHED_CHAIN_BYTES + 1)
     before = len(here.admission._senders)
-    assert here.whose("red", peer_ip=PROXY, told=[long]) == ("red", None)
+    assert here.whose("red", peer_ip=PROXY, reported=[long]) == ("red", None)
     assert len(here.admission._senders) == before
 
 
-def test_what_anybody_else_says_of_places_fills_no_memory() -> None:
+def test_location_headers_of_other_senders_use_no_memory() -> None:
     here = Here(policy())
     for word in (b"FR", b"DE", b"BE"):
-        assert here.whose("red", b"10.0.0.1", told=[word]) == ("red", "DE")
+        assert here.whose("red", b"10.0.0.1", reported=[word]) == ("red", "DE")
     assert here.located == [b"10.0.0.1"]
 
 
-def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
+def test_a_new_policy_clears_the_cache_and_decides_anew() -> None:
     here = Here(policy())
     assert here.whose("red", b"10.0.0.2") == ("red", "FR")
     stays = ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))
@@ -143,7 +143,7 @@ def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
 def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
     here = Here(policy(ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))))
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
-    here.locator.locate_client = lambda ip, chain, told: Location("FR")
+    here.locator.locate_client = lambda ip, chain, reported: Location("FR")
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
     here.locator.generation += 1
     assert here.whose("red", b"10.0.0.1") is Reason.MISDIRECTED

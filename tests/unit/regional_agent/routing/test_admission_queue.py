@@ -156,7 +156,7 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
     assert all(one.retry_after_s is not None and one.retry_after_s >= 1 for one in refusals)
 
 
-async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
+async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:
     here.place("a")
     here.clock.now += MAX_WAIT_S + 1
     await until(lambda: bool(here.refused))
@@ -164,7 +164,7 @@ async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
     assert here.room.waiting("m") == 0
 
 
-async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> None:
+async def test_a_request_that_cannot_use_a_free_slot_delays_no_other(here: Here) -> None:
     here.cannot_use_it = "first"
     for name in ("first", "second", "third"):
         entry = here.place(name)
@@ -175,7 +175,7 @@ async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> 
     assert here.room.waiting("m") == 2
 
 
-async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
+async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_queueing, "MAX_WITHOUT_PLACE", 2)
@@ -203,7 +203,7 @@ async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkey
     assert served == [2, 4, 5]
 
 
-async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> None:
+async def test_a_free_slot_without_an_event_is_found_soon(here: Here) -> None:
     here.place("a")
     here.gpu.give_back()
     await until(lambda: bool(here.served))
@@ -224,7 +224,7 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
     await until(lambda: bool(here.served))
 
 
-async def test_others_hear_how_many_wait_and_for_how_long(here: Here) -> None:
+async def test_the_length_and_age_of_the_queue_are_published(here: Here) -> None:
     first = here.place("a")
     here.clock.now += 2.0
     here.place("b", priority=-3)

@@ -170,7 +170,7 @@ async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
     assert names.count("gpu-0") > 2 * names.count("gpu-1")
 
 
-async def test_nobody_left_says_why(tmp_path: Path) -> None:
+async def test_a_refusal_without_targets_states_the_reason(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", slots=1)
     here.choose(chat())
     assert here.chooser.choose(here.pool, chat(), (), 0.0, 0.0) is Reason.SATURATED

@@ -1,4 +1,4 @@
-"""What one endpoint receives in place of the client's request: only what its entry says is changed."""
+"""The request as one endpoint receives it: only the changes of its entry are made."""
 
 from __future__ import annotations
 

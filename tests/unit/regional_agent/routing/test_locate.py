@@ -65,7 +65,7 @@ def test_a_chain_that_is_no_chain_is_nowhere_rather_than_the_proxy(locator: Loca
     assert locator.locate_client("10.0.0.1", [chain], []) == NOWHERE
 
 
-def test_neighbours_share_an_answer_only_where_the_database_says_so(locator: Locator) -> None:
+def test_neighbours_share_a_cached_location_only_within_a_network_of_the_database(locator: Locator) -> None:
     for _ in range(2):
         assert country(locator, "203.0.113.1") == "DE"
         assert country(locator, "203.0.113.200") == "FR"
@@ -73,7 +73,7 @@ def test_neighbours_share_an_answer_only_where_the_database_says_so(locator: Loc
         assert country(locator, "198.51.100.254") == "JP"
 
 
-def test_what_the_database_does_not_know_is_nowhere(locator: Locator) -> None:
+def test_an_address_without_an_entry_has_no_location(locator: Locator) -> None:
     assert locator.locate_client("8.8.8.8", [], []) == NOWHERE
     assert locator.locate_client("192.0.2.1", [], []) == NOWHERE
     assert locator.locate_client("not an address", [], []) == NOWHERE
@@ -88,15 +88,15 @@ def test_without_a_database_everybody_is_nowhere() -> None:
     assert Locator(None, PROXIES).locate_client("203.0.113.9", [], []) == NOWHERE
 
 
-def test_a_database_that_cannot_be_used_is_told_by_name(tmp_path: Path) -> None:
+def test_an_unusable_database_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text.mmdb"
     text.write_text("this is not a database")
-    for path, says in (
+    for path, message in (
         (tmp_path / "missing.mmdb", "cannot read"),
         (text, "not a MaxMind database"),
         (write(tmp_path / "asn.mmdb", "GeoLite2-ASN"), "has no countries"),
     ):
-        with pytest.raises(BadGeoDatabase, match=says) as caught:
+        with pytest.raises(BadGeoDatabase, match=message) as caught:
             Locator(path, ())
         assert str(path) in str(caught.value)
 
@@ -120,7 +120,7 @@ def test_a_trusted_proxys_word_goes_before_the_database(locator: Locator, value:
 
 
 @pytest.mark.parametrize("said", [[b"FR"], [b"XX"], [b"FR", b"FR"], [b""]])
-def test_nobody_else_is_believed_about_places(locator: Locator, said: list[bytes]) -> None:
+def test_headers_of_other_senders_are_ignored_about_places(locator: Locator, said: list[bytes]) -> None:
     assert locator.locate_client("203.0.113.9", [], said) == Location("DE", "BE", 52.5, 13.4)
     assert locator.locate_client("203.0.113.9", [b"10.0.0.1"], said).country == "DE"
 
@@ -156,7 +156,7 @@ def test_nobody_else_is_believed_about_places(locator: Locator, said: list[bytes
         b"D" * 10_000,
     ],
 )
-def test_what_cannot_be_read_is_nowhere_rather_than_where_the_database_says(locator: Locator, value: bytes) -> None:
+def test_an_unreadable_header_gives_no_location_instead_of_the_databases(locator: Locator, value: bytes) -> None:
     assert parse_location(value) == NOWHERE
     assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [value]) == NOWHERE
 
@@ -175,7 +175,7 @@ def test_real_maxmind_files() -> None:
             Locator(REAL / damaged, ())
 
 
-def test_a_database_of_ipv4_alone_is_sound_and_says_nothing_of_ipv6(tmp_path: Path) -> None:
+def test_a_database_of_ipv4_alone_is_valid_and_has_no_ipv6(tmp_path: Path) -> None:
     writer = MMDBWriter(ip_version=4, database_type="GeoLite2-City")
     writer.insert_network(IPSet(["198.18.0.0/24"]), {"country": {"iso_code": "DE"}})
     writer.to_db_file(str(tmp_path / "four.mmdb"))

@@ -83,7 +83,7 @@ def test_a_query_names_one_model_or_none(query: bytes, model: str | None) -> Non
     assert named_model(asked) == model
 
 
-def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
+def test_the_model_in_the_body_precedes_other_fields() -> None:
     beside = (b"x-model", b"header")
     assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
     assert (

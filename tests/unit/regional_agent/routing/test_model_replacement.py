@@ -1,4 +1,4 @@
-"""A body is made to ask for another model in that place alone, or not at all."""
+"""A body is rewritten for another model in that field alone, or refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
     st.sampled_from(["a", "org/model-1.5:free"]),
     st.booleans(),
 )
-def test_whatever_else_is_asked_for_is_asked_for_still(rest: dict[str, object], model: str, ascii_only: bool) -> None:
+def test_all_other_fields_are_unchanged(rest: dict[str, object], model: str, ascii_only: bool) -> None:
     wanted = {**{key: value for key, value in rest.items() if key not in OURS}, "model": "before"}
     one = request(json.dumps(wanted, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
     if replace_model(one, model) is not None:

@@ -325,7 +325,7 @@ EDITS = st.lists(
 @given(st.sampled_from(sorted(COMMON.values())), EDITS)
 @example(COMMON["curl"], [])
 @example(COMMON["curl"], [(0, b"m\r\n", b"\xff\r\n")])
-def test_whatever_is_accepted_has_the_same_model_for_every_parser(
+def test_an_accepted_form_has_the_same_model_for_every_parser(
     form: tuple[bytes, bytes], edits: list[tuple[int, bytes, bytes]]
 ) -> None:
     content_type, body = mutated(form, edits)

@@ -1,4 +1,4 @@
-"""What a body says of its cost and its ties; nothing in it that is odd is refused for the sake of a guess."""
+"""The estimate of a body's cost and affinity; unusual values are accepted, since it is only an estimate."""
 
 from __future__ import annotations
 

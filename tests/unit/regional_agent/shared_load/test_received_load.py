@@ -19,7 +19,7 @@ KEY = RegionKey(RegionKeys(bytes(KEY_BYTES)), "eu")
 
 
 class View(SharedLoad):
-    """The shared load of an agent whose directory knows `known`."""
+    """The shared load of an agent whose directory has `known`."""
 
     def __init__(self, directory: Path, agent: str = "c", slots: str = "4") -> None:
         file = directory / "endpoints.yaml"
@@ -87,7 +87,7 @@ def test_the_other_agents_requests_count_up_to_the_limit_of_the_endpoint(view: V
     assert view.in_flight() == [3, 0]
 
 
-def test_an_agent_that_the_directory_does_not_know_does_not_count(view: View) -> None:
+def test_an_agent_outside_the_directory_does_not_count(view: View) -> None:
     view.read(load("a", 1, 1), load("stranger", 1, 3))
     assert view.in_flight() == [1, 0]
     view.known.add("stranger")

@@ -45,7 +45,7 @@ def test_a_renamed_file_is_begun_anew(tmp_path: Path) -> None:
     assert (written(old), written(file)) == ([], ["new"])
 
 
-async def test_the_chain_goes_on_over_rotation_and_lost_lines(tmp_path: Path) -> None:
+async def test_the_chain_continues_over_rotation_and_lost_lines(tmp_path: Path) -> None:
     directory, away = tmp_path / "logs", tmp_path / "away"
     directory.mkdir()
     file, old = directory / "access.log", directory / "access.log.1"

@@ -47,7 +47,7 @@ def test_follows_a_step_within_two_seconds_but_not_one_noisy_second(meter: Deman
     assert meter.per_s("m") == pytest.approx(40.0, rel=0.01)
 
 
-def test_forgets_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
+def test_drops_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
     run(meter, clock, 20, 10)
     run(meter, clock, 3, 0)
     assert 0.0 < meter.per_s("m") < 5.0

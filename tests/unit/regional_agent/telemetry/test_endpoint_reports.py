@@ -1,4 +1,4 @@
-"""What reports tell of endpoints: one word for what is believed of each, within bounds, more seldom of many."""
+"""Endpoints in reports: the state of each, within bounds, less often where there are many."""
 
 from __future__ import annotations
 
@@ -73,25 +73,25 @@ def test_reports_only_host_and_port_of_a_url() -> None:
 def test_longer_lists_are_sent_less_often(count: int, every: int) -> None:
     members = some(count)
     reports = EndpointReports(lambda: members)
-    told = [reports.next().endpoints for _ in range(3 * every)]
-    assert [index for index, one in enumerate(told) if one is not None] == [0, every, 2 * every]
-    assert told[0] is not None
-    assert len(told[0]) == count
+    reported = [reports.next().endpoints for _ in range(3 * every)]
+    assert [index for index, one in enumerate(reported) if one is not None] == [0, every, 2 * every]
+    assert reported[0] is not None
+    assert len(reported[0]) == count
 
 
 def test_limits_the_number_of_endpoints_in_a_list() -> None:
     members = some(MAX_ENDPOINTS + 7)
-    told = EndpointReports(lambda: members).next()
-    assert told.endpoints is not None
-    assert (len(told.endpoints), told.omitted) == (MAX_ENDPOINTS, 7)
+    reported = EndpointReports(lambda: members).next()
+    assert reported.endpoints is not None
+    assert (len(reported.endpoints), reported.omitted) == (MAX_ENDPOINTS, 7)
 
 
 def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     members = some(40, models=tuple(f"{n:03}" + "m" * 200 for n in range(60)))
-    told = EndpointReports(lambda: members).next()
-    assert told.endpoints is not None
-    assert len(msgspec.msgpack.encode(told.endpoints)) <= MAX_LIST_BYTES + 8
-    assert 0 < len(told.endpoints) == 40 - told.omitted
+    reported = EndpointReports(lambda: members).next()
+    assert reported.endpoints is not None
+    assert len(msgspec.msgpack.encode(reported.endpoints)) <= MAX_LIST_BYTES + 8
+    assert 0 < len(reported.endpoints) == 40 - reported.omitted
     monkeypatch.setattr(endpoint_reports, "MAX_LIST_BYTES", 10)
     assert EndpointReports(lambda: members).next().endpoints == ()
 
