@@ -1,8 +1,8 @@
 """The bound: one queue before all engines, which knows at once which engines are free and how long each request takes.
 
-Engines receive no more than they run, so no request is bound to an engine before its turn. No router can do better by
-knowing more; only a better order of service could help it. The best order for a quantile is not known, so the bound of
-a metric is the best of the orders here.
+Engines receive no more than they run, so no request is bound to an engine before its turn. The best order and the best
+assignment to engines of unequal speed are not known for a quantile, so the bound of a metric is the best of the orders
+here, each with the fastest free engine: a yardstick, and no proof that nothing does better.
 """
 
 from __future__ import annotations
