@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar
-
-import structlog
-
-from adapters.file_stamp import file_stamp
 
 MAX_FILE_BYTES = 64 * 1024
 """Maximum size of a file of secrets."""
 
 REMEDY = "create one with `openssl rand -hex 32`"
-
-_log = structlog.get_logger(__name__)
 
 
 class BadSecret(Exception):
@@ -83,46 +75,3 @@ def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> by
     if len(content) > MAX_FILE_BYTES:
         raise BadSecret(f"{path}: the file of the {what} is larger than {MAX_FILE_BYTES} bytes; {remedy}")
     return content
-
-
-class Renewable(Protocol):
-    """A secret that changes while it is in use."""
-
-    def use(self, renewed: Self) -> None:
-        """Be like `renewed` from now on."""
-
-
-SecretT = TypeVar("SecretT", bound=Renewable)
-
-
-class SecretFile(Generic[SecretT]):
-    """A secret that is loaded again when its file changes.
-
-    Args:
-        path: the file.
-        what: name of the secret, for messages.
-        load: reads the file; raises BadSecret.
-
-    Raises:
-        BadSecret: the file cannot be used. Later errors are only logged.
-    """
-
-    def __init__(self, path: Path, what: str, load: Callable[[Path], SecretT]) -> None:
-        self._path = path
-        self._what = what
-        self._load = load
-        self._stamp = file_stamp(path)
-        self.secret = load(path)
-
-    def reload_if_changed(self) -> None:
-        """Use a changed secret; keep the last good one if the file cannot be used."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self.secret.use(self._load(self._path))
-        except BadSecret as error:
-            _log.error("secret not reloaded; the previous one stays in force", secret=self._what, reason=str(error))
-        else:
-            _log.info("secret reloaded", secret=self._what)

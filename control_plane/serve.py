@@ -23,7 +23,8 @@ from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
 from adapters.loopback import is_loopback
-from adapters.secret_file import SecretFile, read_secret
+from adapters.secret_file import read_secret
+from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore

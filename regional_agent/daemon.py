@@ -19,7 +19,7 @@ from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.settings_loader import BadSettings
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
 from adapters.loopback import is_loopback
-from adapters.secret_file import SecretFile
+from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from penstock.wire.identity import ProcessRole

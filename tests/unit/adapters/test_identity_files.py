@@ -16,7 +16,8 @@ from adapters.identity_files import (
     IdentityFiles,
     load_region_keys,
 )
-from adapters.secret_file import BadSecret, SecretFile, read_secret
+from adapters.secret_file import BadSecret, read_secret
+from adapters.secret_reload import SecretFile
 from adapters.tls_contexts import ServerTls
 from penstock.wire.identity import BadIdentity, ProcessRole
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys

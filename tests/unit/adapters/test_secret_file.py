@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.secret_file import MAX_FILE_BYTES, BadSecret, SecretFile, read_secret, read_secrets
+from adapters.secret_file import MAX_FILE_BYTES, BadSecret, read_secret, read_secrets
+from adapters.secret_reload import SecretFile
 from control_plane.auth.admin_token import AdminToken, load_admin_token
 from control_plane.policy.source.webhook_secret import load_webhook_secret
 

@@ -36,13 +36,13 @@ def test_region_is_unknown_before_an_answer(region: PeerRegion) -> None:
 def test_reports_that_it_failed_and_that_it_is_back() -> None:
     states: list[RegionState] = []
     made = PeerRegion("there", on_failed=lambda: states.append(made.health.state))
-    hear(made, 3.0, ONE)
+    receive(made, 3.0, ONE)
     made.round_failed(4.0, 4.0, FAILOVER)
     assert states == []
     made.round_failed(5.0, 5.0, FAILOVER)
     assert states == [RegionState.FAILED]
     for at in (7.0, 8.0, 9.0):
-        hear(made, at, ONE)
+        receive(made, at, ONE)
     assert states == [RegionState.FAILED, RegionState.RECOVERING]
 
 
