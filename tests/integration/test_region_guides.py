@@ -5,12 +5,15 @@ Each fixture follows one guide and keeps what its commands print, so that the te
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.guides import Running, Terminal, blocks, running_fleet
+from tests.support.wait import PATIENCE_S
 
 # Dozens of commands, each of which is a process that starts.
 pytestmark = pytest.mark.timeout(300)
@@ -42,7 +45,7 @@ def operating(fleet: Running, second_region: list[str]) -> list[str]:
     printed = [terminal.run(add)]
     until_shown(terminal, "regions/eu-de", '"slots":64,')
     printed += [terminal.run(look), terminal.run(drain)]
-    until_shown(terminal, "regions/us-east", '"state":"draining"')
+    until_closed(terminal, "us-east")
     printed += [terminal.run(ask), terminal.run(undrain), terminal.run(f"! {{ {refused.strip()}; }} 2>&1")]
     printed.append(terminal.run(kill))
     until_shown(terminal, "regions/us-east", '"state":"failed"')
@@ -81,16 +84,36 @@ def test_a_region_is_drained_lost_and_removed(operating: list[str]) -> None:
     assert "us-east/us-east-1 is in no use: the policy has no region us-east" in closed
 
 
+def request(path: str) -> str:
+    """The command that asks the control plane's API."""
+    return f'curl -s -H "authorization: Bearer $(cat admin.token)" http://127.0.0.1:8400/v1/{path}'
+
+
 def until_shown(terminal: Terminal, path: str, pattern: str) -> None:
     """Wait until the control plane's API shows something."""
-    headers = '-H "authorization: Bearer $(cat admin.token)"'
-    terminal.until(f"curl -s {headers} http://127.0.0.1:8400/v1/{path} | grep -qE '{pattern}'")
+    terminal.until(f"{request(path)} | grep -qE '{pattern}'")
 
 
 def until_in_force(terminal: Terminal, checked: str) -> None:
-    """Wait until all regions have the policy that a block checked: its rollout is past its shadow phase."""
+    """Wait until the policy that a block checked is past its shadow phase, and an agent applies it."""
     until_shown(terminal, "rollouts/current", f'"candidate":"{digest(checked)}')
     until_shown(terminal, "rollouts/current", '"phase":"(watch|done)"')
+    until_shown(terminal, "agents", f'"policy_digest":"{digest(checked)}')
+
+
+def until_closed(terminal: Terminal, region: str) -> None:
+    """Wait until the agent of a drained region obeys the plan that closes it: the drain is shown before that."""
+    until_shown(terminal, "plans/current", f'"closed":\\[\\{{"region":"{region}"')
+    closing = json.loads(terminal.run(request("plans/current")))[region]["generation"]
+    ends = time.monotonic() + PATIENCE_S
+    while plan_of(terminal, f"{region}-1") < closing:
+        assert time.monotonic() < ends, f"the agent of {region} does not obey plan {closing}"
+
+
+def plan_of(terminal: Terminal, agent: str) -> int:
+    """The generation of the plan that an agent obeys."""
+    agents = json.loads(terminal.run(request("agents")))["items"]
+    return next(int(found["plan_generation"]) for found in agents if found["name"] == agent)
 
 
 def digest(checked: str) -> str:
