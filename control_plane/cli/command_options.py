@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
@@ -110,6 +109,9 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
     except (OSError, ssl.SSLError) as error:
         raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
     if identity:
+        # Loads cryptography and the log, which commands without a certificate do not need.
+        from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+
         try:
             context.load_cert_chain(Path(identity) / CERTIFICATE, Path(identity) / PRIVATE_KEY)
         except (OSError, ssl.SSLError) as error:
