@@ -15,7 +15,7 @@ TIMEOUT_S = 2.0
 
 _BODY = b'{"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "x"}]}'
 _REFUSED = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\ncontent-length: %d\r\n\r\n%s"
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer unknown\r\ncontent-length: %d\r\n\r\n%s"
 )
 
 

@@ -16,7 +16,7 @@ from lab.servers.free_ports import LOOPBACK
 
 SLOW_FACTOR = 10
 
-POISON = "apiVersion: penstock/v1\nkind: Tenant\nname: nobody\ndata_class: unheard-of\n"
+POISON = "apiVersion: penstock/v1\nkind: Tenant\nname: newcomer\ndata_class: undefined\n"
 """A document that names a data class which the bundle does not have."""
 
 

@@ -11,7 +11,17 @@ from lab.simulate.contenders import BASELINES, PENSTOCK, TWO_CHOICES, run
 from lab.simulate.fleets import ChatFleet, EngineKind
 from lab.simulate.live import LIVE
 from lab.simulate.targets.comparison import Target, at_most, mean, ratio
-from lab.simulate.targets.scenarios import Measures, Runs, Scale, Scenario, measures, summary, values_of, versus
+from lab.simulate.targets.scenarios import (
+    Measures,
+    RegionScenario,
+    Runs,
+    Scale,
+    Scenario,
+    measures,
+    summary,
+    values_of,
+    versus,
+)
 from lab.traces.conversations import generate_conversations
 from lab.traces.generate import Arrivals, generate
 from lab.traces.trace import TraceRequest
@@ -33,7 +43,7 @@ METRICS = (
 )
 
 
-class ChatScenario(Scenario, frozen=True, kw_only=True):
+class ChatScenario(RegionScenario, frozen=True, kw_only=True):
     """Chats at a constant mean rate."""
 
     rate_per_s: float

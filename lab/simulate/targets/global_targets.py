@@ -10,7 +10,7 @@ from lab.simulate.baselines.regional import AllOrNothing, EnvoyPriorities, Laten
 from lab.simulate.contenders import PENSTOCK
 from lab.simulate.targets.comparison import Target, at_least, at_most, mean, ratio
 from lab.simulate.targets.planet_run import MODEL, Arrival, CentralRun, PlanetRun
-from lab.simulate.targets.scenarios import Measures, Runs, Scale, Scenario, values_of
+from lab.simulate.targets.scenarios import Measures, RegionScenario, Runs, Scale, values_of
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
@@ -62,7 +62,7 @@ EVERYWHERE = residency_class(frozenset(PLACES))
 WITHIN_EU = residency_class(frozenset(EU))
 
 
-class StepScenario(Scenario, frozen=True, kw_only=True):
+class StepScenario(RegionScenario, frozen=True, kw_only=True):
     """Demand of one region steps up and down; reports are old."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
@@ -146,7 +146,7 @@ def _reversals(shares: list[tuple[float, float]], step_s: float, step: int) -> i
     return turns
 
 
-class PoolingScenario(Scenario, frozen=True, kw_only=True):
+class PoolingScenario(RegionScenario, frozen=True, kw_only=True):
     """Demand that follows the sun, half of that of the EU's regions bound to the EU: how few slots suffice."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from statistics import fmean, pstdev
+from typing import Protocol
 
 import msgspec
 
@@ -56,7 +57,22 @@ Runs = Mapping[str, Sequence[Measures]]
 """The runs of one scenario by contender, one for each seed."""
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class Scenario(Protocol):
+    """One workload, and the contenders that serve it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the scenario in the report."""
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Policies and routers that are compared."""
+
+    def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
+        """Run one contender."""
+
+
+class RegionScenario(msgspec.Struct, frozen=True, kw_only=True):
     """One workload on one region."""
 
     name: str
@@ -64,15 +80,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     agents: int
     contenders: tuple[str, ...]
 
-    def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
-        """Run one contender."""
-        raise NotImplementedError
-
 
 BY_ARRIVAL = Queueing(QueueOrder.ARRIVAL)
 
 
-class ImageScenario(Scenario, frozen=True, kw_only=True):
+class ImageScenario(RegionScenario, frozen=True, kw_only=True):
     """Image jobs as a Poisson process."""
 
     load: float = LOAD

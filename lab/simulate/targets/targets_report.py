@@ -39,9 +39,10 @@ def simulate(scale: Scale, processes: int) -> Report:
     Args:
         processes: number of processes; with 1 everything runs in this one.
     """
+    scenarios: tuple[Scenario, ...] = (*IMAGE_SCENARIOS, *CHAT_SCENARIOS, *GLOBAL_SCENARIOS)
     tasks = [
         (scenario, contender, seed)
-        for scenario in (*IMAGE_SCENARIOS, *CHAT_SCENARIOS, *GLOBAL_SCENARIOS)
+        for scenario in scenarios
         for contender in scenario.contenders
         for seed in range(FIRST_SEED, FIRST_SEED + scale.seeds)
     ]

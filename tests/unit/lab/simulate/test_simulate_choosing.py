@@ -49,8 +49,13 @@ def test_where_engines_are_full_late_binding_starts_requests_sooner_and_in_turn(
     strategies = (Strategy.LEAST_REQUEST_SHARED, Strategy.LEAST_WORK, Strategy.LEAST_WORK_LATE)
     request, early, late = compare(strategies, requests_per_s=26.0, duration_s=45.0, seed=2)
     assert late.first_p99_s < 0.9 * early.first_p99_s < 0.9 * request.first_p99_s
-    assert late.end_p50_s < 1.05 * early.end_p50_s
     assert late.end_p99_s < 0.9 * request.end_p99_s
+
+
+def test_where_engines_are_full_late_binding_does_not_cost_the_median() -> None:
+    strategies = (Strategy.LEAST_WORK, Strategy.LEAST_WORK_LATE)
+    runs = [compare(strategies, requests_per_s=26.0, duration_s=45.0, seed=seed) for seed in (1, 2, 3)]
+    assert sum(late.end_p50_s for _, late in runs) < sum(early.end_p50_s for early, _ in runs)
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
