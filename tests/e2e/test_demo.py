@@ -12,9 +12,9 @@ from tests.support.demo_process import left_behind, start
 
 @pytest.mark.timeout(240)
 def test_every_check_passes(tmp_path: Path) -> None:
-    telling = start(tmp_path, "--pace", "0.6")
-    said, _ = telling.communicate(timeout=200)
-    assert telling.returncode == 0, said
+    demo = start(tmp_path, "--pace", "0.6")
+    output, _ = demo.communicate(timeout=200)
+    assert demo.returncode == 0, output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["residency"]["violations"] == 0
     assert report["residency"]["checked"] >= report["requests"]["ok"] > 200
@@ -25,6 +25,6 @@ def test_every_check_passes(tmp_path: Path) -> None:
     assert report["control_plane_loss"]["failed_requests"] == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Every promise was kept" in page
-    assert "every promise was kept" in said
+    assert "every promise was kept" in output
     assert left_behind(tmp_path) == []
     assert list((tmp_path / "state").iterdir()) == []

@@ -17,7 +17,7 @@ BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
 TINY = [
     *("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--connections", "8", "--rate", "100"),
     *("--fast-streams", "10", "--chunks", "200", "--slow-streams", "30"),
-    *("--decisions", "200", "--leak-requests", "400"),
+    *("--decisions", "50", "--leak-requests", "200"),
 ]
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -28,14 +28,14 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="n
 def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     out = tmp_path / "router.json"
     ran = subprocess.run(
-        [*BENCH, *TINY, "--peer", "haproxy", "--peer", "bare-relay", "--out", str(out)],
+        [*BENCH, *TINY, "--peer", "bare-relay", "--out", str(out)],
         capture_output=True,
         text=True,
         timeout=170,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = msgspec.json.decode(out.read_bytes(), type=Results)
-    assert set(found.systems) | set(found.missing) == {"penstock", "haproxy", "bare-relay"}
+    assert set(found.systems) | set(found.missing) == {"penstock", "bare-relay"}
     penstock = found.systems["penstock"]
     assert penstock.errors == 0
     assert found.systems["bare-relay"].errors == 0
@@ -50,7 +50,7 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     assert [one.endpoints for one in found.decision] == [10, 100, 1000]
     assert all(one.with_redis is not None for one in found.decision)
     assert found.leak is not None
-    assert found.leak.requests >= 400
+    assert found.leak.requests >= 200
     assert found.leak.errors == 0
     assert "x envoy" in ran.stdout
     assert "not measured" in ran.stdout, "there is no envoy to compare with"

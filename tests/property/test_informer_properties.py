@@ -28,7 +28,7 @@ STEPS = st.one_of(
 )
 
 
-class Retelling:
+class Replay:
     """The state by the changes; checks that each change is consistent with the ones before."""
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ def test_informer_ends_equal_to_the_store(steps: list[tuple[str, object]]) -> No
 
 
 async def follow_through(steps: list[tuple[str, object]]) -> None:
-    store, retelling = UnsteadyStore(), Retelling()
+    store, replay = UnsteadyStore(), Replay()
     failed: list[AssertionError] = []
 
     def on_change(change: Changed) -> None:
         try:
-            retelling.on_change(change)
+            replay.on_change(change)
         except AssertionError as error:
             failed.append(error)
 
@@ -71,7 +71,7 @@ async def follow_through(steps: list[tuple[str, object]]) -> None:
         await until(lambda: informer.synced and dict(informer.items) == expected)
     await store.close()
     assert not failed, failed[0]
-    assert retelling.items == expected
+    assert replay.items == expected
 
 
 async def take_step(store: UnsteadyStore, leases: list[int], step: str, argument: object) -> None:

@@ -41,7 +41,7 @@ def run_once(arguments: Sequence[str], seed: int) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
-        environment = {**os.environ, "PENSTOCK_TEST_ORDER": str(seed)}
+        environment = {"PENSTOCK_TEST_EXAMPLES": "1", **os.environ, "PENSTOCK_TEST_ORDER": str(seed)}
         finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if not report.exists():
             raise SystemExit(f"pytest wrote no report:\n{finished.stdout[-2000:]}{finished.stderr[-2000:]}")
