@@ -120,8 +120,8 @@ class AgentRuntime:
             rng,
             zone=settings.zone,
             outlier_detection=_outlier_detection(settings, rng),
-            on_ejected=metrics.ejected,
-            on_suspect=metrics.became_suspect,
+            on_ejected=metrics.endpoints.ejected,
+            on_suspect=metrics.endpoints.became_suspect,
             upstream_ca=settings.upstream_ca_file,
             state_dir=settings.state_dir,
         )

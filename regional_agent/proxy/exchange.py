@@ -43,7 +43,7 @@ from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
-from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
+from regional_agent.telemetry.outcomes import RequestOutcome, RetryReason
 from regional_agent.telemetry.tracing.request_trace import Phase
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError

@@ -16,7 +16,7 @@ from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
 from regional_agent.routing.attempt import LocalAttempt
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.telemetry.agent_metrics import HedgeOutcome
+from regional_agent.telemetry.outcomes import HedgeOutcome
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import BytesSink, ConnectFailed, Stale, UpstreamError
 

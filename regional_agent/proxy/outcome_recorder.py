@@ -16,7 +16,8 @@ from regional_agent.proxy.error_responses import STATUS
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLine, AccessLog
-from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome
+from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
+from regional_agent.telemetry.outcomes import RequestKind, RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 

@@ -16,7 +16,7 @@ from regional_agent.http.messages import Request
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.telemetry.agent_metrics import ContinuationOutcome
+from regional_agent.telemetry.outcomes import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 
 MAX_CONTINUATIONS: Final = 2

@@ -18,7 +18,7 @@ from penstock.admission.queueing import CREDIT_WAIT_S, QueuedRequest, give_up_at
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
-from regional_agent.telemetry.agent_metrics import QueueOutcome
+from regional_agent.telemetry.outcomes import QueueOutcome
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet

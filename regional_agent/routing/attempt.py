@@ -20,7 +20,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.header_rules import REFUSAL_HEADER, Header
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.telemetry.agent_metrics import RetryReason
+from regional_agent.telemetry.outcomes import RetryReason
 from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from regional_agent.routing.model_name import replace_model
 from regional_agent.routing.readmission import Readmission
 from regional_agent.routing.request_context import NO_NAMES, RequestContext
 from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.telemetry.agent_metrics import RequestKind
+from regional_agent.telemetry.outcomes import RequestKind
 
 MAX_ATTEMPTS: Final = 6
 """Maximum number of attempts per request; each failed attempt costs at most a connect timeout."""

@@ -8,22 +8,27 @@ the policy declares become labels; all others are counted under `other`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
-from penstock.health.engine_signals import LOAD_SIGNALS, Signal
-from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
-from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
+from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.outcomes import (
+    ContinuationOutcome,
+    HedgeOutcome,
+    QueueOutcome,
+    RequestKind,
+    RequestOutcome,
+    RetryReason,
+)
 from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
-from regional_agent.telemetry.usage_counters import prefix_counters, usage_counters
+from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,91 +76,6 @@ DECISION_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 
 MAX_TENANT_SERIES = 20
 """Default of the number of tenants with series of their own."""
-
-
-class RequestKind(StrEnum):
-    """Why a region served a request; the first four are `penstock.planning.plan.ArcReason`."""
-
-    HOME = "home"
-    SPILLOVER = "spillover"
-    FAILOVER = "failover"
-    FAILBACK = "failback"
-    FORWARDED = "forwarded"
-    """Another agent forwarded the request; its origin counts the request too, under its own kind."""
-
-
-class RequestOutcome(StrEnum):
-    """How a request ended."""
-
-    OK = "ok"
-    CLIENT_ERROR = "client_error"
-    """The engine responded with 4xx, or the rest of the request body was invalid."""
-    ENGINE_ERROR = "engine_error"
-    """The engine responded with 5xx, or its response ended early."""
-    CANCELLED = "cancelled"
-    """The client disconnected before the end of the response."""
-    REFUSED = "refused"
-    """Admitted, but no region could serve it. Requests that are not admitted are counted in `refusals` only."""
-    TIMEOUT = "timeout"
-    """The deadline expired before the end of the response."""
-    REVOKED = "revoked"
-    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
-
-
-class QueueOutcome(StrEnum):
-    """The outcome of a request's time in the admission queue."""
-
-    DISPATCHED = "dispatched"
-    """A slot became free, in this region or in another."""
-    ABANDONED = "abandoned"
-    """The request was rejected, its client disconnected, or its deadline expired."""
-
-
-class RetryReason(StrEnum):
-    """Why a request that had not started was retried."""
-
-    CONNECT_FAILED = "connect_failed"
-    """The connection to the endpoint or peer could not be established."""
-    CLOSED_EARLY = "closed_early"
-    """The connection closed before any response."""
-    STALE_CONNECTION = "stale_connection"
-    """A pooled connection was closing; the request was retried on a new connection to the same target."""
-    ENGINE_BUSY = "engine_busy"
-    """The engine rejected the request as overloaded before it started."""
-    CREDENTIAL_REJECTED = "credential_rejected"
-    """The engine rejected the endpoint's credential (401, 403)."""
-    PEER_REFUSED = "peer_refused"
-    """The agent of the serving region rejected the request with a typed reason."""
-    ENDPOINT_SUSPECT = "endpoint_suspect"
-    """The endpoint made no progress and became suspect; it had sent no byte of a response."""
-
-
-class ContinuationOutcome(StrEnum):
-    """What became of a failed stream of a model with `continue_streams`."""
-
-    RESUMED = "resumed"
-    """Another target continued the answer, or it had reached the request's limit on tokens."""
-    NOT_CONTINUABLE = "not_continuable"
-    """The answer contains more than text, or is too long."""
-    OVER_BUDGET = "over_budget"
-    """The limit for one request, or the retry budget, was used up."""
-    NO_TARGET = "no_target"
-    """No permitted target was able to continue the answer."""
-
-
-class HedgeOutcome(StrEnum):
-    """What became of the second attempt of a hedged request that was slow."""
-
-    WON = "won"
-    """It responded first, and the first attempt was cancelled."""
-    LOST = "lost"
-    """The first attempt responded first, or the request ended."""
-    FAILED = "failed"
-    """It failed; the first attempt went on."""
-    NO_BUDGET = "no_budget"
-    """It was not sent, because the budget was used up."""
-    NO_SLOT = "no_slot"
-    """It was not sent, because no other endpoint of the region had a free slot."""
 
 
 class AgentMetrics:
@@ -226,46 +146,7 @@ class AgentMetrics:
             WAIT_BUCKETS_S,
             "outcome",
         )
-        self._endpoint_in_flight = self._gauge(
-            "endpoint_in_flight",
-            "Requests on the endpoint, including those of the region's other agents while shared load is enabled.",
-            ("endpoint",),
-        )
-        self._endpoint_ready = self._gauge(
-            "endpoint_ready", "1 if the endpoint accepts new requests, else 0.", ("endpoint",)
-        )
-        self._endpoint_weight = self._gauge(
-            "endpoint_warmup_weight",
-            "Share (0-1) of the endpoint's capacity in use while it warms up; 1 when warm.",
-            ("endpoint",),
-        )
-        self._endpoint_ejected = self._gauge(
-            "endpoint_ejected",
-            "1 while outlier ejection removes or limits the endpoint, else 0.",
-            ("endpoint",),
-        )
-        self._endpoint_suspect = self._gauge(
-            "endpoint_suspect",
-            "1 while the endpoint receives no new requests because its requests make no progress, else 0.",
-            ("endpoint",),
-        )
-        self._suspicions = self._counter(
-            "endpoint_suspicions", "Endpoints that became suspect, by the evidence.", ("reason",)
-        )
-        self._ejections = self._counter(
-            "endpoint_ejections", "Outlier ejections of endpoints, by the failure that caused each.", ("reason",)
-        )
-        self._engine_signal = self._gauge(
-            "engine_signal",
-            "Last load signals of the endpoint's engine: requests queued and running, share (0-1) of KV cache in use,"
-            " and utilisation (0-1).",
-            ("endpoint", "signal"),
-        )
-        self._engine_signal_age = self._gauge(
-            "engine_signal_age_seconds",
-            "Seconds since the endpoint's engine last reported load signals.",
-            ("endpoint",),
-        )
+        self.endpoints = EndpointMetrics(self.registry)
         self._peer_state = self._gauge(
             "peer_state",
             "1 for the health state that this agent assigns to a peer region, 0 for the others.",
@@ -335,8 +216,6 @@ class AgentMetrics:
             TOKEN_BUCKETS_S,
         )
         self.usage = UsageMeter(self._per_token)
-        self._prefix_tokens: dict[str, tuple[float, float]] = {}
-        """Tokens that the prefix cache had, and those looked up in it, by endpoint whose engine reports them."""
         measured = (
             self._requests,
             self._ttft,
@@ -346,14 +225,9 @@ class AgentMetrics:
             self._gaps,
             self._per_token,
             *usage_counters(self.usage),
-            *prefix_counters(self._prefix_tokens),
         )
         for collector in measured:
             self.registry.register(collector)
-        for outcome in FAILURES:
-            self._ejections.labels(outcome.value)
-        for evidence in StallReason:
-            self._suspicions.labels(evidence.value)
         for reason in Reason:
             self._refusals.labels(reason.value)
         for hedge_outcome in HedgeOutcome:
@@ -486,50 +360,6 @@ class AgentMetrics:
         """Set the number of requests in progress for `model`, and how many of them wait in the admission queue."""
         self._requests_in_flight.labels(self._model_label(model)).set(requests)
         self._requests_queued.labels(self._model_label(model)).set(waiting)
-
-    def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
-        """Set the load and readiness of one endpoint of this region's pools, by its configured name."""
-        self._endpoint_in_flight.labels(endpoint).set(in_flight)
-        self._endpoint_ready.labels(endpoint).set(ready)
-
-    def set_endpoint_ejection(self, endpoint: str, weight: float, *, ejected: bool, suspect: bool) -> None:
-        """Set the warm-up weight (0-1) of an endpoint, whether outlier ejection removed it, and whether as suspect."""
-        self._endpoint_weight.labels(endpoint).set(weight)
-        self._endpoint_ejected.labels(endpoint).set(ejected)
-        self._endpoint_suspect.labels(endpoint).set(suspect)
-
-    def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
-        """Set the last signals of an engine and their age in seconds; inf if the engine never reported."""
-        for signal in LOAD_SIGNALS:
-            if signal in values:
-                self._engine_signal.labels(endpoint, signal.value).set(values[signal])
-        if Signal.PREFIX_QUERIES in values:
-            hits = values.get(Signal.PREFIX_HITS, 0.0)
-            self._prefix_tokens[endpoint] = (hits, values[Signal.PREFIX_QUERIES])
-        self._engine_signal_age.labels(endpoint).set(age_s)
-
-    def remove_endpoint(self, endpoint: str) -> None:
-        """Remove the series of an endpoint that is no longer configured."""
-        for gauge in (
-            self._endpoint_in_flight,
-            self._endpoint_ready,
-            self._endpoint_weight,
-            self._endpoint_ejected,
-            self._endpoint_suspect,
-            self._engine_signal_age,
-        ):
-            gauge.remove(endpoint)
-        for signal in LOAD_SIGNALS:
-            self._engine_signal.remove(endpoint, signal.value)
-        self._prefix_tokens.pop(endpoint, None)
-
-    def ejected(self, reason: AttemptOutcome) -> None:
-        """Count one ejection."""
-        self._ejections.labels(reason.value).inc()
-
-    def became_suspect(self, reason: StallReason) -> None:
-        """Count one endpoint that became suspect."""
-        self._suspicions.labels(reason.value).inc()
 
     def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
         """Set the health state that this agent assigns to a peer region; `rtt_s` is None if not measured yet."""

@@ -9,8 +9,8 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import Model
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.agent_metrics import RequestOutcome
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.outcomes import RequestOutcome
 
 _OK: Final = RequestOutcome.OK
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""

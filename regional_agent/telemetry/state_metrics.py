@@ -60,10 +60,10 @@ class StateMetrics:
         # An endpoint whose address changed is listed twice until requests to the old address end, the new one first.
         endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
         for gone in self._exported_endpoints - endpoints.keys():
-            self._metrics.remove_endpoint(gone)
+            self._metrics.endpoints.remove(gone)
         for name, endpoint in endpoints.items():
-            self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
-            self._metrics.set_endpoint_ejection(
+            self._metrics.endpoints.set_load(name, endpoint.view.in_flight, endpoint.view.ready)
+            self._metrics.endpoints.set_ejection(
                 name,
                 endpoint.view.weight,
                 ejected=endpoint.ejection.is_ejected,
@@ -71,7 +71,7 @@ class StateMetrics:
             )
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
             heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
-            self._metrics.set_engine_signals(name, values, endpoint.now() - heard_at)
+            self._metrics.endpoints.set_signals(name, values, endpoint.now() - heard_at)
         self._exported_endpoints = set(endpoints)
 
     def _update_peers(self) -> None:

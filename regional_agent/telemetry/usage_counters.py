@@ -1,8 +1,8 @@
-"""The Prometheus counters of what requests use, and of what engines report of their prefix caches."""
+"""The Prometheus counters of what requests use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from regional_agent.telemetry.request_metrics import CounterFamily
 from regional_agent.telemetry.usage_meter import UsageMeter, UsageSeries
@@ -43,28 +43,6 @@ def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
             " counted. Streams state it where the client sets `stream_options.include_usage`.",
             meter,
             lambda series: series.without_usage,
-        ),
-    ]
-
-
-def prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterFamily]:
-    """The counters of engines' prefix caches.
-
-    Args:
-        tokens: those that the cache had, and those looked up in it, by endpoint.
-    """
-    return [
-        CounterFamily(
-            "penstock_agent_engine_prefix_hit_tokens",
-            "Prompt tokens that the engine found in its prefix cache, as it reports them; 0 again when it restarts.",
-            ("endpoint",),
-            lambda: [((endpoint,), hits) for endpoint, (hits, _) in tokens.items()],
-        ),
-        CounterFamily(
-            "penstock_agent_engine_prefix_query_tokens",
-            "Prompt tokens that the engine looked up in its prefix cache, as it reports them.",
-            ("endpoint",),
-            lambda: [((endpoint,), queries) for endpoint, (_, queries) in tokens.items()],
         ),
     ]
 

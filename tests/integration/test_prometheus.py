@@ -45,16 +45,15 @@ from penstock.routing.reasons import Reason
 from penstock.routing.work import CostInputs, Work
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
-from regional_agent.telemetry.agent_metrics import (
-    CONTENT_TYPE,
-    AgentMetrics,
+from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
+from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.outcomes import (
     ContinuationOutcome,
     QueueOutcome,
     RequestKind,
     RequestOutcome,
     RetryReason,
 )
-from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 RULES = GENERATED / "rules.yaml"
 
@@ -384,9 +383,9 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.usage.use_names(["acme"], {"m": 1.0})
     metrics.set_in_flight("m", 2)
-    metrics.set_endpoint("gpu-1", 2, True)
-    metrics.set_endpoint_ejection("gpu-1", 0.4, ejected=True, suspect=False)
-    metrics.set_engine_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
+    metrics.endpoints.set_load("gpu-1", 2, True)
+    metrics.endpoints.set_ejection("gpu-1", 0.4, ejected=True, suspect=False)
+    metrics.endpoints.set_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
     metrics.set_shared_load(True, 0.01)
@@ -400,8 +399,8 @@ def work(metrics: AgentMetrics) -> None:
     metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
-    metrics.ejected(AttemptOutcome.UNREACHABLE)
-    metrics.became_suspect(StallReason.SILENT)
+    metrics.endpoints.ejected(AttemptOutcome.UNREACHABLE)
+    metrics.endpoints.became_suspect(StallReason.SILENT)
     metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     metrics.decided(0.00003)
@@ -416,7 +415,7 @@ def work(metrics: AgentMetrics) -> None:
         pass
     gaps.wrote()
     gaps.wrote()
-    metrics.set_engine_signals(
+    metrics.endpoints.set_signals(
         "gpu-1", {Signal.PREFIX_HITS: KEPT.answers, Signal.PREFIX_QUERIES: 2 * KEPT.answers}, 0.3
     )
     KEPT.ended(True, 0.05)

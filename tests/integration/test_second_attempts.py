@@ -11,7 +11,7 @@ import pytest
 from penstock.admission.hedging import HedgeDelays
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
-from regional_agent.telemetry.agent_metrics import HedgeOutcome
+from regional_agent.telemetry.outcomes import HedgeOutcome
 from tests.support.agents import Agent, agent
 from tests.support.chats import answers, never_responds
 from tests.support.otlp_collector import attributes, collector

@@ -23,7 +23,8 @@ from dashboards.rules import Alert
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.agent_metrics import AgentMetrics, QueueOutcome, RequestKind, RequestOutcome, RetryReason
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RequestOutcome, RetryReason
 from tests.support.paths import ROOT
 
 SCRAPE_LABELS = {

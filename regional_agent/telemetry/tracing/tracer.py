@@ -12,7 +12,7 @@ from penstock.wire.trace_context import continue_trace
 from regional_agent.http.messages import Request
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.telemetry.agent_metrics import RequestOutcome
+from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.tracing.request_trace import RequestTrace
 from regional_agent.telemetry.tracing.span_builder import AttributeValue, EndedRequest, spans_of
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter

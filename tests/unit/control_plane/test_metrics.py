@@ -32,15 +32,9 @@ from penstock.routing.work import CostInputs, Work
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
-from regional_agent.telemetry.agent_metrics import (
-    NO_SERVER,
-    AgentMetrics,
-    QueueOutcome,
-    RequestKind,
-    RequestOutcome,
-    RetryReason,
-)
+from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RequestOutcome, RetryReason
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -163,9 +157,9 @@ def one_of_everything(agent: AgentMetrics) -> None:
     done(agent)
     agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
-    agent.set_endpoint("gpu-1", 2, True)
-    agent.set_endpoint_ejection("gpu-1", 0.5, ejected=False, suspect=False)
-    agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
+    agent.endpoints.set_load("gpu-1", 2, True)
+    agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
+    agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
     used = agent.usage.ended(estimate("acme"), 6.0, 2.0)
@@ -175,7 +169,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     assert gaps is not None
     gaps.wrote()
     gaps.wrote()
-    agent.ejected(AttemptOutcome.STALLED)
+    agent.endpoints.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_directories({"dns:gpu.test": 4.0})
@@ -362,9 +356,9 @@ def test_a_peer_that_was_never_measured_can_be_removed(agent: AgentMetrics) -> N
 
 
 def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
-    agent.set_endpoint("gpu-1", 2, True)
+    agent.endpoints.set_load("gpu-1", 2, True)
     assert value(agent, "endpoint_ready", {"endpoint": "gpu-1"}) == 1
-    agent.remove_endpoint("gpu-1")
+    agent.endpoints.remove("gpu-1")
     assert "gpu-1" not in agent.render().decode()
 
 

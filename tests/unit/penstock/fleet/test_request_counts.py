@@ -6,7 +6,7 @@ import pytest
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.agent_metrics import RequestOutcome
+from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 
 

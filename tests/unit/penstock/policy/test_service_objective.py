@@ -14,8 +14,9 @@ from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
 from penstock.rollout.evidence import observations
 from penstock.rollout.objective_evidence import ObjectiveCounts
-from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestOutcome
+from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
+from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
 

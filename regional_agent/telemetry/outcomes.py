@@ -1,0 +1,90 @@
+"""The outcomes that the agent counts: values of metric labels, of access log fields and of span attributes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RequestKind(StrEnum):
+    """Why a region served a request; the first four are `penstock.planning.plan.ArcReason`."""
+
+    HOME = "home"
+    SPILLOVER = "spillover"
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+    FORWARDED = "forwarded"
+    """Another agent forwarded the request; its origin counts the request too, under its own kind."""
+
+
+class RequestOutcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    """The engine responded with 4xx, or the rest of the request body was invalid."""
+    ENGINE_ERROR = "engine_error"
+    """The engine responded with 5xx, or its response ended early."""
+    CANCELLED = "cancelled"
+    """The client disconnected before the end of the response."""
+    REFUSED = "refused"
+    """Admitted, but no region could serve it. Requests that are not admitted are counted in `refusals` only."""
+    TIMEOUT = "timeout"
+    """The deadline expired before the end of the response."""
+    REVOKED = "revoked"
+    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
+
+
+class QueueOutcome(StrEnum):
+    """The outcome of a request's time in the admission queue."""
+
+    DISPATCHED = "dispatched"
+    """A slot became free, in this region or in another."""
+    ABANDONED = "abandoned"
+    """The request was rejected, its client disconnected, or its deadline expired."""
+
+
+class RetryReason(StrEnum):
+    """Why a request that had not started was retried."""
+
+    CONNECT_FAILED = "connect_failed"
+    """The connection to the endpoint or peer could not be established."""
+    CLOSED_EARLY = "closed_early"
+    """The connection closed before any response."""
+    STALE_CONNECTION = "stale_connection"
+    """A pooled connection was closing; the request was retried on a new connection to the same target."""
+    ENGINE_BUSY = "engine_busy"
+    """The engine rejected the request as overloaded before it started."""
+    CREDENTIAL_REJECTED = "credential_rejected"
+    """The engine rejected the endpoint's credential (401, 403)."""
+    PEER_REFUSED = "peer_refused"
+    """The agent of the serving region rejected the request with a typed reason."""
+    ENDPOINT_SUSPECT = "endpoint_suspect"
+    """The endpoint made no progress and became suspect; it had sent no byte of a response."""
+
+
+class ContinuationOutcome(StrEnum):
+    """What became of a failed stream of a model with `continue_streams`."""
+
+    RESUMED = "resumed"
+    """Another target continued the answer, or it had reached the request's limit on tokens."""
+    NOT_CONTINUABLE = "not_continuable"
+    """The answer contains more than text, or is too long."""
+    OVER_BUDGET = "over_budget"
+    """The limit for one request, or the retry budget, was used up."""
+    NO_TARGET = "no_target"
+    """No permitted target was able to continue the answer."""
+
+
+class HedgeOutcome(StrEnum):
+    """What became of the second attempt of a hedged request that was slow."""
+
+    WON = "won"
+    """It responded first, and the first attempt was cancelled."""
+    LOST = "lost"
+    """The first attempt responded first, or the request ended."""
+    FAILED = "failed"
+    """It failed; the first attempt went on."""
+    NO_BUDGET = "no_budget"
+    """It was not sent, because the budget was used up."""
+    NO_SLOT = "no_slot"
+    """It was not sent, because no other endpoint of the region had a free slot."""
