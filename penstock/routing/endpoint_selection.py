@@ -1,10 +1,10 @@
 """Selects the endpoint that would complete a request soonest; near ties are broken at random.
 
-A request completes after the work that is reserved ahead of it and its own work at that endpoint's speed; the delay
-that it adds to the other requests there counts as well. Until speeds are known, the same rule applies to request
-counts: least request. Both beat round-robin and local views. A view older than about a tenth of a mean service time is
-too old for a scan, and two random choices on it do better (Mitzenmacher, "How useful is old information?", IEEE TPDS
-2000).
+A request completes after the prefill that is reserved ahead of it and its own work at that endpoint's speed. The delay
+that it adds to the other requests there counts as well, and so do their decodes, by how full the endpoint is. Until
+speeds are known, the same rule applies to request counts: least request. Both beat round-robin and local views. A view
+older than about a tenth of a mean service time is too old for a scan, and two random choices on it do better
+(Mitzenmacher, "How useful is old information?", IEEE TPDS 2000).
 
 An endpoint's contribution to every score is computed when the endpoint changes and not when it is compared, so a choice
 among a hundred endpoints costs three multiplications and additions each.
@@ -122,9 +122,11 @@ class EndpointView:
             busy = streams / self.slots + self.pressure
             self.score_coefficients = (busy * self.service_s / weight, 0.0, 0.0)
             return
-        # Half of what is reserved for decode is done, on average; the other half stands for what one more stream
-        # costs those that are there. In simulation a whole share does best, over half, one and a half and more.
-        ahead_s = speed.start_s + (self.prefill_us + self.decode_us / self.slots) / MICROSECONDS
+        # Decodes run side by side, so those there delay requests only through the slots that they leave: what is left of
+        # them, on average half of what was reserved, counts by how full the endpoint is. In simulation the median and
+        # the mean are better than with all of it at any occupancy, and tails and evenness better than without it.
+        left_us = self.decode_us * self.in_flight / (2.0 * self.slots * self.slots)
+        ahead_s = speed.start_s + (self.prefill_us + left_us) / MICROSECONDS
         if self.pressure > 0.0:
             ahead_s += self.pressure * self.service_s
         if streams > self.slots:

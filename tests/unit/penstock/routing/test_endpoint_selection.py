@@ -79,9 +79,16 @@ def known(name: str, speed: Speed = FAST, **fields: object) -> EndpointView:
 def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
     pool = [known("fast", in_flight=3, decode_us=6_000_000), known("slow", SLOW, in_flight=0)]
     assert chosen(pool, work=CHAT) == "fast"
-    pool[0].decode_us = 40_000_000
+    pool[0].in_flight, pool[0].decode_us, pool[0].service_s = 4, 40_000_000, 4.0
     pool[0].update_score()
     assert chosen(pool, work=CHAT) == "slow"
+
+
+def test_decodes_that_run_count_by_how_full_their_endpoint_is() -> None:
+    """Those delay a request only through the slots that they leave."""
+    near_empty = known("near empty", slots=64, limit=128, in_flight=2, decode_us=60_000_000)
+    near_full = known("near full", slots=64, limit=128, in_flight=60, decode_us=60_000_000)
+    assert near_empty.score_coefficients[0] < 0.02 < 0.4 < near_full.score_coefficients[0]
 
 
 def test_prefill_ahead_counts_in_full() -> None:
@@ -119,7 +126,7 @@ def test_until_speeds_are_known_requests_are_counted() -> None:
 
 
 def test_near_ties_are_broken_at_random() -> None:
-    pool = [known("a"), known("b", decode_us=40_000), known("c", decode_us=900_000)]
+    pool = [known("a"), known("b", prefill_us=10_000), known("c", prefill_us=225_000)]
     counts = Counter(chosen(pool, seed, work=CHAT) for seed in range(200))
     assert set(counts) == {"a", "b"}
     assert min(counts.values()) > 60
@@ -141,13 +148,13 @@ def test_among_newcomers_only_work_counts() -> None:
 
 
 def test_a_prefix_is_worth_what_it_spares_and_a_bounded_gap() -> None:
-    pool = [known("best"), known("holder", decode_us=800_000)]
+    pool = [known("best"), known("holder", prefill_us=200_000)]
     assert chosen(pool, work=CHAT) == "best"
     assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.25) == "holder"
     assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.1) == "best"
     long_prompt = Work(3.0, 1.0)
     assert chosen(pool, work=long_prompt, held={1: 2.0}) == "holder"
-    pool[1].decode_us = 20_000_000
+    pool[1].prefill_us = 5_000_000
     pool[1].update_score()
     assert chosen(pool, work=long_prompt, held={1: 2.0}, held_gap_s=0.5) == "best"
 
@@ -159,15 +166,15 @@ def test_a_holder_that_may_not_have_it_is_no_reason_to_wait() -> None:
 
 
 def test_the_own_zone_is_preferred_within_a_bound() -> None:
-    pool = [known("far"), known("near", decode_us=int(ZONE_GAP_S * 3e6))]
+    pool = [known("far"), known("near", prefill_us=int(ZONE_GAP_S * 0.75e6))]
     assert chosen(pool, work=CHAT, same_zone=[1]) == "near"
-    pool[1].decode_us = 4_000_000
+    pool[1].prefill_us = 1_000_000
     pool[1].update_score()
     assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
 
 
 def test_an_engine_that_reports_full_ranks_lower() -> None:
-    assert chosen([known("pressed", pressure=1.0), known("at-ease", decode_us=1_000_000)], work=CHAT) == "at-ease"
+    assert chosen([known("pressed", pressure=1.0), known("at-ease", in_flight=2, decode_us=1_000_000)], work=CHAT) == "at-ease"
 
 
 @pytest.mark.parametrize("seed", range(5))
