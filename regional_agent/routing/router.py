@@ -13,13 +13,13 @@ from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import ArcReason
 from penstock.policy.policy import Model, Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, is_usable, soonest_retry_s
+from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
@@ -44,14 +44,8 @@ MAX_ATTEMPTS: Final = 6
 MAX_BROKEN: Final = 2
 """Maximum number of engines that fail after they received a request; the request itself may be the cause."""
 
-OBJECT_REQUESTS_BEYOND_LIMIT: Final = 16
-"""Requests for existing objects that an endpoint accepts beyond its slots and queue: reading, deleting or cancelling
-an object generates nothing, and must be possible at an endpoint that is full."""
-
 _NOT_FOUND: Final = Reason.NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
-
-_UNREACHABLE_STATES: Final = frozenset({RegionState.UNKNOWN, RegionState.FAILED})
 
 _FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
 """Refusals for lack of capacity, which a fallback model may have."""
@@ -143,7 +137,7 @@ class Router:
         if not isinstance(at_object, Reason):
             target: Attempt | Refusal = at_object
         elif location is not None and context.is_for_object:
-            target = self._refuse_object(context, location, at_object)
+            target = refuse_object(location, at_object, self._queue.wait_s(context.model))
         elif context.route_context is None:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
@@ -248,29 +242,19 @@ class Router:
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
     ) -> Attempt | Reason:
         """Return a target where an object is, or the reason why there is none."""
-        if location.region not in context.admitted.permitted.regions:
-            return Reason.NO_PERMITTED_REGION
-        if location.model != context.model:
-            return _NOT_FOUND
-        if location.region == self.region:
-            return self._object_endpoint(context, location.endpoint, now, in_turn=in_turn)
-        tried = context.tried_regions.get(location.region)
-        policy = self._config.policy
-        if tried is not None or context.route_context is not None or policy is None:
-            return tried or _NOT_FOUND
+        policy, is_forwarded = self._config.policy, context.route_context is not None
+        request = ObjectRequest(context.model, context.is_for_object, _occupies_slot(context), is_forwarded)
         view = self._peers.view(location.region, context.model, now)
-        takes_room = not context.is_for_object and _occupies_slot(context)
-        if not takes_room:
-            # The region has no choice but to serve it, so that neither a share nor a spill credit is needed.
-            if view.state in _UNREACHABLE_STATES:
-                return Reason.UNREACHABLE
-        elif not is_usable(view) or not view.ready or view.credits <= 0:
-            return Reason.SATURATED
-        choice = RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit=takes_room)
-        return self._peer_target(context, choice, policy)
+        permitted = context.admitted.permitted
+        where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
+        if not isinstance(where, RegionChoice):
+            return where
+        if where.region == self.region:
+            return self._object_endpoint(context, request, location.endpoint, now, in_turn=in_turn)
+        return _NOT_FOUND if policy is None else self._peer_target(context, where, policy)
 
     def _object_endpoint(
-        self, context: RequestContext, endpoint_name: str, now: float, *, in_turn: bool
+        self, context: RequestContext, request: ObjectRequest, endpoint_name: str, now: float, *, in_turn: bool
     ) -> LocalAttempt | Reason:
         """Reserve the endpoint of this region that has an object; return the reason if it cannot have the request."""
         pool = self._endpoints.pool(context.model)
@@ -278,23 +262,17 @@ class Router:
         if index is None:
             return _NOT_FOUND
         endpoint = pool.endpoints[index]
-        view = endpoint.view
-        if context.is_for_object:
-            if endpoint_name in context.tried_endpoints:
-                return context.failed_because
-            if not view.ready:
-                return Reason.ENDPOINT_NOT_READY
-            if view.in_flight >= view.limit + OBJECT_REQUESTS_BEYOND_LIMIT:
-                return Reason.SATURATED
-        elif _occupies_slot(context):
-            if context.route_context is None and not self._plans_home(context):
-                return Reason.SATURATED
-            may_start = in_turn or not self._queue.must_queue(context)
-            if not may_start or not view.takes_more or endpoint_name in _excluded(pool, context):
-                return Reason.SATURATED
-        elif not view.ready or endpoint_name in _excluded(pool, context):
-            return Reason.ENDPOINT_NOT_READY
-        kind = RequestKind.HOME if context.route_context is None else RequestKind.FORWARDED
+        problem = why_not_at_endpoint(
+            request,
+            endpoint.view,
+            failed=context.failed_because if endpoint_name in context.tried_endpoints else None,
+            excluded=endpoint_name in _excluded(pool, context),
+            may_start=(request.forwarded or self._plans_home(context))
+            and (in_turn or not self._queue.must_queue(context)),
+        )
+        if problem is not None:
+            return problem
+        kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
         attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, self.region, kind, self._local)
         return self._reserve(context, attempt)
 
@@ -302,19 +280,6 @@ class Router:
         """Whether the plan, if there is one, gives this region a share of the requests like this one."""
         sampler = self._config.samplers.get((context.model, context.admitted.permitted.name))
         return sampler is None or sampler.includes_home
-
-    def _refuse_object(self, context: RequestContext, location: ObjectLocation, reason: Reason) -> Refusal:
-        """Return the refusal of a request for an object."""
-        where = location.endpoint or location.region
-        if reason is _NOT_FOUND:
-            return Refusal(reason, f"{where} no longer has the object")
-        if reason in (Reason.NO_PERMITTED_REGION, Reason.ENGINE_FAILED):
-            return Refusal(reason, f"{where} has the object, and cannot serve it: {reason.value}")
-        if reason is Reason.SATURATED:
-            wait_s = self._queue.wait_s(context.model)
-            return Refusal(reason, f"{where}, which has the object, is full", retry_after_s=retry_after_s(wait_s))
-        detail = f"{where}, which has the object, is not available: {reason.value}"
-        return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
 
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""

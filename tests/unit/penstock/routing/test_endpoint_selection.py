@@ -174,7 +174,10 @@ def test_the_own_zone_is_preferred_within_a_bound() -> None:
 
 
 def test_an_engine_that_reports_full_ranks_lower() -> None:
-    assert chosen([known("pressed", pressure=1.0), known("at-ease", in_flight=2, decode_us=1_000_000)], work=CHAT) == "at-ease"
+    assert (
+        chosen([known("pressed", pressure=1.0), known("at-ease", in_flight=2, decode_us=1_000_000)], work=CHAT)
+        == "at-ease"
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
