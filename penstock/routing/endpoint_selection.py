@@ -122,9 +122,9 @@ class EndpointView:
             busy = streams / self.slots + self.pressure
             self.score_coefficients = (busy * self.service_s / weight, 0.0, 0.0)
             return
-        # Decodes run side by side, so those there delay requests only through the slots that they leave: what is left of
-        # them, on average half of what was reserved, counts by how full the endpoint is. In simulation the median and
-        # the mean are better than with all of it at any occupancy, and tails and evenness better than without it.
+        # Decodes run side by side, so those there delay requests only through the slots that they leave. What is left
+        # of them, on average half of what was reserved, counts by how full the endpoint is. In simulation the median
+        # and the mean are better than with all of it at any occupancy, and tails and evenness better than without it.
         left_us = self.decode_us * self.in_flight / (2.0 * self.slots * self.slots)
         ahead_s = speed.start_s + (self.prefill_us + left_us) / MICROSECONDS
         if self.pressure > 0.0:
