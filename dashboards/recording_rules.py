@@ -18,7 +18,7 @@ STATE_CODES: dict[RegionState, int] = {
     RegionState.SUSPECT: 5,
     RegionState.FAILED: 6,
 }
-"""A number for each state, so that a strip can be coloured and `max` keeps the worst that anyone believes."""
+"""A number for each state, so that a strip can be coloured and `max` keeps the worst state that any agent reports."""
 
 
 def _state_code(metric: str) -> str:

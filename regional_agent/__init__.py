@@ -1,1 +1,1 @@
-"""The daemon in front of one cluster's GPUs: carries requests, watches endpoints, obeys the plan, reports upward."""
+"""The daemon in front of one cluster's GPUs: carries requests, watches endpoints, applies the plan, reports upward."""

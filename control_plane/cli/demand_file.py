@@ -129,8 +129,8 @@ def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool], wrong: Call
     rows = []
     for line, row in lines:
         if not sane(row):
-            told = "rates and slots are 0 to 1e9 (of an endpoint from 1), times 0.001 to 86400"
-            raise BadDemand(f"{file}:{line}: a number is out of bounds; {told}")
+            bounds = "rates and slots are 0 to 1e9 (of an endpoint from 1), times 0.001 to 86400"
+            raise BadDemand(f"{file}:{line}: a number is out of bounds; {bounds}")
         problem = wrong(row)
         if problem is not None:
             raise BadDemand(f"{file}:{line}: {problem}")

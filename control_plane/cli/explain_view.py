@@ -109,14 +109,14 @@ def _planned(region: ConsideredRegion) -> str:
 def _state(view: RegionView | None) -> str:
     if view is None:
         return ""
-    told = [view.state.value, "ready" if view.ready else "not ready"]
+    parts = [view.state.value, "ready" if view.ready else "not ready"]
     if view.weight < 1.0:
-        told.append(f"ramp {view.weight:.0%}")
+        parts.append(f"ramp {view.weight:.0%}")
     if view.expected_wait_s > 0.0:
-        told.append(f"wait {view.expected_wait_s:.2f} s")
+        parts.append(f"wait {view.expected_wait_s:.2f} s")
     if view.credits:
-        told.append(f"{view.credits} credits")
-    return ", ".join(told)
+        parts.append(f"{view.credits} credits")
+    return ", ".join(parts)
 
 
 def _because(region: ConsideredRegion) -> str:
@@ -152,8 +152,8 @@ def _done(done_s: float | None) -> str:
 def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
     if endpoint.reason is not None:
         return endpoint.reason.value
-    told = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
-    return ", ".join([*told, "same zone"] if endpoint.near else told)
+    parts = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
+    return ", ".join([*parts, "same zone"] if endpoint.near else parts)
 
 
 def _outcome(explanation: Explanation) -> Text:

@@ -35,10 +35,10 @@ def simulated_json(before: Totals, after: Totals, moved: Sequence[Move]) -> dict
 def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> RenderableType:
     """Return the totals in two columns, then the requests that move."""
     part = sum(move.requests_per_s for move in moved) / before.requests_per_s if before.requests_per_s else 0.0
-    told = Text(f"{part:.1%} of requests get another region or another answer")
+    summary = Text(f"{part:.1%} of requests get another region or another answer")
     more = len(moved) - MAX_MOVES
     rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
-    return Group(_totals(before, after), told, *([_moves(moved)] if moved else []), *rest)
+    return Group(_totals(before, after), summary, *([_moves(moved)] if moved else []), *rest)
 
 
 def _totals(before: Totals, after: Totals) -> Table:

@@ -166,7 +166,10 @@ def _warnings(status: Status) -> Iterable[Text]:
     if not status.store.up:
         yield Text("the store does not answer: this is what was last known", "bold red")
     if status.fleet_problem:
-        yield Text(f"regions as {status.name} knows them, who hears no agents: {status.fleet_problem}", "bold red")
+        yield Text(
+            f"regions as in the last state of {status.name}, which receives no reports: {status.fleet_problem}",
+            "bold red",
+        )
     for error in status.policy.refused:
         yield Text(f"policy refused{_of(status)}: {error}", "bold red")
     if status.policy.unreadable:

@@ -313,7 +313,7 @@ def bench_propagation() -> None:
     slowest = [(way.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(way.slowest))) for way in results.ways]
     show(
         table("From a change until it is in force at an agent", header, rows),
-        table("The slowest change", ("", "told s", "at the first agent s", "at all s"), slowest),
+        table("The slowest change", ("", "sent s", "at the first agent s", "at all s"), slowest),
         goals_table(results.goals),
     )
     print(closing_line(results.machine, OUT))

@@ -25,7 +25,7 @@ from penstock.wire.identity import ProcessRole
 from regional_agent.config.active_config import ActiveConfig
 
 
-async def obey(endpoint: str, identity_dir: Path, directory: Path, regions: list[str]) -> None:
+async def apply(endpoint: str, identity_dir: Path, directory: Path, regions: list[str]) -> None:
     """Follow the store until standard input ends."""
     sessions = IdentityFiles(identity_dir, ProcessRole.CONTROL_PLANE, "bench").sessions
     agents = []
@@ -47,4 +47,4 @@ def _in_force(agent: str, policy: Policy) -> None:
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    uvloop.run(obey(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))
+    uvloop.run(apply(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))

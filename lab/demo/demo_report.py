@@ -46,7 +46,7 @@ DEFINITIONS = {
 
 
 MAX_NOT_OK = 50
-"""Requests that were not answered, told one by one."""
+"""Requests that were not answered and are listed one by one."""
 
 
 class Setting(msgspec.Struct, frozen=True):

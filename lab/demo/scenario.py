@@ -98,7 +98,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, pace: float = 1.0) -> Scenario:
-    """The story as the demo tells it, 80 s at `pace` 1.
+    """The scenario as the demo runs it, 80 s at `pace` 1.
 
     Args:
         surge_region: whose clients ask for `surge_factor` times as much for a while.

@@ -42,7 +42,7 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     lengths: TraceRequest
     """Prompt, output and prefix; its own time is not used."""
     required_regions: tuple[str, ...] = ()
-    """Regions that may ever touch it, computed outside Penstock for the residency witness; empty tells it nothing."""
+    """Regions that may ever touch it, computed outside Penstock for the residency witness; empty if unknown."""
     hang_up_after_tokens: int | None = None
     """The client leaves once so many tokens have come; None stays to the end."""
     image: ImageSize | None = None

@@ -2,8 +2,8 @@
 
 Failure detection may restart with every leader, since it takes a second. Hold-down and failback ramp may not: a region
 that failed a moment ago would count as healthy under the next leader, and flap with each change of leadership; so would
-a degraded region. The state is part of the plan, so it is fenced like the plan and covers exactly what agents obey. Its
-weight decreases with its age.
+a degraded region. The state is part of the plan, so it is fenced like the plan and covers exactly what agents
+apply. Its weight decreases with its age.
 """
 
 from __future__ import annotations

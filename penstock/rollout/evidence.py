@@ -132,17 +132,17 @@ def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float
 
 def _refused(rollout: Rollout, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
     for name, agent in evidence.agents.items():
-        # An agent that obeys the candidate rejected a plan only, or has accepted the policy since.
+        # An agent that applies the candidate rejected a plan only, or has accepted the policy since.
         if agent.refused_digest == rollout.candidate != agent.policy_digest:
             return RolloutEvent.REFUSED, f"{name} rejects it: {agent.refused[:MAX_REFUSAL]}"
     return None
 
 
 def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
-    def obeys(agent: AgentObservation) -> bool:
+    def applies(agent: AgentObservation) -> bool:
         return rollout.digest_for(agent.region) == rollout.candidate
 
-    now = requests_since(rollout.marks, _selected(evidence, obeys))
+    now = requests_since(rollout.marks, _selected(evidence, applies))
     enough = max(1, rules.min_requests)
     if now.ended < enough:
         return None
@@ -152,7 +152,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
     baseline = "before"
     if usual.ended < enough:
         usual, baseline = (
-            requests_since(rollout.marks, _selected(evidence, lambda agent: not obeys(agent))),
+            requests_since(rollout.marks, _selected(evidence, lambda agent: not applies(agent))),
             "elsewhere",
         )
     if usual.ended < enough:
@@ -168,9 +168,9 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
 def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
     """Whether a region under the candidate misses a service objective that was met before, or is met elsewhere."""
     by_region = {region: objectives_since(rollout.marks, agents) for region, agents in _by_region(evidence).items()}
-    obeying = [region for region in by_region if rollout.digest_for(region) == rollout.candidate]
-    elsewhere = merge_counts(counts for region in by_region.keys() - obeying for counts in by_region[region])
-    for region in obeying:
+    applying = [region for region in by_region if rollout.digest_for(region) == rollout.candidate]
+    elsewhere = merge_counts(counts for region in by_region.keys() - applying for counts in by_region[region])
+    for region in applying:
         before = merge_counts(rollout.objectives_before.get(region, ()))
         reason = broken_objective(merge_counts(by_region[region]), before, elsewhere, max(1, rules.min_requests))
         if reason is not None:

@@ -1,8 +1,8 @@
 """The rollout of a policy as a table of state transitions; a transition that the table lacks is an error.
 
-A candidate is first planned with in shadow, then obeyed by the canary regions, then by all regions while it is still
-judged, and finally becomes the stable policy: the one that regions outside the canary obey, and to which every region
-returns in one step. The state alone determines which region obeys which policy, so a new leader continues where the
+A candidate is first planned with in shadow, then applied by the canary regions, then by all regions while it is still
+judged, and finally becomes the stable policy: the one that regions outside the canary apply, and to which every region
+returns in one step. The state alone determines which region applies which policy, so a new leader continues where the
 former one stopped.
 """
 
@@ -28,15 +28,15 @@ class Phase(StrEnum):
     SHADOW_HELD = "shadow_held"
     """As SHADOW, until an operator resumes, promotes or rolls back."""
     CANARY = "canary"
-    """The canary regions obey the candidate."""
+    """The canary regions apply the candidate."""
     CANARY_HELD = "canary_held"
-    """The canary regions keep obeying it; no other region follows until an operator decides."""
+    """The canary regions keep applying it; no other region follows until an operator decides."""
     WATCH = "watch"
-    """Every region obeys the candidate, and it is still judged."""
+    """Every region applies the candidate, and it is still judged."""
     DONE = "done"
     """The candidate is the stable policy."""
     ROLLED_BACK = "rolled_back"
-    """Every region obeys the stable policy again."""
+    """Every region applies the stable policy again."""
     SUPERSEDED = "superseded"
     """The source offered another policy before this rollout was complete."""
 
@@ -141,7 +141,7 @@ class Rollout(msgspec.Struct, frozen=True):
     """Of the candidate."""
     stable_provenance: Provenance | None = None
     canary: tuple[str, ...] = ()
-    """Regions that obey the candidate before the others."""
+    """Regions that apply the candidate before the others."""
     moved_share: float | None = None
     """Share (0-1) of all demand that the candidate's plan serves elsewhere, by the last comparison in shadow."""
     marks: dict[str, Mark] | None = None
@@ -164,7 +164,7 @@ class Rollout(msgspec.Struct, frozen=True):
         return self.phase in FINAL_PHASES
 
     def digest_for(self, region: str) -> str:
-        """Returns the digest of the policy that a region is to obey."""
+        """Returns the digest of the policy that a region is to apply."""
         tries_it = self.phase in IN_CANARY and region in self.canary
         return self.candidate if tries_it or self.phase is Phase.WATCH else self.stable
 

@@ -20,7 +20,7 @@ BLOCK_BYTES = 1024
 """Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
 
 MAX_BLOCKS = 64
-"""Blocks of one prompt that are compared; what prompts share beyond these rarely tells them apart."""
+"""Blocks of one prompt that are compared; beyond these, prompts rarely differ."""
 
 MAX_KEYS = 65_536
 """Prefix blocks and sessions that one agent remembers; the least recently used is evicted first."""

@@ -191,7 +191,7 @@ async def forged_plans_and_overrides(fleet: Fleet) -> None:
         await asyncio.sleep(SETTLING_S)
         for agent in ("eu-de/a", "eu-de/b"):
             in_force = (await fleet.status(agent))["plan"]
-            expect(in_force["epoch"] != forged_epoch, f"{agent} obeys a plan {by}")
+            expect(in_force["epoch"] != forged_epoch, f"{agent} applies a plan {by}")
         expect(await _effect(fleet) == before, f"a policy or an override {by} is in force")
         answer = await fleet.chat("eu-de/a", "victim")
         expect(answer.headers.get("x-penstock-region") == "eu-de", f"a region was drained by an override {by}")

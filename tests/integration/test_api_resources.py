@@ -126,7 +126,7 @@ async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
-    async def told(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
+    async def post_report(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
         rows = None if endpoints == (None,) else tuple(one for one in endpoints if one is not None)
         said = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
         body, headers = packed(said)
@@ -139,11 +139,11 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
         return (await api.http.get("/v1/endpoints")).status_code == 200
 
     await until_async(leads)
-    await told("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
-    await told("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
+    await post_report("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
+    await post_report("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
     # The last report stands until the next; of two agents the first by name counts.
-    await told("eu-de", None, seq=2)
-    await told("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
+    await post_report("eu-de", None, seq=2)
+    await post_report("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
     page = await api.get("/v1/endpoints")
     first = page["items"][0]
     assert 0.0 <= first.pop("age_s") < PATIENCE_S

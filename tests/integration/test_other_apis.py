@@ -249,14 +249,14 @@ async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> No
     def event(kind: str, **fields: Any) -> bytes:
         return chunk(b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode()))
 
-    async def speaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def streams_long(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + event("message_start", message={"usage": {"input_tokens": 77, "output_tokens": 1}}))
         for _ in range(100):
             writer.write(event("content_block_delta", delta={"type": "text_delta", "text": "word " * 20}))
             await writer.drain()
         writer.write(event("message_delta", delta={}, usage={"output_tokens": 2000}) + b"0\r\n\r\n")
 
-    async with engine(speaks) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(streams_long) as gpu, agent(tmp_path, [gpu.address]) as one:
         policy = one.config.policy
         by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
         one.config.policy = replace(policy, routes=preset_routes("anthropic"), models={MODEL: by_token})

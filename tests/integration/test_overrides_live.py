@@ -92,7 +92,7 @@ def history(changes: list[Changed]) -> list[float]:
     return [shares(plan).get("eu-de", 0.0) for plan in plans if shares(plan)]
 
 
-async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
+async def applied(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
     def holds() -> bool:
         plan = one.config.plan
         return plan is not None and shares(plan) == wanted
@@ -117,13 +117,13 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
         ):
             reports.demand = {"eu-de": (offered(10.0, *EU),)}
             germany = agents["eu-de"]
-            await obeyed(germany, {"eu-de": 1.0})
+            await applied(germany, {"eu-de": 1.0})
             assert await serving(germany) == {"eu-de": 40}
 
             # The control plane that does not lead takes it just as well.
             drained = await post(operator, other, "regions/eu-de/drain", {"expires_in_s": 3600})
             assert drained.status_code == 201, drained.text
-            await obeyed(germany, {"eu-es": 1.0})
+            await applied(germany, {"eu-es": 1.0})
             assert await serving(germany) == {"eu-es": 40}
             falling = history(following.changes)
             assert falling == sorted(falling, reverse=True)
@@ -146,7 +146,7 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
             seen = len(following.changes)
             lifted = await post(operator, other, "regions/eu-de/undrain", {})
             assert lifted.status_code == 200, lifted.text
-            await obeyed(germany, {"eu-de": 1.0})
+            await applied(germany, {"eu-de": 1.0})
             rising = history(following.changes[seen:])
             assert rising == sorted(rising)
             assert all(after - before <= MAX_STEP + 1e-6 for before, after in pairwise(rising))

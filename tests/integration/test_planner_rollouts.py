@@ -18,8 +18,8 @@ from penstock.rollout.state_machine import Phase
 from tests.support.control_planes import (
     PLANET,
     REGIONS,
+    ApplyingAgents,
     ControlPlaneServer,
-    ObedientAgents,
     Operator,
     control_planes,
     is_in,
@@ -86,7 +86,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
 ) -> None:
     repository.commit(files("waterfall"))
     with serving() as (server,):
-        async with ObedientAgents(store, [server.url]):
+        async with ApplyingAgents(store, [server.url]):
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
             await until_async(lambda: planned(store, AT_HOME))
             repository.commit(files("linear_program"), message=b"Plan by price")
@@ -117,7 +117,7 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
     limits = {"max_moved_share": 0.25, "min_requests": 300, "max_latency_factor": 2, "canary_s": 30}
     repository.commit(files("waterfall", **limits))
     with serving() as (server,):
-        async with ObedientAgents(store, [server.url]) as agents:
+        async with ApplyingAgents(store, [server.url]) as agents:
             agents.slow_from = {CHEAPEST}
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
             await until_async(lambda: planned(store, AT_HOME))

@@ -320,7 +320,7 @@ WELL = {
         for le, count in (("0.5", 10), ("1.0", 10), ("+Inf", 10))
     },
 }
-"""A fleet that nobody needs to be told of."""
+"""A fleet without any condition that alerts."""
 
 
 def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str]) -> str:

@@ -154,8 +154,8 @@ async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) 
             said_bytes += 1 << 18
             await asyncio.sleep(0)
         client.writer.write_eof()
-        heard = await client.reader.readexactly(len(b"hello") + said_bytes + len(b"bye"))
-        assert heard.endswith(b"xbye")
+        received = await client.reader.readexactly(len(b"hello") + said_bytes + len(b"bye"))
+        assert received.endswith(b"xbye")
 
 
 def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:

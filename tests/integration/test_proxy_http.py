@@ -278,12 +278,12 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
     ],
 )
 async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
-    async def speaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def garbles(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(garbage)
         await writer.drain()
         await asyncio.Event().wait()
 
-    async with engine(speaks) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
+    async with engine(garbles) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
         for _ in range(12):
             assert (await ask(one))[0] == 200
         assert bad.requests

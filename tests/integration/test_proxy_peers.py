@@ -112,7 +112,7 @@ async def test_a_stream_that_its_server_cut_counts_as_failed_in_both_regions(
     ):
         answer = await ask(origin)
         events = answer.body.strip().split(b"\n\n")
-        assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "it is told once"
+        assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "the client receives one error event"
         assert code(events[1].removeprefix(b"data: ")) == why
         assert server.counted() == origin.counted() == {"engine_error": 1}
         assert origin.tally.report().failed == 1

@@ -72,7 +72,7 @@ async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
         client = await RawClient.connect(one.traffic)
         client.send(UPGRADE + b"\r\n")
-        assert (await client.answer()).body == b'{"ok": 1}', "the engine speaks no WebSocket"
+        assert (await client.answer()).body == b'{"ok": 1}', "the engine does not support WebSocket"
         assert await client.closed()
         client = await RawClient.connect(one.traffic)
         client.send(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")

@@ -102,16 +102,16 @@ def until_in_force(terminal: Terminal, checked: str) -> None:
 
 
 def until_closed(terminal: Terminal, region: str) -> None:
-    """Wait until the agent of a drained region obeys the plan that closes it: the drain is shown before that."""
+    """Wait until the agent of a drained region applies the plan that closes it: the drain is shown before that."""
     until_shown(terminal, "plans/current", f'"closed":\\[\\{{"region":"{region}"')
     closing = json.loads(terminal.run(request("plans/current")))[region]["generation"]
     ends = time.monotonic() + PATIENCE_S
     while plan_of(terminal, f"{region}-1") < closing:
-        assert time.monotonic() < ends, f"the agent of {region} does not obey plan {closing}"
+        assert time.monotonic() < ends, f"the agent of {region} does not apply plan {closing}"
 
 
 def plan_of(terminal: Terminal, agent: str) -> int:
-    """The generation of the plan that an agent obeys."""
+    """The generation of the plan that an agent applies."""
     agents = json.loads(terminal.run(request("agents")))["items"]
     return next(int(found["plan_generation"]) for found in agents if found["name"] == agent)
 

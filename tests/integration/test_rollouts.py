@@ -21,8 +21,8 @@ from penstock.rollout.state_machine import Phase
 from tests.support.control_planes import (
     PLANET,
     TOKEN,
+    ApplyingAgents,
     ControlPlaneServer,
-    ObedientAgents,
     Operator,
     control_planes,
     is_in,
@@ -95,15 +95,15 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
     servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, _ = await operator.leader_among(servers)
-    async with ObedientAgents(store, [server.url for server in servers]) as agents:
+    async with ApplyingAgents(store, [server.url for server in servers]) as agents:
         before = await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
         first = before.policy.provenance
         assert first is not None
         await poisoned(repository, operator, leader, before)
         second = repository.commit(files("0.7"), message=b"Fill pools less")
         await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
-        await operator.until(leader, lambda status: len(set(agents.obeyed.values())) == 2)
-        assert await reported(store) == dict.fromkeys(agents.obeyed, first.commit) | {"eu-es": second}
+        await operator.until(leader, lambda status: len(set(agents.applied.values())) == 2)
+        assert await reported(store) == dict.fromkeys(agents.applied, first.commit) | {"eu-es": second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
         assert shown["rollout"]["provenance"]["subject"] == "Fill pools less"
         assert [(one["kind"], one["field"], one["after"]) for one in shown["changes"]] == [
@@ -122,7 +122,7 @@ async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
     (other,) = [server for server in servers if server is not leader]
-    async with ObedientAgents(store, [server.url for server in servers]):
+    async with ApplyingAgents(store, [server.url for server in servers]):
         await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
         second = repository.commit(files("0.7"))
         began = await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
@@ -142,10 +142,10 @@ async def test_a_rejection_rolls_back_although_the_leader_fails(
 ) -> None:
     leader, epoch = await operator.leader_among(servers)
     (other,) = [server for server in servers if server is not leader]
-    async with ObedientAgents(store, [server.url for server in servers]) as agents:
+    async with ApplyingAgents(store, [server.url for server in servers]) as agents:
         first = (await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))).policy.provenance
         assert first is not None
-        await operator.until(leader, lambda status: len(agents.obeyed) == 5 and all(agents.obeyed.values()))
+        await operator.until(leader, lambda status: len(agents.applied) == 5 and all(agents.applied.values()))
         leader.kill()
         agents.refuses = {"eu-es"}
         repository.commit(files("0.7"))
@@ -175,7 +175,7 @@ async def test_an_operator_steers_it_from_the_command_line(
         done = await asyncio.to_thread(CliRunner(env=environment).invoke, app, arguments, catch_exceptions=False)
         return done.exit_code, done.stdout + done.stderr
 
-    async with ObedientAgents(store, [server.url for server in servers]):
+    async with ApplyingAgents(store, [server.url for server in servers]):
         first = await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
         assert first.policy.digest is not None
         repository.commit(files("0.7"), message=b"Fill pools less")

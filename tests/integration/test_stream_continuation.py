@@ -37,7 +37,7 @@ from tests.support.streamed_chats import (
     is_complete,
     read_stream,
     reports_an_error,
-    speaks,
+    streams_chat,
 )
 from tests.support.wait import until
 
@@ -66,7 +66,7 @@ def released(one: Agent) -> bool:
 @pytest.mark.parametrize("limit", [0, 1, 7, 29])
 async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failure, limit: int) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
-    scripts = speaks(1, limit, failure), speaks(2)
+    scripts = streams_chat(1, limit, failure), streams_chat(2)
     async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (one, engines):
         status, headers, body = await chat(one)
         assert (status, is_complete(body)) == (200, True)
@@ -80,7 +80,7 @@ async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failur
 
 
 async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 5), speaks(2), speaks(3)) as (one, _):
+    async with before(tmp_path, streams_chat(1, 5), streams_chat(2), streams_chat(3)) as (one, _):
         client = await RawClient.connect(one.traffic)
         for _ in range(2):
             client.send(post(json.dumps(CHAT).encode()))
@@ -90,14 +90,14 @@ async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_pa
 
 async def test_a_text_completion_is_continued(tmp_path: Path) -> None:
     fields = {"model": MODEL, "stream": True, "prompt": "Why?", "ignore_eos": True, "max_tokens": 30}
-    async with before(tmp_path, speaks(1, 9), speaks(2)) as (one, _):
+    async with before(tmp_path, streams_chat(1, 9), streams_chat(2)) as (one, _):
         answer = await ask(one, body=json.dumps(fields).encode(), path="/v1/completions")
         assert is_complete(answer.body)
 
 
 @pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"logprobs": True}, {"response_format": {}}])
 async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
-    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, engines):
         _, _, body = await chat(one, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
         assert (code, sum(len(each.requests) for each in engines)) == ("engine_failed", 1)
@@ -106,18 +106,18 @@ async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields:
 
 async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
     async def two(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
-        await speaks(1, 3)(e, replace_n(received), writer)
+        await streams_chat(1, 3)(e, replace_n(received), writer)
 
     def replace_n(received: Any) -> Any:
         return received._replace(body=json.dumps(json.loads(received.body) | {"n": 1}).encode())
 
-    async with before(tmp_path, two, speaks(2)) as (one, engines):
+    async with before(tmp_path, two, streams_chat(2)) as (one, engines):
         assert b"engine_failed" in (await chat(one, n=2)).body
         assert sum(len(each.requests) for each in engines) == 1
 
 
 async def test_a_model_without_a_continuation_policy_is_not_continued(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, _):
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, _):
         policy = one.config.policy
         one.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
         assert b"engine_failed" in (await chat(one)).body
@@ -144,7 +144,7 @@ def clear_the_kinds(one: Agent) -> None:
 async def test_a_limit_ends_the_stream_with_an_error(
     tmp_path: Path, prepare: Callable[[Agent], None], outcome: str, reported: str
 ) -> None:
-    async with before(tmp_path, speaks(1, 7), speaks(2)) as (one, engines):
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, engines):
         prepare(one)
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.done) == (words(0, 7), False)
@@ -163,10 +163,10 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
 
     async def speaks_later(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
-        await speaks(2)(e, received, writer)
+        await streams_chat(2)(e, received, writer)
 
     async with (
-        engine(speaks(1, 7, dies_later)) as dying,
+        engine(streams_chat(1, 7, dies_later)) as dying,
         engine(speaks_later) as other,
         agent(tmp_path, [dying.address, other.address], slots=count) as one,
     ):
@@ -189,7 +189,7 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
 
 
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
-    async with before(tmp_path, *[speaks(1, 7)] * 3, engines=3) as (one, engines):
+    async with before(tmp_path, *[streams_chat(1, 7)] * 3, engines=3) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.done) == (words(0, 14), False)
         assert stream.error is not None
@@ -198,7 +198,7 @@ async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path
 
 
 async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> None:
-    scripts = *[speaks(1, 7, hangs)] * 3, speaks(2)
+    scripts = *[streams_chat(1, 7, hangs)] * 3, streams_chat(2)
     async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.error and stream.error["code"]) == (words(0, 21), "stream_stalled")
@@ -210,7 +210,7 @@ async def test_a_continuation_that_an_engine_refuses_ends_with_an_error(tmp_path
     async def refuses(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
 
-    async with before(tmp_path, speaks(1, 7), refuses) as (one, _):
+    async with before(tmp_path, streams_chat(1, 7), refuses) as (one, _):
         stream = read_stream((await chat(one)).body)
         assert stream.error is not None
         assert (stream.error["code"], "status 400" in stream.error["message"]) == ("engine_failed", True)
@@ -218,7 +218,7 @@ async def test_a_continuation_that_an_engine_refuses_ends_with_an_error(tmp_path
 
 
 async def test_a_continuation_is_retried_like_any_request(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), is_busy, speaks(2), engines=3) as (one, _):
+    async with before(tmp_path, streams_chat(1, 7), is_busy, streams_chat(2), engines=3) as (one, _):
         assert is_complete((await chat(one)).body)
 
 
@@ -233,7 +233,7 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
         await go_on.wait()
         await reports_an_error(writer)
 
-    scripts = speaks(1, 7, dies_later), speaks(2, 3, ends_later), speaks(3)
+    scripts = streams_chat(1, 7, dies_later), streams_chat(2, 3, ends_later), streams_chat(3)
     async with before(tmp_path, *scripts, slots=1, queue=0) as (one, engines):
         pool = one.endpoints.pool(MODEL)
         pool.prior_s = 0.1
@@ -252,16 +252,16 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
 async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None:
     async def omits_the_end(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         longer = json.loads(received.body) | {"max_tokens": 31}
-        await speaks(1, 30)(e, received._replace(body=json.dumps(longer).encode()), writer)
+        await streams_chat(1, 30)(e, received._replace(body=json.dumps(longer).encode()), writer)
 
-    async with before(tmp_path, omits_the_end, speaks(2)) as (one, engines):
+    async with before(tmp_path, omits_the_end, streams_chat(2)) as (one, engines):
         stream = read_stream((await chat(one)).body)
         assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
         assert sum(len(each.requests) for each in engines) == 1
 
 
 async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), never_responds) as (one, engines):
+    async with before(tmp_path, streams_chat(1, 7), never_responds) as (one, engines):
         client = await RawClient.connect(one.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()
@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> Non
 
 
 async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, speaks(1, 7), never_responds) as (one, _):
+    async with before(tmp_path, streams_chat(1, 7), never_responds) as (one, _):
         answer = await ask(one, "X-Request-Timeout-Ms: 400", body=json.dumps(CHAT).encode())
         stream = read_stream(answer.body)
         assert stream.error is not None
@@ -287,7 +287,7 @@ async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
         await go_on.wait()
         writer.transport.abort()
 
-    async with before(tmp_path, speaks(1, 7, waits), speaks(2), anonymous="personal") as (one, engines):
+    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), anonymous="personal") as (one, engines):
         one.location = Location("DE")
         client = await RawClient.connect(one.traffic)
         client.send(post(json.dumps(CHAT).encode()))
@@ -314,7 +314,7 @@ async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Pat
         writer.transport.abort()
 
     limits = Limits(max_body_bytes=1 << 20, idle_linger_s=0.0)
-    async with before(tmp_path, speaks(1, 7, waits), speaks(2), limits=limits) as (one, _):
+    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), limits=limits) as (one, _):
         client = await RawClient.connect(one.traffic)
         messages = [{"role": "user", "content": "Why does the water flow? " * 1000}]
         body = json.dumps({**CHAT, "messages": messages, "padding": "x" * 100_000}).encode()
@@ -361,7 +361,7 @@ async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIter
 
 
 async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_off(tmp_path: Path) -> None:
-    async with two_regions(tmp_path, answers, speaks(1, 7), speaks(2)) as (origin, server):
+    async with two_regions(tmp_path, answers, streams_chat(1, 7), streams_chat(2)) as (origin, server):
         _, headers, body = await chat(origin)
         assert (headers["x-penstock-region"], is_complete(body)) == ("eu-es", True)
         assert (origin.continued(), server.continued()) == ({"resumed": 1}, {})
@@ -370,7 +370,7 @@ async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_o
 
 
 async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path: Path) -> None:
-    async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, server):
+    async with two_regions(tmp_path, streams_chat(2), streams_chat(1, 7, hangs)) as (origin, server):
         client = await RawClient.connect(origin.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()
@@ -385,7 +385,7 @@ async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path
 
 
 async def test_the_origin_continues_the_stream_of_a_region_that_fails_silently(tmp_path: Path) -> None:
-    async with two_regions(tmp_path, speaks(2), speaks(1, 7, hangs)) as (origin, _):
+    async with two_regions(tmp_path, streams_chat(2), streams_chat(1, 7, hangs)) as (origin, _):
         client = await RawClient.connect(origin.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()

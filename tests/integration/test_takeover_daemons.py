@@ -116,7 +116,7 @@ class Site:
         """The first agent, once it serves and the observer takes its region for healthy.
 
         The observer begins when there is something to see: a region that it had found failed would take a ramp to be
-        healthy again, longer than anybody here waits.
+        healthy again, longer than any wait of this test.
         """
         first = self._process(REGION, "0")
         await until_async(lambda: asyncio.to_thread(lambda: bool(first.faces())))

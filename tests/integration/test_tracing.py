@@ -19,7 +19,7 @@ from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL, plan, policy
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.streamed_chats import chat, in_turn, is_complete, speaks
+from tests.support.streamed_chats import chat, in_turn, is_complete, streams_chat
 from tests.support.wait import PATIENCE_S, until
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -107,7 +107,7 @@ async def test_each_attempt_is_a_span_with_its_reason(tmp_path: Path) -> None:
 
 
 async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> None:
-    script = in_turn(speaks(1, 5), speaks(2))
+    script = in_turn(streams_chat(1, 5), streams_chat(2))
     async with collector() as one, engine(script) as first, engine(script) as second:
         exporter = one.exporter()
         async with agent(tmp_path, [first.address, second.address], exporter=exporter) as origin:

@@ -33,7 +33,7 @@ async def test_agents_follow_the_plans_of_a_store_that_was_wiped(tmp_path: Path)
         with control_planes("a", tmp_path, etcd.endpoint) as servers:
             async with Operator() as operator, Agents([server.url for server in servers]) as agents:
                 agents.demand = {"eu-de": (offered(10.0, *EU),)}
-                agents.obeyed = lambda region: (agent.plan.epoch, agent.plan.generation) if agent.plan else (0, 0)
+                agents.applied = lambda region: (agent.plan.epoch, agent.plan.generation) if agent.plan else (0, 0)
                 _, epoch = await operator.leader_among(servers)
                 await until(lambda: agent.plan is not None and agent.plan.epoch == epoch > 300)
 

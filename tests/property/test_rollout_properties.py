@@ -68,12 +68,12 @@ steps = st.lists(
 
 
 def holds(rollout: Rollout) -> None:
-    obeyed = {region: rollout.digest_for(region) for region in REGIONS}
-    assert set(obeyed.values()) <= {rollout.stable, rollout.candidate}
+    applied = {region: rollout.digest_for(region) for region in REGIONS}
+    assert set(applied.values()) <= {rollout.stable, rollout.candidate}
     if rollout.phase in (Phase.CANARY, Phase.CANARY_HELD):
-        assert {region for region, digest in obeyed.items() if digest == rollout.candidate} <= set(rollout.canary)
+        assert {region for region, digest in applied.items() if digest == rollout.candidate} <= set(rollout.canary)
     elif rollout.phase is not Phase.WATCH:
-        assert set(obeyed.values()) == {rollout.stable}
+        assert set(applied.values()) == {rollout.stable}
     if not rollout.is_over:
         assert transition(rollout, RolloutEvent.ROLL_BACK, 0.0, why="").digest_for("a") == rollout.stable
 

@@ -196,14 +196,14 @@ class Reporting(ABC):
         await self._http.aclose()
 
 
-class ObedientAgents(Reporting):
+class ApplyingAgents(Reporting):
     """One agent in each region: applies plans, reports them to the leader, and rejects those that a test sets."""
 
     def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
         super().__init__(urls)
         self._store = store
-        self.obeyed: dict[str, str] = {}
-        """Digest of the policy that each region's agent obeys."""
+        self.applied: dict[str, str] = {}
+        """Digest of the policy that each region's agent applies."""
         self.refuses: set[str] = set()
         """Regions that take nothing new."""
         self.slow_from: set[str] = set()
@@ -224,9 +224,9 @@ class ObedientAgents(Reporting):
         }
         for region in REGIONS:
             reported = plans[region].policy_digest if region in plans else ""
-            refused = region in self.refuses and reported != self.obeyed.get(region, reported)
+            refused = region in self.refuses and reported != self.applied.get(region, reported)
             if not refused:
-                self.obeyed[region] = reported
+                self.applied[region] = reported
             far = any(
                 arc.server in self.slow_from - {region}
                 for entry in (plans[region].classes if region in plans else ())
@@ -235,7 +235,7 @@ class ObedientAgents(Reporting):
             self.answers[region] += RequestCounts(10, 0, 10, 10.0 if far else 1.0)
             said = msgspec.structs.replace(
                 report(region, offered(10.0, *REGIONS), seq=self._seq),
-                policy_digest=self.obeyed[region],
+                policy_digest=self.applied[region],
                 refused_digest=reported if refused else "",
                 refused_plan="a test says so" if refused else "",
                 request_counts=self.answers[region],
@@ -250,8 +250,8 @@ class Agents(Reporting):
         super().__init__(urls)
         self.demand: dict[str, tuple[DemandReport, ...]] = {}
         """What clients ask each region for."""
-        self.obeyed: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
-        """Epoch and generation of the plan that each region's agent says it obeys."""
+        self.applied: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
+        """Epoch and generation of the plan that each region's agent says it applies."""
 
     def said(self, region: str) -> AgentReport:
         """The report of a region's agent, without the plan that it has applied."""
@@ -261,7 +261,7 @@ class Agents(Reporting):
         while True:
             self._seq += 1
             for region in REGIONS:
-                epoch, generation = self.obeyed(region)
+                epoch, generation = self.applied(region)
                 said = self.said(region)
                 await self._post(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
             await asyncio.sleep(0.25)

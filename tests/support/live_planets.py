@@ -17,7 +17,7 @@ from lab.planet.topology import CHAT_8B, Topology
 BETWEEN_S = 0.1
 """Time between two requests of one client."""
 KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": SITES[0].address(Random(1))}
-"""Of somebody in Hamburg."""
+"""Of a client in Hamburg."""
 BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
 
 

@@ -73,7 +73,7 @@ class ScriptedEntry:
         self.script = script
         self.asked: list[Asked] = []
         self.ready = True
-        """What health probes are told."""
+        """What health probes receive."""
         self.probes = 0
         self.left = asyncio.Event()
         """Set when a client leaves before its answer is over."""

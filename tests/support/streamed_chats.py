@@ -45,7 +45,7 @@ async def ends(writer: asyncio.StreamWriter) -> None:
     writer.write(b"0\r\n\r\n")
 
 
-def speaks(number: int, limit: int | None = None, failure: Failure = dies) -> Script:
+def streams_chat(number: int, limit: int | None = None, failure: Failure = dies) -> Script:
     """Of an engine that streams words as the fake engine does, and fails after `limit` of them."""
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

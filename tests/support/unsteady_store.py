@@ -47,7 +47,7 @@ class UnsteadyStore(MemoryStore):
         self.lists += 1
         if self.lists_to_fail:
             self.lists_to_fail -= 1
-            raise StoreUnavailable("told to fail")
+            raise StoreUnavailable("the test makes it fail")
         return await super().list(prefix, values=values)
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
@@ -58,7 +58,7 @@ class UnsteadyStore(MemoryStore):
         async with aclosing(super().watch(prefix, after_revision)) as batches:
             async for batch in batches:
                 if self._breaks != breaks:
-                    raise StoreUnavailable("told to break")
+                    raise StoreUnavailable("the test breaks it")
                 if self.silent:
                     await asyncio.Event().wait()
                 yield () if self.deaf else batch

@@ -41,7 +41,7 @@ PROMETHEUS_OWN = {
 
 @dataclass
 class Mentions:
-    """What one PromQL expression speaks of."""
+    """The metrics and labels of one PromQL expression."""
 
     metrics: dict[str, set[str]] = field(default_factory=dict)
     """Metric name to the labels that its matchers use."""

@@ -65,7 +65,7 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
     table = table_of(*words, *numbers, title="Endpoints", right=numbers)
     for endpoint in found:
-        told = (
+        cells = (
             endpoint.region,
             endpoint.name,
             endpoint.address,
@@ -74,5 +74,5 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             endpoint.accelerator or "-",
         )
         state = Text(endpoint.state.value, _COLOURS[endpoint.state])
-        table.add_row(*told, state, f"{endpoint.in_flight}/{endpoint.slots}", f"{endpoint.age_s:.0f} s")
+        table.add_row(*cells, state, f"{endpoint.in_flight}/{endpoint.slots}", f"{endpoint.age_s:.0f} s")
     return table

@@ -56,8 +56,8 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     else:
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
-        print(f"{bundle}: good, {told}, digest {policy.digest()[:12]}")
+        listed = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
+        print(f"{bundle}: good, {listed}, digest {policy.digest()[:12]}")
 
 
 @app.command()
@@ -182,8 +182,8 @@ def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
     known = sorted({name for policy in policies for name in policy.models})
     unknown = sorted(set(named) - set(known))
     if unknown:
-        told = f"a model of the fleet is one of {', '.join(known)}"
-        raise UsageFault(f"no model {', '.join(unknown[:10])} in either bundle; {told}")
+        listed = f"a model of the fleet is one of {', '.join(known)}"
+        raise UsageFault(f"no model {', '.join(unknown[:10])} in either bundle; {listed}")
 
 
 @app.command()

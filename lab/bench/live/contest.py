@@ -163,7 +163,7 @@ async def _replay(
 
 
 def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float, *, streamed: bool = True) -> LiveRun:
-    """The figures of a run from every outcome that counts; `streamed` tells whether tokens came one by one."""
+    """The figures of a run from every outcome that counts; `streamed`: whether tokens came one by one."""
     by_kind = Counter(outcome.kind for outcome in outcomes)
     not_served = Counter(outcome.code or "unnamed" for outcome in outcomes if outcome.kind is not OutcomeKind.OK)
     served = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.OK]

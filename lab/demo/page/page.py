@@ -17,7 +17,7 @@ from lab.demo.records import EventKind, Outcome, Run
 
 LIGHT = ("#2e6fe0", "#e08600", "#8a52d6", "#d63f75", "#0f958a", "#7a7f2a", "#b5552b", "#4b6b8a")
 DARK = ("#6ca4ff", "#ffb14a", "#b894ff", "#ff7fab", "#3ccdbf", "#c4ca5a", "#f08d5e", "#9cb8d6")
-"""Colours of the regions in alphabetical order, told apart by people with any common kind of colour vision as far as
+"""Colours of the regions in alphabetical order, distinguished by people with any common kind of colour vision as far as
 five can be; every use of one has the region's name by it or in its tooltip."""
 
 

@@ -104,9 +104,9 @@ class KubernetesWatch:
 
     def status(self) -> dict[str, Any]:
         """For the status page: the number of servers, the age of the last answer, and problems."""
-        heard = [each.heard_at for each in self._reflectors()]
-        times = [at for at in heard if at is not None]
-        age_s = round(self._clock() - min(times), 1) if times and len(times) == len(heard) else None
+        answered = [each.heard_at for each in self._reflectors()]
+        times = [at for at in answered if at is not None]
+        age_s = round(self._clock() - min(times), 1) if times and len(times) == len(answered) else None
         problems = [each.problem for each in self._reflectors() if each.problem]
         if self._pool is not None and self._pool.synced and not self._pool.objects:
             problems.append(f"there is no InferencePool {self._source.inference_pool} in {self._source.namespace}")

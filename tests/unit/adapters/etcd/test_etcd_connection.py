@@ -19,7 +19,7 @@ def closed(connection: Connection) -> bool:
     except Exception:
         # A free port without a listener.
         return False
-    raise AssertionError("somebody listens there")
+    raise AssertionError("a process listens there")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class FailingCommits(MemoryStore):
     async def commit(self, expect: list[Unchanged | SameKey], do: list[Put | Delete]) -> Committed:  # type: ignore[override]
         if self.to_fail:
             self.to_fail -= 1
-            raise StoreUnavailable("told to fail")
+            raise StoreUnavailable("the test makes it fail")
         return await super().commit(expect, do)
 
 

@@ -100,7 +100,7 @@ async def test_a_region_that_tries_another_policy_is_explained_under_that(
     await fill(control_plane, http)
     assert control_plane.view.policy is not None
     other = msgspec.structs.replace(control_plane.view.policy, residency=())
-    commit = Provenance("repo", "main", "ab" * 20, "somebody", 1.0, "No rules")
+    commit = Provenance("repo", "main", "ab" * 20, "operator", 1.0, "No rules")
     plans = control_plane.view.plans | {
         name: msgspec.structs.replace(control_plane.view.plans["eu-de"], policy_digest=digest, provenance=commit)
         for name, digest in [("eu-es", other.digest()), ("eu-gb", "0" * 64)]

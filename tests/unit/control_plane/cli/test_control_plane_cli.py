@@ -48,11 +48,11 @@ TOKEN = "0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    ("phase", "obeyed"), [("shadow", "cd"), ("canary", "cd"), ("rolled_back", "cd"), ("watch", "ef"), ("done", "ef")]
+    ("phase", "applied"), [("shadow", "cd"), ("canary", "cd"), ("rolled_back", "cd"), ("watch", "ef"), ("done", "ef")]
 )
-def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(phase: str, obeyed: str) -> None:
+def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(phase: str, applied: str) -> None:
     known = {
-        digest: Provenance("policy", "main", digest * 20, "somebody", 0.0, f"commit {digest}")
+        digest: Provenance("policy", "main", digest * 20, "operator", 0.0, f"commit {digest}")
         for digest in ("cd", "ef")
     }
     rollout = RolloutSummary(
@@ -66,8 +66,8 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
     console.print(status_view(status))
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
-    assert f"plan 42, 3 s old · policy {obeyed * 6}\n" in shown
-    assert f"commit {obeyed}" in shown
+    assert f"plan 42, 3 s old · policy {applied * 6}\n" in shown
+    assert f"commit {applied}" in shown
     assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
 
 
@@ -86,7 +86,7 @@ def test_agents_that_are_of_no_use_are_named() -> None:
 
     assert "eu-ed/typo is in no use: the policy has no region eu-ed" in shown(1.0)
     assert "eu-es/other-key is registered, and no report of it was accepted" in shown(12.0)
-    assert "eu-es/other-key" not in shown(1.0), "who has just been elected has heard nobody yet"
+    assert "eu-es/other-key" not in shown(1.0), "a new leader has received no report yet"
 
 
 def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:

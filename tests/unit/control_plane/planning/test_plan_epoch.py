@@ -35,7 +35,7 @@ async def office(store: MemoryStore, fencing_epoch: int) -> PlanEpoch:
     return one
 
 
-def obeying(epoch: int, generation: int) -> list[HeldReport]:
+def applying(epoch: int, generation: int) -> list[HeldReport]:
     said = msgspec.structs.replace(report("eu-de"), plan_epoch=epoch, plan_generation=generation)
     return [HeldReport(report("eu-es"), 0.0), HeldReport(said, 0.0)]
 
@@ -44,27 +44,27 @@ async def test_it_is_the_fencing_epoch_where_agents_have_nothing_newer(store: Me
     fencing = await elect(store)
     one = await office(store, fencing)
     for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
-        await one.raise_above(obeying(epoch, generation), generation=7)
+        await one.raise_above(applying(epoch, generation), generation=7)
     assert one.value == fencing
     assert await store.get(keys.EPOCH_BASE) is None
     await one.raise_above([], generation=0)
 
 
-@pytest.mark.parametrize("obeyed", [(5000, 41), (2**40, 1)])
+@pytest.mark.parametrize("applied", [(5000, 41), (2**40, 1)])
 async def test_in_a_wiped_store_it_continues_from_the_agents_epochs(
-    store: MemoryStore, obeyed: tuple[int, int]
+    store: MemoryStore, applied: tuple[int, int]
 ) -> None:
     one = await office(store, await elect(store))
-    await one.raise_above(obeying(*obeyed), generation=3)
-    assert one.value == obeyed[0] + 1
-    await one.raise_above(obeying(*obeyed), generation=4)
-    assert one.value == obeyed[0] + 1, "once is enough"
+    await one.raise_above(applying(*applied), generation=3)
+    assert one.value == applied[0] + 1
+    await one.raise_above(applying(*applied), generation=4)
+    assert one.value == applied[0] + 1, "once is enough"
 
 
 async def test_an_equal_epoch_is_distinguished_by_its_generation(store: MemoryStore) -> None:
     fencing = await elect(store)
     one = await office(store, fencing)
-    await one.raise_above(obeying(fencing, 900), generation=3)
+    await one.raise_above(applying(fencing, 900), generation=3)
     assert one.value == fencing + 1
 
 
@@ -72,7 +72,7 @@ async def test_later_leaders_continue_above_it(store: MemoryStore) -> None:
     values = []
     for _ in range(3):
         one = await office(store, await elect(store))
-        await one.raise_above(obeying(5000, 41), generation=3)
+        await one.raise_above(applying(5000, 41), generation=3)
         values.append(one.value)
     assert values == sorted(set(values))
     assert values[0] > 5000
@@ -82,7 +82,7 @@ async def test_who_does_not_lead_any_more_raises_nothing(store: MemoryStore) -> 
     former = await office(store, await elect(store))
     await elect(store)
     with pytest.raises(StoreError):
-        await former.raise_above(obeying(5000, 41), generation=3)
+        await former.raise_above(applying(5000, 41), generation=3)
     assert await store.get(keys.EPOCH_BASE) is None
 
 

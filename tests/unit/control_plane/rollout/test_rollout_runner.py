@@ -64,7 +64,7 @@ class World:
         """Regions whose agent refuses a policy, and which."""
         self.fails: dict[str, str] = {}
         """Regions whose requests fail under a policy, and which."""
-        self.obeyed: dict[str, str] = {}
+        self.applied: dict[str, str] = {}
         self.answers = dict.fromkeys(REGIONS, RequestCounts())
         self.silent: set[str] = set()
         self.take_over()
@@ -112,8 +112,8 @@ class World:
             named = (await self.plan(region)).policy_digest if region in await self.plans() else ""
             refused = named if self.refuses.get(region) == named else ""
             if not refused:
-                self.obeyed[region] = named
-            failed = 10 if self.fails.get(region) == self.obeyed[region] != "" else 0
+                self.applied[region] = named
+            failed = 10 if self.fails.get(region) == self.applied[region] != "" else 0
             self.answers[region] += RequestCounts(10, failed, 10 - failed, 1.0)
             said = self.said(region, refused)
             if region not in self.silent:
@@ -122,7 +122,7 @@ class World:
     def said(self, region: str, refused: str) -> AgentReport:
         return msgspec.structs.replace(
             report(region, offered(10.0, *REGIONS), seq=self.seq),
-            policy_digest=self.obeyed[region],
+            policy_digest=self.applied[region],
             refused_digest=refused,
             refused_plan="it is not to my taste" if refused else "",
             request_counts=self.answers[region],
@@ -262,14 +262,14 @@ async def test_the_next_leader_continues_where_the_last_one_stopped(world: World
     world.source.offer(NEW)
     await world.pass_s(after_s)
     before = await world.rollout()
-    obeyed = await world.assigned()
+    applied = await world.assigned()
     await world.overrides.mirror.informer.stop()
     world.take_over()
     await world.elect()
     await world.pass_s(0.5)
     after = await world.rollout()
     assert (after.number, after.phase, after.began_at) == (before.number, before.phase, before.began_at)
-    assert await world.assigned() == obeyed
+    assert await world.assigned() == applied
     await world.pass_s(15.0)
     assert await world.is_in(Phase.DONE)
     assert await world.assigned() == assigned_to_all(NEW)

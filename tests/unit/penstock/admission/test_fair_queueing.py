@@ -22,7 +22,7 @@ def test_an_item_that_does_not_move_in_its_turn_is_skipped_for_a_while() -> None
     dead, other = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
     turns.pass_over(dead, 10.0)
     assert turns.next_other(OWN, [dead], 10.0) is None
-    assert turns.next_other(OWN, [dead._replace(since=3.2)], 10.1) is None, "heard anew of the same one"
+    assert turns.next_other(OWN, [dead._replace(since=3.2)], 10.1) is None, "a new report of the same one"
     assert turns.next_other(OWN, [dead, other], 10.1) == other
     turns.pass_over(other, 10.2)
     assert turns.next_other(OWN, [dead, other], 10.3) is None, "two dead agents hold up nobody either"

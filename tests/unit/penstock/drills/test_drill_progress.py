@@ -102,7 +102,7 @@ def test_a_region_is_evacuated_held_and_brought_back() -> None:
         ({"agents": {"eu-es/a": agent(ended=100, failed=6)}}, "6.0% of requests fail"),
         ({"failed": ("eu-es",)}, "eu-es failed"),
         ({"override": None}, "the drain was lifted or has expired"),
-        ({"override": lifted(drain(), "somebody", 12.0)}, "the drain was lifted or has expired"),
+        ({"override": lifted(drain(), "operator", 12.0)}, "the drain was lifted or has expired"),
     ],
 )
 def test_a_drill_that_hurts_or_was_overruled_is_aborted(observed: dict[str, Any], says: str) -> None:

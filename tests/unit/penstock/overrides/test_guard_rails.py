@@ -1,4 +1,4 @@
-"""What speaks against an override: an empty residency class, or too much capacity out of use."""
+"""What forbids an override: an empty residency class, or too much capacity out of use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_weight_above_nothing_and_a_freeze_empty_no_class() -> None:
 
 
 def test_what_has_ended_or_concerns_others_does_not_count() -> None:
-    assert against(drain("eu-es"), lifted(drain("eu-de"), "somebody", 0.5)) is None
+    assert against(drain("eu-es"), lifted(drain("eu-de"), "operator", 0.5)) is None
     assert against(drain("eu-es"), drain("eu-de", expires_at=0.5)) is None
     assert against(drain("eu-es"), drain("eu-de", model="another")) is None
     assert against(drain("eu-es", origin="eu-es"), drain("eu-de", origin="eu-de")) is None

@@ -25,10 +25,10 @@ def test_a_weight_ramps_from_its_value() -> None:
 
 
 def test_lifting_ends_it_then_and_not_when_it_would_have_expired() -> None:
-    one = lifted(drain("eu-de", expires_at=100.0), "somebody", 50.0)
-    assert (one.ends_at, one.lifted_by) == (50.0, "somebody")
-    assert lifted(drain("eu-de"), "somebody", 50.0).ends_at == 50.0
-    assert lifted(drain("eu-de", expires_at=40.0), "somebody", 50.0).ends_at == 40.0
+    one = lifted(drain("eu-de", expires_at=100.0), "operator", 50.0)
+    assert (one.ends_at, one.lifted_by) == (50.0, "operator")
+    assert lifted(drain("eu-de"), "operator", 50.0).ends_at == 50.0
+    assert lifted(drain("eu-de", expires_at=40.0), "operator", 50.0).ends_at == 40.0
 
 
 def test_without_a_ramp_nothing_follows_from_what_has_ended() -> None:
@@ -38,7 +38,7 @@ def test_without_a_ramp_nothing_follows_from_what_has_ended() -> None:
 
 
 def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
-    one = lifted(drain("eu-de", begins_at=100.0), "somebody", 50.0)
+    one = lifted(drain("eu-de", begins_at=100.0), "operator", 50.0)
     assert one.over(60.0, RAMP_S)
     assert one.weight(101.0, RAMP_S) == 1.0
 
@@ -72,7 +72,7 @@ def test_what_makes_sense_has_no_flaw() -> None:
 def test_a_set_replaces_by_id_and_drops_expired_overrides() -> None:
     one, other = drain("eu-de"), drain("eu-es", expires_at=5.0)
     both = OverrideSet().replaced(one).replaced(other)
-    assert both.replaced(lifted(one, "somebody", 3.0)).find(one.id) == lifted(one, "somebody", 3.0)
+    assert both.replaced(lifted(one, "operator", 3.0)).find(one.id) == lifted(one, "operator", 3.0)
     assert both.without_ended(5.0 + RAMP_S, RAMP_S) == OverrideSet((one,))
     assert both.without_ended(4.9 + RAMP_S, RAMP_S) == both
     assert both.holding(5.0) == (one,)
@@ -83,7 +83,7 @@ def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
     assert duplicate_of([one], drain("eu-de", id="second"), 1.0) == one
     for other in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
         assert duplicate_of([one], other, 1.0) is None
-    assert duplicate_of([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
+    assert duplicate_of([lifted(one, "operator", 0.5)], drain("eu-de"), 1.0) is None
 
 
 def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:

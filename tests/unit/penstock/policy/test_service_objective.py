@@ -33,7 +33,7 @@ def tally(objective: ServiceObjective | None = SOON) -> RequestTally:
     return made
 
 
-def told(tally: RequestTally, now: float = 0.0) -> list[tuple[int, int]]:
+def reported_counts(tally: RequestTally, now: float = 0.0) -> list[tuple[int, int]]:
     return [(one.answers, one.within) for one in tally.report_objectives(now)]
 
 
@@ -53,7 +53,7 @@ def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_n
         counted.ended("m", outcome, first_byte_s)
         counted.ended("other", outcome, first_byte_s)
     assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 6, 2, answers_ever=6, within_ever=2),)
-    assert told(tally(None)) == []
+    assert reported_counts(tally(None)) == []
 
 
 def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
@@ -63,7 +63,7 @@ def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
     for second in range(int(WINDOW_S + 3 * STEP_S)):
         if second == STEP_S:
             counted.ended("m", RequestOutcome.OK, 0.5)
-        seen.append(told(counted, float(second)))
+        seen.append(reported_counts(counted, float(second)))
     assert seen[0] == [(1, 0)], "what came before the first look counts"
     assert seen[int(STEP_S)] == seen[int(WINDOW_S) - 1] == [(2, 1)]
     assert seen[int(WINDOW_S)] == [(1, 1)]
@@ -76,11 +76,11 @@ def test_counts_continue_under_an_equal_objective_and_restart_under_another() ->
     counted = tally()
     counted.ended("m", RequestOutcome.OK, 0.5)
     counted.use_objectives(models(SOON))
-    assert told(counted) == [(1, 1)]
+    assert reported_counts(counted) == [(1, 1)]
     counted.use_objectives(models(ServiceObjective(0.2, 0.9)))
-    assert told(counted) == [(0, 0)]
+    assert reported_counts(counted) == [(0, 0)]
     counted.use_objectives(models(None))
-    assert told(counted) == []
+    assert reported_counts(counted) == []
 
 
 def test_metrics_cover_models_with_an_objective_only() -> None:

@@ -133,7 +133,7 @@ def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
     for endpoint, prefix, passes_s in notes:
         holdings.sent(endpoint, prefix, None, "m", now)
         for key in prefix:
-            assert endpoint in holdings._names(key, now), "whoever was sent it last holds it"
+            assert endpoint in holdings._names(key, now), "the endpoint that received it last holds it"
         now += passes_s
     blocks = {}
     for endpoint in "abcdef":

@@ -128,5 +128,5 @@ def test_answers_are_wanted_by_tenant_and_not_more_of_them_than_a_mean_needs() -
     assert expectations.is_due("busy", "m", 5.0)
     expectations.observe("busy", "m", chat(3000), Usage(1000, 20), 5.0)
     assert not expectations.is_due("busy", "m", 5.01)
-    assert expectations.is_due("quiet", "m", 5.01), "whoever asks seldom is heard"
+    assert expectations.is_due("quiet", "m", 5.01), "a client with few requests is not starved"
     assert expectations.is_due("busy", "m", 5.0 + LEARN_EVERY_S)

@@ -114,7 +114,7 @@ def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
         assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, reported=[b"DE"]) == ("red", "DE")
         assert here.whose("red", b"10.0.0.2", peer_ip=PROXY) == ("red", "FR"), "nothing is said: the chain counts"
     assert here.located == [b"10.0.0.1,FR", b"10.0.0.1,DE", b"10.0.0.2"]
-    assert here.whose("red", peer_ip=PROXY, reported=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
+    assert here.whose("red", peer_ip=PROXY, reported=[b"FR", b"DE"]) == ("red", "BE"), "both headers count"
     assert here.whose("red", peer_ip=PROXY, reported=[b"DE"]) == ("red", "DE")
     long = b"D" * (MAX_CACHED_CHAIN_BYTES + 1)
     before = len(here.admission._senders)

@@ -187,7 +187,9 @@ async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
     here.room.credit_arrived()
     await asyncio.sleep(0)
     assert here.served == ["free", "free too"]
-    assert here.asked == ["bound 0", "free", "free too", "one too many"], "one of a residency speaks for all of it"
+    assert here.asked == ["bound 0", "free", "free too", "one too many"], (
+        "one request of a residency class stands for all of the class"
+    )
 
 
 async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
 
 def policy(keys: dict[str, bytes], anonymous: str | None = None) -> Policy:
     tenants = {name: Tenant(name, "open", (sha256(key).hexdigest(),)) for name, key in keys.items()}
-    tenants["anybody"] = Tenant("anybody", "open")
+    tenants["anonymous"] = Tenant("anonymous", "open")
     return Policy({"here": Region("here", "DE", 50.0, 8.0)}, {}, tenants, (), anonymous_tenant=anonymous)
 
 
@@ -49,8 +49,8 @@ def test_a_key_names_its_tenant_however_often_it_comes(authorization: bytes | No
 
 
 def test_no_key_is_the_anonymous_tenant_and_a_wrong_one_is_not() -> None:
-    keyring = Keyring(policy(KEYS, "anybody"))
-    assert name(keyring, None) == "anybody"
+    keyring = Keyring(policy(KEYS, "anonymous"))
+    assert name(keyring, None) == "anonymous"
     assert name(keyring, b"Bearer wrong") == Reason.INVALID_API_KEY
 
 
