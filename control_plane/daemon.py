@@ -134,7 +134,7 @@ class ControlPlane:
         self.elector = LeaderElector(
             store,
             member,
-            eligible=lambda: self.policies.current is not None,
+            eligible=lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after,
             rng=rng,
             clock=clock,
             # A change of leadership takes effect at once instead of in the next round.

@@ -29,6 +29,7 @@ from adapters.store.config_store import (
     Listing,
     Put,
     SameKey,
+    StoreError,
     Unchanged,
 )
 from penstock.wire.identity import BadIdentity, Peer, ProcessRole, SpiffeId
@@ -112,7 +113,12 @@ class SignedStore:
         return Listing(tuple(read(item) for item in listing.items), listing.revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        """As `ConfigStore.commit`, with every value signed."""
+        """As `ConfigStore.commit`, with every value signed.
+
+        Raises:
+            StoreError: the certificate of this process is not valid now: every reader would reject what it signs, and
+                the value before would be lost.
+        """
         return await self._store.commit(
             [msgspec.structs.replace(condition, key=self._stored_key(condition.key)) for condition in expect],
             [self._signed(write) for write in do],
@@ -159,6 +165,10 @@ class SignedStore:
         newest = self._newest.get(write.key)
         at_ms = max(int(self._clock() * 1000), newest.at_ms + 1 if newest is not None else 0)
         identity = self._sessions.identity
+        try:
+            identity.peer.check_valid_at(at_ms / 1000)
+        except BadIdentity as error:
+            raise StoreError(f"{write.key} is not written: {error}; renew the certificate of this process") from None
         signature = identity.sign(_message(write.key, at_ms, write.value))
         head = b" ".join((MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature)))
         return Put(self._stored_key(write.key), head + b"\n" + write.value, write.lease_id)

@@ -49,7 +49,7 @@ class LeaderElector:
     Args:
         store: the store with the leader key.
         member: this control plane; the value of the leader key.
-        eligible: whether this control plane can lead now; it campaigns only then.
+        eligible: whether this control plane can lead now; it campaigns only then, and resigns when it no longer can.
         rng: source of the jitter.
         clock: monotonic time (s).
         on_change: called after every change of role; must not block.
@@ -218,6 +218,10 @@ class LeaderElector:
 
     async def _renew(self) -> float:
         """Renew once, before the lease could expire; return the time (s) until the next renewal."""
+        if not self._eligible():
+            _log.warning("this control plane can no longer lead", remedy="see the errors of its policy and certificate")
+            self._enter(ElectionEvent.RESIGNED)
+            return 0.0
         sent_at = self._clock()
         if sent_at >= self.leadership.proven_until:
             self._enter(ElectionEvent.UNPROVEN)

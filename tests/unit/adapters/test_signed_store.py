@@ -10,11 +10,11 @@ import pytest
 import structlog
 
 from adapters.store import keys
-from adapters.store.config_store import KeyValue, Put
+from adapters.store.config_store import KeyValue, Put, StoreError
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC, SignedStore, may_write
 from penstock.wire.session import Sessions
-from tests.support.identities import agent_id, agent_sessions, control_plane_id, control_plane_sessions
+from tests.support.identities import YEAR_S, agent_id, agent_sessions, control_plane_id, control_plane_sessions
 from tests.support.stores import put
 
 
@@ -167,3 +167,10 @@ async def test_fleets_with_different_prefixes_share_an_etcd(etcd: MemoryStore) -
         assert committed.succeeded
         listing = await store.list(keys.ROOT)
         assert [(item.key, item.value) for item in listing.items] == [(keys.LEADER, b"payload")]
+
+
+async def test_nothing_is_written_with_a_certificate_that_readers_reject(etcd: MemoryStore) -> None:
+    await put(signed(etcd), keys.FLEET, b"cp-1")
+    with pytest.raises(StoreError, match=r"fleet is not written: the certificate .* renew the certificate"):
+        await put(signed(etcd, offset_s=2 * YEAR_S), keys.FLEET, b"cp-2")
+    assert await value(signed(etcd), keys.FLEET) == b"cp-1"

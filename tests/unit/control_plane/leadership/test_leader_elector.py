@@ -171,3 +171,11 @@ async def test_an_unavailable_store_is_retried_with_pauses(shared: MemoryStore) 
     await elector.stop()
     assert await shared.get(keys.LEADER) is None
     assert elector.leadership.why == "resigned"
+
+
+async def test_a_leader_that_can_no_longer_lead_leaves_it_to_another(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as a:
+        await until(lambda: a.epoch is not None)
+        async with standing(shared, "b") as b:
+            a._eligible = lambda: False
+            await until(lambda: leading(a, b) == [b])
