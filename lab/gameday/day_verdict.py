@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from lab.demo.records import Outcome, Served, Sighting
-from lab.gameday.fault_catalogue import Fault, TargetKind
+from lab.gameday.fault_catalogue import PLANET, Fault, TargetKind
 from lab.gameday.fleet_watch import Look
+from lab.planet.configs import QUEUE_PER_ENGINE
 
 RECOVERED_WITHIN_S = 10.0
 """Limit (s) from the end of a fault until the fleet is as before."""
@@ -18,6 +19,12 @@ EMPTY_WITHIN_S = 5.0
 
 UNSERVED_BEFORE_S = 2.0
 """Time (s) before a fault in which a request may have begun to wait that the fault leaves without an engine."""
+
+AGENTS_LEFT = 1
+"""Agents that are left of a region of two that loses half of them."""
+
+PLANS_BEHIND = 2
+"""Generations by which an agent's plan may be older than the leader's, since plans travel."""
 
 HERD_S = 0.5
 """Time (s) after the return of engines in which each may receive no more requests than it can run at once."""
@@ -41,6 +48,8 @@ class Day(msgspec.Struct, frozen=True):
     looks: tuple[Look, ...]
     died: tuple[str, ...]
     """Processes that ended without being stopped."""
+    measured: str = ""
+    """What the fault measured."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -60,6 +69,10 @@ def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
         found.append(_policy_kept(day))
     if fault.kind is TargetKind.MODEL:
         found.append(_no_herd(fault, day))
+    else:
+        found.append(_spread(day))
+    if day.measured:
+        found.append(Finding("measured", True, day.measured))
     if day.died:
         found.append(Finding("no process died", False, "; ".join(day.died)))
     return tuple(found)
@@ -112,6 +125,12 @@ def _detected(fault: Fault, day: Day) -> Finding:
     took_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_detected(fault, look, leader))
     passed = took_s is not None and took_s <= fault.detected_within_s
     says = f"{_seconds(took_s)} after it began by all that observe it (at most {fault.detected_within_s:g} s)"
+    if fault.kind is TargetKind.AGENTS:
+        gone = sorted(
+            {name for look in day.looks for name, failed in look.failed_peers.items() if fault.region in failed}
+        )
+        passed = passed and not gone
+        says += f"; {', '.join(gone) or 'no agent'} reported the whole region as failed"
     if fault.kind is TargetKind.REGION:
         first_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_suspected(fault, look))
         says += f", {_seconds(first_s)} by the first"
@@ -131,6 +150,11 @@ def _is_detected(fault: Fault, look: Look, leader: tuple[str, ...]) -> bool:
         return fault.slots.keys() <= {name for names in look.unready.values() for name in names}
     if fault.kind is TargetKind.PARTITION:
         return _is_partitioned(fault, look)
+    if fault.kind is TargetKind.AGENTS:
+        seen = [peers.get(fault.region) for name, peers in look.reachable.items() if _region(name) != fault.region]
+        return bool(seen) and all(count == AGENTS_LEFT for count in seen)
+    if fault.kind is TargetKind.CONFIG:
+        return bool(look.plans) and set(look.unconfirmed) >= look.plans.keys()
     if fault.kind is TargetKind.REGION:
         others = [failed for name, failed in look.failed_peers.items() if _region(name) != fault.region]
         return bool(others) and all(fault.region in failed for failed in others)
@@ -171,6 +195,14 @@ def _still_hurt(fault: Fault, look: Look) -> str:
         apart = {fault.region, fault.other}
         still = [name for name, peers in look.failed_peers.items() if apart & set(peers)]
         return f"{', '.join(still)} reported one of {', '.join(sorted(apart))} as failed" if still else ""
+    if look.newest_plan is not None:
+        for name, (epoch, generation) in look.plans.items():
+            if epoch != look.newest_plan[0] or generation < look.newest_plan[1] - PLANS_BEHIND:
+                return f"{name} had plan {epoch}/{generation}, the newest was {_slashed(look.newest_plan)}"
+    if look.unconfirmed:
+        return f"the configuration of {', '.join(look.unconfirmed)} was not confirmed by etcd"
+    if fault.kind is TargetKind.AGENTS:
+        return _missing_agents(fault, look)
     if fault.kind in (TargetKind.REGION, TargetKind.ENDPOINTS):
         for name, failed in look.failed_peers.items():
             if fault.region in failed:
@@ -178,6 +210,14 @@ def _still_hurt(fault: Fault, look: Look) -> str:
         for name, unready in look.unready.items():
             if _region(name) == fault.region and unready:
                 return f"{', '.join(unready)} were not ready at {name}"
+    return ""
+
+
+def _missing_agents(fault: Fault, look: Look) -> str:
+    """The first agent that reaches not all agents of the region; empty for none."""
+    for name, peers in look.reachable.items():
+        if _region(name) != fault.region and peers.get(fault.region, 0) <= AGENTS_LEFT:
+            return f"{name} reached {peers.get(fault.region, 0)} agents of {fault.region}"
     return ""
 
 
@@ -217,6 +257,29 @@ def _no_herd(fault: Fault, day: Day) -> Finding:
     passed = bool(arrived) and all(of[endpoint] <= slots for endpoint, slots in fault.slots.items())
     counts = ", ".join(f"{endpoint} {count} of {fault.slots[endpoint]}" for endpoint, count in of.items())
     return Finding("no herd", passed, f"requests within {HERD_S:g} s of the first after the return, of slots: {counts}")
+
+
+def _spread(day: Day) -> Finding:
+    """Whether the end of the fault sends no engine more requests at a time than it can run and queue."""
+    limits = {
+        engine.name: engine.max_num_seqs + QUEUE_PER_ENGINE for region in PLANET.regions for engine in region.engines
+    }
+    times: dict[str, list[float]] = {}
+    for seen in sorted(day.sightings, key=lambda seen: seen.at_s):
+        if seen.at_s >= day.to_s and seen.endpoint in limits:
+            times.setdefault(seen.endpoint, []).append(seen.at_s)
+    most = {
+        endpoint: max(sum(at_s <= later < at_s + HERD_S for later in arrivals) for at_s in arrivals)
+        for endpoint, arrivals in times.items()
+    }
+    over = {endpoint: count for endpoint, count in most.items() if count > limits[endpoint]}
+    worst = max(most, key=lambda endpoint: most[endpoint] / limits[endpoint], default=None)
+    says = "no engine received a request" if worst is None else f"{worst} received {most[worst]} of {limits[worst]}"
+    return Finding("no herd", not over, f"{says} within {HERD_S:g} s after the end, the most of any engine")
+
+
+def _slashed(plan: tuple[int, int]) -> str:
+    return f"{plan[0]}/{plan[1]}"
 
 
 def _avoided(fault: Fault, day: Day) -> Finding:

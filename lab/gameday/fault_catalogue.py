@@ -7,7 +7,17 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from lab.gameday.client_flood import SLOW_CONNECTIONS
+from lab.gameday.credential_faults import (
+    expire_agent,
+    expire_leader,
+    jump,
+    jump_leader,
+    renew_agent,
+    renew_control_planes,
+)
 from lab.gameday.fault_injection import (
     SLOW_FACTOR,
     fail_fast,
@@ -15,16 +25,28 @@ from lab.gameday.fault_injection import (
     flood,
     flush_redis,
     freeze,
+    freeze_etcd,
     freeze_leader,
+    halve_agents,
     kill_region,
     partition,
     poison_policy,
     slow_down,
+    storm,
 )
+from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
 from lab.planet.planet import Planet
-from lab.planet.topology import CHAT_70B, demo_planet
+from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
 
-PLANET = demo_planet()
+ETCD_MEMBERS = ("etcd", "etcd-2", "etcd-3")
+
+
+def gameday_planet(demo: Topology) -> Topology:
+    """The fleet of the demo, with an etcd that can lose a member."""
+    return msgspec.structs.replace(demo, etcd_members=ETCD_MEMBERS)
+
+
+PLANET = gameday_planet(demo_planet())
 OTHERS = tuple(name for name in PLANET.region_names if name != "eu-es")
 
 
@@ -45,6 +67,10 @@ class TargetKind(StrEnum):
     """Every control plane reports the errors of the policy source, and none of them afterwards."""
     MODEL = "model"
     """No agent reports an endpoint of the model as ready; afterwards all, and none gets more than it can run."""
+    AGENTS = "agents"
+    """Other regions' agents forward to the rest of its agents only, and none reports the region as failed."""
+    CONFIG = "config"
+    """No agent's copy of policy and plan is confirmed by etcd; afterwards every one is."""
     STORE = "store"
     """Nothing is to be observed but that serving goes on; afterwards exactly one control plane leads."""
 
@@ -58,8 +84,8 @@ class Fault(NamedTuple):
     kind: TargetKind
     region: str
     """The region that suffers; empty for the fleet."""
-    inject: Callable[[Planet], Callable[[], None]]
-    """Begins the fault, and returns what ends it. Both block."""
+    inject: Callable[[Planet], Callable[[], str | None]]
+    """Begins the fault, and returns what ends it, which returns what was measured meanwhile. Both block."""
     detected_within_s: float | None = None
     """Limit (s) for the detection; None where nothing detects it."""
     clients_within_s: float | None = None
@@ -74,6 +100,10 @@ class Fault(NamedTuple):
     """The model that cannot be served: its requests may be refused meanwhile."""
     slots: Mapping[str, int] = MappingProxyType({})
     """By endpoint of that model: the requests that it can run at once."""
+    prepare: Callable[[Planet], float] | None = None
+    """Called before the day; returns the time (s) after which the fault begins. Blocks."""
+    clocks: tuple[str, ...] = ()
+    """The processes whose clocks the fault may change, for which libfaketime is needed."""
 
 
 def _slots(model: str) -> Mapping[str, int]:
@@ -183,8 +213,82 @@ FAULTS: dict[str, Fault] = {
             "",
             flood("eu-de"),
         ),
-        Fault("etcd-frozen", "SIGSTOP of etcd", TargetKind.STORE, "", freeze("etcd")),
+        Fault("etcd-frozen", "SIGSTOP of every member of etcd", TargetKind.STORE, "", freeze_etcd),
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),
+        Fault(
+            "agents-halved",
+            "kill -9 of one of the two agents of us-east, which is started again",
+            TargetKind.AGENTS,
+            "us-east",
+            halve_agents("us-east"),
+            detected_within_s=1.0,
+            may_break=True,
+        ),
+        Fault(
+            "report-storm",
+            "one more agent of eu-es, with a valid certificate, sends large reports to the leader without a pause",
+            TargetKind.STORE,
+            "",
+            storm("eu-es", CHAT_8B),
+        ),
+        Fault(
+            "agent-certificate-expired",
+            "the certificate of the only agent of eu-es expires, and is renewed while the agent runs",
+            TargetKind.REGION,
+            "eu-es",
+            renew_agent("eu-es", "a"),
+            detected_within_s=1.0,
+            prepare=expire_agent("eu-es", "a"),
+        ),
+        Fault(
+            "leader-certificate-expired",
+            "the certificate of the leading control plane expires, and is renewed while it runs",
+            TargetKind.STORE,
+            "",
+            renew_control_planes,
+            prepare=expire_leader,
+        ),
+        Fault(
+            "etcd-compacted",
+            "every agent is cut off etcd, which is compacted to its newest revision before they are back",
+            TargetKind.CONFIG,
+            "",
+            compact,
+            detected_within_s=5.0,
+        ),
+        Fault(
+            "etcd-quorum-lost",
+            "kill -9 of two of the three members of etcd, which are started again",
+            TargetKind.CONFIG,
+            "",
+            lose_quorum,
+            detected_within_s=5.0,
+        ),
+        Fault(
+            "etcd-slow",
+            f"every member of etcd stands for {STOPPED_S:g} s and runs for {RUNNING_S:g} s, in turn",
+            TargetKind.STORE,
+            "",
+            slow_etcd,
+        ),
+        Fault(
+            "agent-clock-ahead",
+            "the clock of the only agent of eu-es jumps an hour ahead, and back",
+            TargetKind.REGION,
+            "eu-es",
+            jump("agent eu-es/a"),
+            # The changed clock is in force after up to a second.
+            detected_within_s=3.0,
+            clocks=("agent eu-es/a",),
+        ),
+        Fault(
+            "leader-clock-ahead",
+            "the clock of the leading control plane jumps an hour ahead, and back",
+            TargetKind.STORE,
+            "",
+            jump_leader,
+            clocks=tuple(f"control plane {name}" for name in PLANET.control_planes),
+        ),
     )
 }
 """By name."""

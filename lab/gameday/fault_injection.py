@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import socket
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from adapters.authority_files import issue_identity, load_authority
 from lab.gameday.client_flood import ClientFlood
-from lab.planet.configs import url
+from lab.gameday.credential_faults import leader_of
+from lab.gameday.report_storm import AGENT, ReportStorm
+from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_urls, url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
+from lab.planet.secret_files import FLEET
 from lab.planet.topology import agent_port, engine_port
 from lab.servers.errors import ServerError
 from lab.servers.free_ports import LOOPBACK
+from penstock.wire.identity import ProcessRole, SpiffeId
 
 SLOW_FACTOR = 10
 
@@ -31,12 +36,52 @@ def freeze(process: str) -> Callable[[Planet], Callable[[], None]]:
     return inject
 
 
+def freeze_all(planet: Planet, processes: Sequence[str]) -> Callable[[], None]:
+    """Stops several processes with SIGSTOP."""
+    resumes = [freeze(process)(planet) for process in processes]
+
+    def lift() -> None:
+        for resume in resumes:
+            resume()
+
+    return lift
+
+
+def freeze_etcd(planet: Planet) -> Callable[[], None]:
+    """Stops every member of etcd with SIGSTOP."""
+    return freeze_all(planet, planet.topology.etcd_members)
+
+
 def freeze_leader(planet: Planet) -> Callable[[], None]:
     """Stops the leading control plane with SIGSTOP."""
-    leader = planet.leading_control_plane()
-    if leader is None:
-        raise ServerError("no control plane reports that it leads; look at the logs of the control planes")
-    return freeze(f"control plane {leader}")(planet)
+    return freeze(f"control plane {leader_of(planet)}")(planet)
+
+
+def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
+    """Kills the later half of a region's agents at once; they are started again."""
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        agents = planet.topology.region(region).agents
+        half = agents[len(agents) // 2 :]
+        planet.kill_agents(region, half)
+        return lambda: planet.restart([f"agent {region}/{agent}" for agent in half])
+
+    return inject
+
+
+def storm(region: str, model: str) -> Callable[[Planet], Callable[[], str]]:
+    """Reports without a pause from one more agent of a region to the leading control plane."""
+
+    def inject(planet: Planet) -> Callable[[], str]:
+        authority = load_authority(planet.directory / AUTHORITY_DIR)
+        directory = agent_identity_dir(planet.directory, region, AGENT)
+        issue_identity(authority, SpiffeId(FLEET, ProcessRole.AGENT, AGENT, region), (LOOPBACK,), directory)
+        where = control_plane_urls(planet.topology, planet.ports)[leader_of(planet)]
+        reports = ReportStorm(directory, region, planet.topology.region_names, model, where)
+        reports.start()
+        return reports.stop
+
+    return inject
 
 
 def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
@@ -63,16 +108,18 @@ def slow_down(region: str, endpoint: str) -> Callable[[Planet], Callable[[], Non
 def partition(pairs: Collection[tuple[str, str]]) -> Callable[[Planet], Callable[[], None]]:
     """Lets all that crosses between regions vanish, from the first of each pair to the second."""
 
-    def put(planet: Planet, mode: str) -> None:
-        where = url(planet.ports["wan control"]) + "/faults"
-        for origin, region in pairs:
-            _send("PUT", where, {"select": {"from": origin, "to": region}, "fault": {"mode": mode}})
-
     def inject(planet: Planet) -> Callable[[], None]:
-        put(planet, "blackhole")
-        return lambda: put(planet, "none")
+        put_wan_fault(planet, pairs, "blackhole")
+        return lambda: put_wan_fault(planet, pairs, "none")
 
     return inject
+
+
+def put_wan_fault(planet: Planet, pairs: Collection[tuple[str, str]], mode: str) -> None:
+    """Puts all ways from the first of each pair to the second into a mode (`lab.wan.wan_config.FaultMode`)."""
+    where = url(planet.ports["wan control"]) + "/faults"
+    for origin, region in pairs:
+        _send("PUT", where, {"select": {"from": origin, "to": region}, "fault": {"mode": mode}})
 
 
 def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:

@@ -18,6 +18,10 @@ FRESH_S = 1.5
 """A status that is older than this (s) is not used: its process is silent."""
 
 
+CONFIRMED_S = 3.0
+"""An agent whose copy of policy and plan is older than this (s) is cut off from etcd."""
+
+
 class Look(msgspec.Struct, frozen=True):
     """The fleet at one time."""
 
@@ -38,6 +42,14 @@ class Look(msgspec.Struct, frozen=True):
     """Control planes that report errors of the policy source."""
     policies: tuple[str, ...] = ()
     """Digests of the policies in force at control planes, each once."""
+    reachable: dict[str, dict[str, int]] = {}
+    """By region/agent and peer region: how many agents of that region answered it last."""
+    plans: dict[str, tuple[int, int]] = {}
+    """By region/agent: epoch and generation of its plan."""
+    newest_plan: tuple[int, int] | None = None
+    """The same of the newest plan of any leading control plane."""
+    unconfirmed: tuple[str, ...] = ()
+    """Agents whose copy of policy and plan etcd has not confirmed for CONFIRMED_S."""
 
 
 class FleetWatch:
@@ -97,6 +109,20 @@ class FleetWatch:
             leaders=tuple(name for name, status in control_planes.items() if status.get("leading")),
             refusing=tuple(name for name, status in control_planes.items() if status["policy"]["refused"]),
             policies=tuple(sorted({str(status["policy"]["digest"]) for status in control_planes.values()})),
+            reachable={
+                name: {peer: len(seen["agents"]) for peer, seen in status["peers"].items()}
+                for name, status in agents.items()
+            },
+            plans={name: _plan(status) for name, status in agents.items() if status["plan"] is not None},
+            newest_plan=max(
+                (_plan(status) for status in control_planes.values() if status.get("leading") and status["plan"]),
+                default=None,
+            ),
+            unconfirmed=tuple(
+                name
+                for name, status in agents.items()
+                if status["config_age_s"] is None or status["config_age_s"] > CONFIRMED_S
+            ),
         )
 
 
@@ -125,6 +151,10 @@ async def _poll(
 def _fresh(polled: Mapping[str, _Polled]) -> dict[str, dict[str, Any]]:
     oldest = time.monotonic() - FRESH_S
     return {name: last.status for name, last in polled.items() if last.at >= oldest}
+
+
+def _plan(status: Mapping[str, Any]) -> tuple[int, int]:
+    return int(status["plan"]["epoch"]), int(status["plan"]["generation"])
 
 
 def _held(status: Mapping[str, Any]) -> int:

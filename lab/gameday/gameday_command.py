@@ -9,6 +9,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from lab.gameday.credential_faults import can_change_clocks
 from lab.gameday.fault_catalogue import FAULTS
 from lab.gameday.gameday_report import write_report
 from lab.gameday.gameday_run import run_gamedays
@@ -29,8 +30,12 @@ def gameday(
     if unknown:
         refuse("gameday", f"there is no fault {unknown[0]!r}; the faults are {', '.join(FAULTS)}")
     console = Console()
+    if not names and not can_change_clocks():
+        chosen = [name for name in chosen if not FAULTS[name].clocks]
+        console.print("faults of clocks are left out: install the package libfaketime for them", highlight=False)
+    clocks = {process for name in chosen for process in FAULTS[name].clocks}
     try:
-        results = uvloop.run(run_gamedays([FAULTS[name] for name in chosen], out, seed, console))
+        results = uvloop.run(run_gamedays([FAULTS[name] for name in chosen], out, seed, console, clocks))
         write_report(results, out)
     except (ServerError, OSError) as error:
         refuse("gameday", str(error))

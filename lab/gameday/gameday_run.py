@@ -19,8 +19,9 @@ from lab.demo.inputs import GENERATED_S, RATE_PER_S, DemoInputs, gather
 from lab.demo.records import Served
 from lab.demo.scenario import full_scenario
 from lab.demo.watching import WitnessWatch
+from lab.gameday.credential_faults import clocks as faked_clocks
 from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, Finding, judge
-from lab.gameday.fault_catalogue import Fault
+from lab.gameday.fault_catalogue import Fault, gameday_planet
 from lab.gameday.fleet_watch import FleetWatch
 from lab.geoip import write_geoip
 from lab.planet.bundle import write_bundle
@@ -56,7 +57,9 @@ class DayResult(msgspec.Struct, frozen=True):
         return all(finding.passed for finding in self.findings)
 
 
-async def run_gamedays(faults: Iterable[Fault], out: Path, seed: int, console: Console) -> list[DayResult]:
+async def run_gamedays(
+    faults: Iterable[Fault], out: Path, seed: int, console: Console, clocks: Iterable[str] = ()
+) -> list[DayResult]:
     """Run game days on one fleet, one after the other. Every process that was started has ended when it returns.
 
     Args:
@@ -64,6 +67,7 @@ async def run_gamedays(faults: Iterable[Fault], out: Path, seed: int, console: C
         out: directory of the logs.
         seed: of the workload.
         console: shows what happens.
+        clocks: the processes whose clocks the faults may change.
 
     Raises:
         ServerError: a program is missing, or a process does not serve.
@@ -75,7 +79,7 @@ async def run_gamedays(faults: Iterable[Fault], out: Path, seed: int, console: C
     directory = Path(tempfile.mkdtemp(prefix="penstock-gameday-"))
     planet = None
     try:
-        planet = _planet(inputs, directory, out / "logs")
+        planet = _planet(inputs, directory, out / "logs", tuple(clocks))
         console.print("starting the fleet", highlight=False)
         await asyncio.to_thread(planet.start)
         results = []
@@ -103,8 +107,11 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
         entries_of(planet.topology, planet.ports),
         on_outcome=lambda outcome: served.append(as_served(outcome, named[outcome.id])),
     )
-    zero = time.monotonic() + HEAD_START_S
-    witness = WitnessWatch(Witness(planet.witness_dir), time.time() + HEAD_START_S)
+    head_start_s = HEAD_START_S
+    if fault.prepare is not None:
+        head_start_s = await asyncio.to_thread(fault.prepare, planet) - BEFORE_S
+    zero = time.monotonic() + head_start_s
+    witness = WitnessWatch(Witness(planet.witness_dir), time.time() + head_start_s)
     watch = FleetWatch(
         planet.admin_urls(),
         planet.agents_key,
@@ -118,7 +125,7 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
             hurt = group.create_task(_hurt(fault, planet, zero))
             await replayer.run(DRAIN_S, zero)
             ended_s = time.monotonic() - zero
-        from_s, to_s = hurt.result()
+        from_s, to_s, measured = hurt.result()
         await asyncio.sleep(max(0.0, to_s + RECOVERED_WITHIN_S - (time.monotonic() - zero), EMPTY_WITHIN_S))
     finally:
         watching.cancel()
@@ -133,19 +140,20 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
         started=await witness.started(),
         looks=tuple(watch.looks),
         died=tuple(await asyncio.to_thread(planet.died_unasked)),
+        measured=measured,
     )
 
 
-async def _hurt(fault: Fault, planet: Planet, zero: float) -> tuple[float, float]:
-    """Begin and end the fault; returns when it began and ended."""
+async def _hurt(fault: Fault, planet: Planet, zero: float) -> tuple[float, float, str]:
+    """Begin and end the fault; returns when it began and ended, and what was measured."""
     await asyncio.sleep(max(0.0, zero + BEFORE_S - time.monotonic()))
     from_s = time.monotonic() - zero
     lift = await asyncio.to_thread(fault.inject, planet)
     try:
         await asyncio.sleep(FAULT_S)
     finally:
-        await asyncio.to_thread(lift)
-    return from_s, time.monotonic() - zero
+        measured = await asyncio.to_thread(lift)
+    return from_s, time.monotonic() - zero, measured or ""
 
 
 def _load(inputs: DemoInputs, rng: Random) -> list[Ask]:
@@ -177,16 +185,18 @@ def _resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
+def _planet(inputs: DemoInputs, directory: Path, logs: Path, clocks: tuple[str, ...]) -> Planet:
+    topology = gameday_planet(inputs.topology)
     write_bundle(directory / "policy", inputs.bundle)
     geoip_file = directory / "sites.mmdb"
     write_geoip(geoip_file)
     return Planet(
-        inputs.topology,
-        assign_ports(inputs.topology.port_names(), None, Random()),
+        topology,
+        assign_ports(topology.port_names(), None, Random()),
         inputs.matrix,
         directory=directory,
         logs=logs,
         policy_dir=directory / "policy",
         geoip_file=geoip_file,
+        clocks=faked_clocks(directory, clocks) if clocks else {},
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.planet.sites import entry_rtt_ms
 from lab.planet.topology import (
+    ETCD,
     FACES,
     Region,
     Topology,
     agent_port,
     control_plane_port,
     engine_port,
+    etcd_link,
+    etcd_port,
     peer_link,
 )
 from lab.servers.free_ports import LOOPBACK
@@ -88,13 +91,16 @@ def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, A
     links = []
     for link in topology.links():
         site = sites.get(link.origin)
-        rtt_ms = entry_rtt_ms(site, link.region) if site is not None else matrix.between(link.origin, link.region)
+        if link.region == ETCD:
+            rtt_ms = 0.0
+        else:
+            rtt_ms = entry_rtt_ms(site, link.region) if site is not None else matrix.between(link.origin, link.region)
         links.append(
             {
                 "name": link.name,
                 "from": link.origin,
                 "to": link.region,
-                "target": f"{LOOPBACK}:{ports[agent_port(link.region, link.agent, link.face)]}",
+                "target": f"{LOOPBACK}:{ports[link.target_port]}",
                 "port": ports[link.name],
                 "rtt_ms": round(rtt_ms, 1),
             }
@@ -115,7 +121,7 @@ def control_plane_identity_dir(directory: Path, name: str) -> Path:
 def agent_environment(
     topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path, logs: Path
 ) -> dict[str, str]:
-    """For `penstock-agent`: it reaches other regions through the WAN only."""
+    """For `penstock-agent`: it reaches other regions and etcd through the WAN only."""
     peer_urls = {
         other.name: [f"https://{LOOPBACK}:{ports[peer_link(region.name, other.name, peer)]}" for peer in other.agents]
         for other in topology.regions
@@ -129,7 +135,7 @@ def agent_environment(
             "name": agent,
             **listens,
             "peer_urls": json.dumps(peer_urls),
-            "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
+            "etcd_endpoints": _members(ports[etcd_link(region.name, member)] for member in topology.etcd_members),
             "control_plane_urls": ",".join(control_plane_urls(topology, ports).values()),
             "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
             "endpoints_file": str(directory / f"{region.name}-endpoints.yaml"),
@@ -153,7 +159,7 @@ def control_plane_environment(
         {
             "name": name,
             "listen": f"{LOOPBACK}:{ports[control_plane_port(name)]}",
-            "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
+            "etcd_endpoints": _members(ports[etcd_port(member, "client")] for member in topology.etcd_members),
             "policy_dir": str(policy_dir),
             "identity_dir": str(control_plane_identity_dir(directory, name)),
             "admin_token_file": str(directory / ADMIN_TOKEN_FILE),
@@ -177,6 +183,10 @@ def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def _members(ports: Iterable[int]) -> str:
+    return ",".join(f"{LOOPBACK}:{port}" for port in ports)
 
 
 def _environment(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:

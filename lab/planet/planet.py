@@ -11,10 +11,11 @@ import shutil
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from lab.planet.configs import (
@@ -31,7 +32,7 @@ from lab.planet.configs import (
     write_json,
 )
 from lab.planet.secret_files import read_secret_line, write_secrets
-from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port
+from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
 from lab.servers.errors import MissingBinary, NotReady
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
@@ -61,6 +62,7 @@ class Planet:
         logs: where each process's log goes.
         policy_dir: the bundle that the control planes publish.
         geoip_file: the database that agents locate clients by.
+        clocks: by process, the environment that lets its clock be changed.
     """
 
     def __init__(
@@ -73,14 +75,16 @@ class Planet:
         logs: Path,
         policy_dir: Path,
         geoip_file: Path,
+        clocks: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         self.topology = topology
         self.ports = ports
         self.witness_dir = directory / "witness"
-        self._directory = directory
+        self.directory = directory
         self.logs = logs
         self.policy_dir = policy_dir
         self._geoip_file = geoip_file
+        self._clocks = clocks
         self._processes: dict[str, ServerProcess] = {}
         self._given_up: set[str] = set()
         self._stopping = False
@@ -116,14 +120,15 @@ class Planet:
 
     def start_region(self, region: str) -> None:
         """Start a killed region again, where it was; returns when its agents serve."""
-        names = [_engines(region), *self._agents(region)]
-        for name in names:
-            self._start_one(name)
-        self._wait_ready(names, lambda _: None)
+        self.restart([_engines(region), *self._agents(region)])
 
     def restart_killed(self) -> None:
         """Start everything again that was killed on purpose and not brought back."""
-        names = [name for name, process in self._processes.items() if not process.alive]
+        self.restart([name for name, process in self._processes.items() if not process.alive])
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Start killed processes again, where they were; returns when they serve."""
+        names = list(names)
         for name in names:
             self._start_one(name)
         self._wait_ready(names, lambda _: None)
@@ -132,9 +137,13 @@ class Planet:
         """SIGKILL a control plane."""
         return self._kill([_control_plane(name)])
 
-    def kill_etcd(self) -> float:
-        """SIGKILL etcd."""
-        return self._kill(["etcd"])
+    def kill_etcd(self, members: Iterable[str] = ("etcd",)) -> float:
+        """SIGKILL members of etcd."""
+        return self._kill(members)
+
+    def kill_agents(self, region: str, agents: Iterable[str]) -> float:
+        """SIGKILL some agents of a region, all at once."""
+        return self._kill([_agent(region, agent) for agent in agents])
 
     def kill_redis(self) -> float:
         """SIGKILL Redis."""
@@ -151,12 +160,12 @@ class Planet:
     @property
     def admin_token(self) -> str:
         """The admin token of the control planes."""
-        return read_secret_line(self._directory / ADMIN_TOKEN_FILE)
+        return read_secret_line(self.directory / ADMIN_TOKEN_FILE)
 
     @property
     def agents_key(self) -> str:
         """The key for the admin listeners of the agents."""
-        return read_secret_line(self._directory / AGENTS_KEY_FILE)
+        return read_secret_line(self.directory / AGENTS_KEY_FILE)
 
     def admin_urls(self) -> dict[str, str]:
         """Each agent's admin URL by region/agent."""
@@ -217,45 +226,56 @@ class Planet:
         return [_agent(region, agent) for agent in self.topology.region(region).agents]
 
     def _write_files(self, matrix: RttMatrix) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         agents = [(region.name, agent) for region in self.topology.regions for agent in region.agents]
-        write_secrets(self._directory, agents, self.topology.control_planes)
-        write_json(self._directory / "wan.json", wan_file(self.topology, self.ports, matrix))
+        write_secrets(self.directory, agents, self.topology.control_planes)
+        write_json(self.directory / "wan.json", wan_file(self.topology, self.ports, matrix))
         for region in self.topology.regions:
             engines = engines_file(self.topology, region, self.ports, self.witness_dir)
-            write_json(self._directory / f"{region.name}-engines.yaml", engines)
-            write_json(self._directory / f"{region.name}-endpoints.yaml", endpoints_file(region, self.ports))
+            write_json(self.directory / f"{region.name}-engines.yaml", engines)
+            write_json(self.directory / f"{region.name}-endpoints.yaml", endpoints_file(region, self.ports))
 
     def _make_processes(self) -> None:
         """In the order in which they are started; everything waits for what it needs by itself."""
         ports, topology = self.ports, self.topology
-        etcd = EtcdServer(self._directory / "etcd", client_port=ports["etcd client"], peer_port=ports["etcd peer"])
-        redis = RedisServer(self._directory / "redis", port=ports["redis"])
-        for name, server in (("etcd", etcd), ("redis", redis)):
+        members = topology.etcd_members
+        peers = {member: url(ports[etcd_port(member, "peer")]) for member in members} if len(members) > 1 else None
+        servers: dict[str, ServerProcess] = {
+            member: EtcdServer(
+                self.directory / member,
+                client_port=ports[etcd_port(member, "client")],
+                peer_port=ports[etcd_port(member, "peer")],
+                name=member,
+                peers=peers,
+            )
+            for member in members
+        }
+        servers["redis"] = RedisServer(self.directory / "redis", port=ports["redis"])
+        for name, server in servers.items():
             server.log_path = self.logs / f"{name}.log"
             self._processes[name] = server
         lab = program("penstock-lab")
         for region in topology.regions:
             engines = [ports[engine_port(region.name, engine.name)] for engine in region.engines]
-            command = [lab, "engines", "--config", str(self._directory / f"{region.name}-engines.yaml")]
+            command = [lab, "engines", "--config", str(self.directory / f"{region.name}-engines.yaml")]
             self._add(_engines(region.name), command, [f"{url(port)}/health" for port in engines], engines)
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
             environment = control_plane_environment(
-                topology, name, ports, self._directory, self.policy_dir, self._geoip_file
+                topology, name, ports, self.directory, self.policy_dir, self._geoip_file
             )
             command = [program("penstock"), "serve"]
             self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)
         for region in topology.regions:
             for agent in region.agents:
                 environment = agent_environment(
-                    topology, region, agent, ports, self._directory, self._geoip_file, self.logs
+                    topology, region, agent, ports, self.directory, self._geoip_file, self.logs
                 )
                 faces = [ports[agent_port(region.name, agent, face)] for face in ("traffic", "peer", "admin")]
                 ready = [f"{url(faces[2])}/readyz"]
                 self._add(_agent(region.name, agent), [program("penstock-agent")], ready, faces, environment)
         links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
-        command = [lab, "wan", "--config", str(self._directory / "wan.json")]
+        command = [lab, "wan", "--config", str(self.directory / "wan.json")]
         self._add("wan", command, [f"{url(links[0])}/links"], links)
 
     def _add(
@@ -268,7 +288,7 @@ class Planet:
             log_path=self.logs / f"{name.replace(' ', '-').replace('/', '-')}.log",
             ready=lambda: all(check() for check in checks),
             ports=ports,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(environment or {}), **self._clocks.get(name, {})},
         )
 
 

@@ -43,6 +43,7 @@ class Topology(msgspec.Struct, frozen=True):
     control_planes: tuple[str, ...]
     time_scale: float
     """How many times as fast as the modelled hardware the engines run."""
+    etcd_members: tuple[str, ...] = ("etcd",)
 
     @property
     def region_names(self) -> tuple[str, ...]:
@@ -64,15 +65,18 @@ class Topology(msgspec.Struct, frozen=True):
 
     def port_names(self) -> list[str]:
         """Everything that listens, in a fixed order."""
-        names = ["etcd client", "etcd peer", "redis", "wan control", *map(control_plane_port, self.control_planes)]
+        names = [etcd_port(member, face) for member in self.etcd_members for face in ("client", "peer")]
+        names += ["redis", "wan control", *map(control_plane_port, self.control_planes)]
         for region in self.regions:
             names += [agent_port(region.name, agent, face) for agent in region.agents for face in FACES]
             names += [engine_port(region.name, engine.name) for engine in region.engines]
         return names + [link.name for link in self.links()]
 
     def links(self) -> Iterator[Link]:
-        """Every way through the WAN: from client sites to agents, and from regions to other regions' agents."""
+        """Every way through the WAN: from client sites to agents, from regions to agents of others and to etcd."""
         for region in self.regions:
+            for member in self.etcd_members:
+                yield Link(etcd_link(region.name, member), region.name, ETCD, member, "client")
             for agent in region.agents:
                 for site in self.sites:
                     yield Link(entry_link(site.name, region.name, agent), site.name, region.name, agent, "traffic")
@@ -84,6 +88,9 @@ class Topology(msgspec.Struct, frozen=True):
 FACES = ("traffic", "peer", "admin")
 """The sockets of an agent."""
 
+ETCD = "etcd"
+"""The site of etcd, of which regions are equally far."""
+
 
 class Link(msgspec.Struct, frozen=True):
     """One way through the WAN to one face of one agent."""
@@ -92,8 +99,17 @@ class Link(msgspec.Struct, frozen=True):
     origin: str
     """A client site or a region."""
     region: str
+    """Where the target stands; ETCD for a member of etcd."""
     agent: str
+    """The agent there, or the member of etcd."""
     face: str
+
+    @property
+    def target_port(self) -> str:
+        """The name of the socket that it leads to."""
+        return (
+            etcd_port(self.agent, self.face) if self.region == ETCD else agent_port(self.region, self.agent, self.face)
+        )
 
 
 def agent_port(region: str, agent: str, face: str) -> str:
@@ -104,6 +120,16 @@ def agent_port(region: str, agent: str, face: str) -> str:
 def engine_port(region: str, engine: str) -> str:
     """The name of an engine's socket."""
     return f"{region} engine {engine}"
+
+
+def etcd_port(member: str, face: str) -> str:
+    """The name of a socket of a member of etcd."""
+    return f"{member} {face}"
+
+
+def etcd_link(origin: str, member: str) -> str:
+    """The name of the way from a region to a member of etcd."""
+    return f"{origin} > {member}"
 
 
 def control_plane_port(name: str) -> str:

@@ -57,6 +57,7 @@ def look(name: str, at_s: float) -> Look:
     without = {"eu-es/a": tuple(fault.slots)} if hurt else {}
     agents = [agent for agent in AGENTS if not (gone and agent.startswith(fault.region))]
     others = [agent for agent in agents if not agent.startswith(fault.region or "none")]
+    halved = fault.kind is TargetKind.AGENTS and hurt
     leader = "south" if name == "leader-frozen" and at_s >= FROM_S + DETECTED_S else "north"
     return Look(
         at_s=at_s,
@@ -70,6 +71,10 @@ def look(name: str, at_s: float) -> Look:
         leaders=(leader,),
         refusing=("north", "south") if fault.kind is TargetKind.POLICY and hurt else (),
         policies=("d1",),
+        reachable={agent: {fault.region: 1 if halved else 2} for agent in others},
+        plans=dict.fromkeys(agents, (1, 7)),
+        newest_plan=(1, 8),
+        unconfirmed=tuple(agents) if fault.kind is TargetKind.CONFIG and hurt else (),
     )
 
 
@@ -151,6 +156,11 @@ def test_a_request_outside_its_residency_is_missed() -> None:
         "region-isolated",
         "policy-poisoned",
         "model-gone",
+        "agents-halved",
+        "etcd-compacted",
+        "etcd-quorum-lost",
+        "agent-clock-ahead",
+        "agent-certificate-expired",
     ],
 )
 def test_a_fault_that_nothing_detects_is_missed(name: str) -> None:
@@ -192,6 +202,42 @@ def test_a_herd_on_the_engines_that_are_back_is_missed() -> None:
     rest = [seen for seen in facts.sightings if seen.endpoint != "eu-es-large-h100"]
     assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd))) == {"no herd"}
     assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd[:8]))) == set()
+
+
+def test_a_region_that_loses_half_of_its_agents_has_not_failed() -> None:
+    facts = day("agents-halved")
+    looks = [
+        msgspec.structs.replace(one, failed_peers={**one.failed_peers, "eu-de/a": ("us-east",)})
+        if FROM_S <= one.at_s <= TO_S
+        else one
+        for one in facts.looks
+    ]
+    assert missed("agents-halved", looked(facts, looks)) == {"detected"}
+    still = [
+        msgspec.structs.replace(one, reachable={"eu-de/a": {"us-east": 1}}) if one.at_s > TO_S else one
+        for one in facts.looks
+    ]
+    assert missed("agents-halved", looked(facts, still)) == {"recovered"}
+
+
+@pytest.mark.parametrize(
+    "field", [{"plans": {"eu-de/a": (1, 5)}}, {"plans": {"eu-de/a": (0, 8)}}, {"unconfirmed": ("eu-de/a",)}]
+)
+def test_an_agent_that_keeps_an_old_plan_has_not_recovered(field: dict[str, object]) -> None:
+    facts = day("etcd-compacted")
+    looks = [msgspec.structs.replace(one, **field) if one.at_s > TO_S else one for one in facts.looks]
+    assert missed("etcd-compacted", looked(facts, looks)) == {"recovered"}
+
+
+def test_a_herd_after_any_fault_is_missed() -> None:
+    facts = day("redis-frozen")
+    herd = [Sighting(f"r{n}", TO_S + 2.0, "eu-es", "eu-es-large-h100", REGIONS) for n in range(10)]
+    assert missed("redis-frozen", msgspec.structs.replace(facts, sightings=(*facts.sightings, *herd))) == {"no herd"}
+
+
+def test_what_a_fault_measured_is_reported() -> None:
+    facts = msgspec.structs.replace(day("etcd-slow"), measured="9 commits took 400 ms")
+    assert judge(FAULTS["etcd-slow"], facts)[-1].says == "9 commits took 400 ms"
 
 
 def test_a_slow_engine_that_keeps_its_share_is_missed() -> None:

@@ -57,7 +57,7 @@ def test_the_wan_joins_every_site_and_region_to_every_agent(tmp_path: Path) -> N
     peer = links[peer_link("eu-de", "us-east", "b")]
     assert peer.target_port == PORTS[agent_port("us-east", "b", "peer")]
     assert peer.rtt_ms == pytest.approx(MATRIX.between("eu-de", "us-east"), abs=0.1)
-    assert len(links) == 6 * len(PLANET.sites) + 5 * 4 + 4
+    assert len(links) == 6 * len(PLANET.sites) + 5 * 4 + 4 + 5
 
 
 def test_agents_accept_their_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,102 @@
+"""A defective agent: its certificate is valid, and it sends large reports without a pause."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from adapters.identity_files import load_identity
+from penstock.fleet.report import AgentReport, DemandReport
+from penstock.policy.residency import residency_class
+from penstock.wire import identity
+from penstock.wire.identity import decode_certificate, encode_certificate
+from penstock.wire.session import Purpose, Session, Sessions
+
+CONNECTIONS = 8
+"""Connections to the control plane; each sends its next report when the last one was answered."""
+
+TIMEOUT_S = 5.0
+
+REPORT_ROWS = 2_000
+"""Rows of demand in a report, which make it about 200 KiB large."""
+
+AGENT = "storm"
+
+
+class ReportStorm:
+    """The agent `storm` of a region, as one thread a connection.
+
+    Args:
+        directory: of its identity.
+        region: that it reports for.
+        regions: of the residency class that its rows name.
+        model: that they name.
+        where: base URL of the control plane.
+    """
+
+    def __init__(self, directory: Path, region: str, regions: tuple[str, ...], model: str, where: str) -> None:
+        self._sessions = Sessions(load_identity(directory, time.time()))
+        self._region = region
+        row = DemandReport(model, residency_class(frozenset(regions)).name, regions, 0.0)
+        self._report = AgentReport(region, AGENT, time.time_ns(), 0, time.time(), demand=(row,) * REPORT_ROWS)
+        self._address = urlsplit(where).netloc
+        self._stopped = threading.Event()
+        self._seq_lock = threading.Lock()
+        self._seq = 0
+        self.answers: dict[int, int] = {}
+        """Reports by the status that was returned; 0 for those without an answer."""
+        self._threads = [threading.Thread(target=self._keep_reporting, daemon=True) for _ in range(CONNECTIONS)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> str:
+        """End; returns what was sent."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        answers = ", ".join(f"{count} with status {status}" for status, count in sorted(self.answers.items()))
+        return f"{sum(self.answers.values())} reports were answered: {answers or 'none'}"
+
+    def _keep_reporting(self) -> None:
+        while not self._stopped.is_set():
+            connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
+            try:
+                session = self._introduced(connection)
+                while not self._stopped.is_set():
+                    self._count(self._send(connection, session))
+            except (OSError, http.client.HTTPException):
+                self._count(0)
+                self._stopped.wait(0.1)
+            finally:
+                connection.close()
+
+    def _introduced(self, connection: http.client.HTTPConnection) -> Session:
+        connection.request("GET", identity.PATH)
+        return self._sessions.session_with(decode_certificate(connection.getresponse().read()), time.time())
+
+    def _send(self, connection: http.client.HTTPConnection, session: Session) -> int:
+        with self._seq_lock:
+            self._seq += 1
+            report = msgspec.structs.replace(self._report, seq=self._seq, sent_at=time.time())
+        body = msgspec.msgpack.encode(report)
+        headers = {
+            "content-type": "application/msgpack",
+            identity.HEADER: encode_certificate(self._sessions.identity.peer.certificate),
+            "x-penstock-signature": session.sign(Purpose.REPORT, body),
+        }
+        connection.request("POST", "/v1/reports", body, headers)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+
+    def _count(self, status: int) -> None:
+        with self._seq_lock:
+            self.answers[status] = self.answers.get(status, 0) + 1

@@ -1,0 +1,114 @@
+"""Faults of etcd: compaction while the agents are cut off, loss of the quorum, and commits that take long."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable
+from statistics import median
+
+from lab.gameday.fault_injection import put_wan_fault
+from lab.planet.configs import url
+from lab.planet.planet import ASK_TIMEOUT_S, Planet
+from lab.planet.topology import ETCD, etcd_port
+from lab.servers.process import ServerProcess
+
+STOPPED_S, RUNNING_S = 0.4, 0.1
+"""Durations (s) for which etcd stands and runs in turn, so that a commit takes hundreds of milliseconds."""
+
+REVISIONS = 200
+"""Revisions that are written before the compaction, beside those of the control planes."""
+
+LAB_KEY = b64encode(b"lab/gameday").decode()
+"""A key outside of the fleet's prefix."""
+
+
+def compact(planet: Planet) -> Callable[[], None]:
+    """Cuts every agent off etcd, and compacts to the newest revision before they are back."""
+    pairs = [(region, ETCD) for region in planet.topology.region_names]
+    put_wan_fault(planet, pairs, "cut")
+
+    def lift() -> None:
+        for _ in range(REVISIONS):
+            revision = _put(planet)
+        _call(planet, "kv/compaction", {"revision": str(revision), "physical": True})
+        put_wan_fault(planet, pairs, "none")
+
+    return lift
+
+
+def lose_quorum(planet: Planet) -> Callable[[], None]:
+    """Kills all members of etcd but one; they are started again with their data."""
+    lost = planet.topology.etcd_members[1:]
+    planet.kill_etcd(lost)
+    return lambda: planet.restart(lost)
+
+
+def slow_etcd(planet: Planet) -> Callable[[], str]:
+    """Stops and continues all members of etcd together, in turn."""
+    slow = _StopAndGo(planet)
+    slow.start()
+    return slow.stop
+
+
+class _StopAndGo:
+    """Members that run for a fifth of the time, and a writer that measures how long a commit takes meanwhile."""
+
+    def __init__(self, planet: Planet) -> None:
+        self._planet = planet
+        self._members: list[ServerProcess] = [planet.processes()[member] for member in planet.topology.etcd_members]
+        self._stopped = threading.Event()
+        self._commits_s: list[float] = []
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._alternate, self._write)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> str:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        if not self._commits_s:
+            return "no commit succeeded"
+        return (
+            f"{len(self._commits_s)} commits took {1000 * median(self._commits_s):.0f} ms in the median, "
+            f"{1000 * max(self._commits_s):.0f} ms at most"
+        )
+
+    def _alternate(self) -> None:
+        while not self._stopped.is_set():
+            for member in self._members:
+                member.pause()
+            self._stopped.wait(STOPPED_S)
+            for member in self._members:
+                member.resume()
+            self._stopped.wait(RUNNING_S)
+
+    def _write(self) -> None:
+        while not self._stopped.wait(RUNNING_S):
+            began = time.monotonic()
+            try:
+                _put(self._planet)
+            except OSError:
+                continue
+            self._commits_s.append(time.monotonic() - began)
+
+
+def _put(planet: Planet) -> int:
+    """Writes the key of the lab; returns its revision."""
+    answer = _call(planet, "kv/put", {"key": LAB_KEY, "value": ""})
+    return int(answer["header"]["revision"])
+
+
+def _call(planet: Planet, method: str, body: dict[str, object]) -> dict[str, dict[str, str]]:
+    """One call of etcd's JSON gateway."""
+    where = url(planet.ports[etcd_port(planet.topology.etcd_members[0], "client")])
+    request = urllib.request.Request(f"{where}/v3/{method}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as response:
+        answer: dict[str, dict[str, str]] = json.load(response)
+    return answer
