@@ -254,7 +254,7 @@ FAULTS: dict[str, Fault] = {
             TargetKind.CONFIG,
             "",
             compact,
-            detected_within_s=5.0,
+            detected_within_s=10.0,
         ),
         Fault(
             "etcd-quorum-lost",
@@ -262,7 +262,8 @@ FAULTS: dict[str, Fault] = {
             TargetKind.CONFIG,
             "",
             lose_quorum,
-            detected_within_s=5.0,
+            # A watch of an etcd without a leader ends after several of its election timeouts.
+            detected_within_s=10.0,
         ),
         Fault(
             "etcd-slow",

@@ -174,3 +174,21 @@ async def test_nothing_is_written_with_a_certificate_that_readers_reject(etcd: M
     with pytest.raises(StoreError, match=r"fleet is not written: the certificate .* renew the certificate"):
         await put(signed(etcd, offset_s=2 * YEAR_S), keys.FLEET, b"cp-2")
     assert await value(signed(etcd), keys.FLEET) == b"cp-1"
+
+
+async def test_a_writer_whose_clock_was_ahead_is_read_again_when_it_is_right(etcd: MemoryStore) -> None:
+    ahead_s = [3600.0]
+    writer = SignedStore(etcd, control_plane_sessions(), clock=lambda: time.time() + ahead_s[0])
+    reader = signed(etcd, agent_sessions())
+    await put(writer, keys.OVERRIDES, b"ahead")
+    await value(writer, keys.OVERRIDES)
+    assert await value(reader, keys.OVERRIDES) == UNAUTHENTIC
+    ahead_s[0] = 0.0
+    await put(writer, keys.OVERRIDES, b"right")
+    assert await value(reader, keys.OVERRIDES) == b"right"
+    assert await value(writer, keys.OVERRIDES) == b"right"
+
+
+async def test_a_leader_whose_clock_was_ahead_does_not_take_the_fleet_s_key_from_the_others(etcd: MemoryStore) -> None:
+    await put(signed(etcd, offset_s=3600.0), keys.FLEET, b"cp-1")
+    assert await value(signed(etcd), keys.FLEET) == b"cp-1"
