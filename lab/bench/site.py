@@ -27,7 +27,16 @@ from lab.planet.configs import (
 from lab.planet.planet import ask, program
 from lab.planet.planet_ports import assign_ports
 from lab.planet.secret_files import read_secret_line, write_secrets
-from lab.planet.topology import Engine, Region, Topology, agent_port, control_plane_port, engine_port
+from lab.planet.topology import (
+    Engine,
+    Region,
+    Topology,
+    agent_port,
+    control_plane_port,
+    engine_port,
+    etcd_link,
+    etcd_port,
+)
 from lab.servers.errors import NotReady
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
@@ -77,6 +86,9 @@ class Site:
         self._topology = Topology((self._region,), (), (CONTROL_PLANE,), 1.0)
         self._ports = assign_ports(self._topology.port_names(), None, Random())
         self._ports |= {engine_port(REGION, name): port for name, port in engine_ports.items()}
+        # Without a WAN between them, agents connect to etcd itself.
+        for member in self._topology.etcd_members:
+            self._ports[etcd_link(REGION, member)] = self._ports[etcd_port(member, "client")]
         self._directory = directory
         self._core = core
         self._bundle = bundle

@@ -17,7 +17,7 @@ BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
 TINY = [
     *("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--connections", "8", "--rate", "100"),
     *("--fast-streams", "10", "--chunks", "200", "--slow-streams", "30"),
-    *("--decisions", "50", "--leak-requests", "200"),
+    *("--decisions", "100", "--leak-requests", "200"),
 ]
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
