@@ -13,14 +13,18 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from lab.servers.etcd import EtcdServer, start_etcd
+from lab.servers.process import ServerProcess
 from lab.servers.redis import RedisServer, start_redis
 from tests.support.examples import examples
+from tests.support.fork_server import ForkServer
 
 # Collecting tests creates millions of objects that stay; without the garbage collector it takes a third less.
 gc.disable()
 
 # The files that tests write may hold secrets, and one that is open to everybody is refused.
 os.umask(0o077)
+
+ServerProcess.spawn = ForkServer().spawn
 
 # A busy machine is slow to make examples, which says nothing of the code.
 settings.register_profile(

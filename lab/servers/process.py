@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, ClassVar, Protocol, Self
 
 from lab.servers import die_with_parent
 from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
@@ -31,6 +31,42 @@ FREEZE_S = 2.0
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner")
 
 
+class Running(Protocol):
+    """A process that was started: the part of subprocess.Popen that is used here."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code once the process has ended; raises subprocess.TimeoutExpired after `timeout` seconds."""
+
+
+class Spawn(Protocol):
+    """Starts a program with an environment (None: ours); its output goes to a log."""
+
+    def __call__(self, argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO) -> Running:
+        """Return the process without waiting for it."""
+
+
+def spawn_program(
+    argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO, *, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Execute a program; as `Spawn`."""
+    wrapper = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
+    return _SPAWNER.submit(
+        subprocess.Popen,
+        [*wrapper, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    ).result()
+
+
 class ServerProcess:
     """A program in its own session (a terminal's Ctrl-C does not reach it) that dies when this process dies.
 
@@ -43,6 +79,9 @@ class ServerProcess:
             mistaken for this one.
         env: its whole environment; None inherits ours.
     """
+
+    spawn: ClassVar[Spawn] = staticmethod(spawn_program)
+    """How programs are started; tests start Penstock's own by fork."""
 
     def __init__(
         self,
@@ -60,7 +99,7 @@ class ServerProcess:
         self._ready = ready
         self._ports = tuple(ports)
         self._env = env
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: Running | None = None
         self._log_start = 0
 
     @property
@@ -97,18 +136,9 @@ class ServerProcess:
             if not is_free(port):
                 raise PortTaken(f"{self.name}: port {port} is taken by another process; choose another")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        wrapper = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), program]
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
-            self._popen = _SPAWNER.submit(
-                subprocess.Popen,
-                [*wrapper, *self.argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._env,
-                start_new_session=True,
-            ).result()
+            self._popen = self.spawn([program, *self.argv[1:]], self._env, log)
 
     def wait_ready(self, timeout_s: float = 15.0) -> None:
         """Wait until the server serves.

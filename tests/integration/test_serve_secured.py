@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import sys
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +17,7 @@ from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store.members import Member
 from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
+from lab.planet.planet import program
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from penstock.wire.identity import ProcessRole, SpiffeId
@@ -90,7 +90,7 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: IdentityPro
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     server = ServerProcess(
         "north",
-        [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
+        [program("penstock"), "serve"],
         log_path=tmp_path / "north.log",
         ports=(port,),
         env=environment | {f"PENSTOCK_{key}": str(value) for key, value in settings.items()},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from adapters.store.codec import decode
 from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
+from lab.planet.planet import program
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
@@ -70,7 +70,7 @@ class ControlPlaneServer(ServerProcess):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         super().__init__(
             name,
-            [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
+            [program("penstock"), "serve"],
             log_path=directory / f"{name}.log",
             ready=http_ok(f"{self.url}/livez"),
             ports=(port,),
