@@ -19,13 +19,13 @@ from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutAction
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status_builder import policy_status
+from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
-from penstock.routing.reported_views import reported_views
 
 MAX_TRIED = 100
 """Maximum number of regions in `tried`."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.fleet.report import PeerReport
+from penstock.fleet.reported_views import reported_views
 from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
@@ -24,7 +25,6 @@ from penstock.routing.explain import (
 )
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
-from penstock.routing.reported_views import reported_views
 from tests.support.planet import MODEL, healthy, plan, policy
 from tests.support.reports import report
 
