@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.simulate.contenders import PENSTOCK
 from lab.simulate.targets.comparison import Target
+from lab.simulate.targets.frontier import METRICS, FrontierPoint
 from lab.simulate.targets.targets_report import FULL, SMALL, simulate, write
 
 
@@ -24,6 +26,7 @@ def sim(
     write(report, out)
     console = Console()
     console.print(_table(report.targets))
+    console.print(_frontier(report.frontier))
     console.print(f"all of it: {out / 'report.json'}, {out / 'index.html'}")
 
 
@@ -36,4 +39,16 @@ def _table(targets: list[Target]) -> Table:
         verdict = "yes" if target.kept else "[red]no[/red]"
         name = f"{target.name}\n  {target.note}" if target.note else target.name
         table.add_row(name, target.target, f"{target.measured:.3f}", f"{low:.3f}-{high:.3f}", verdict)
+    return table
+
+
+def _frontier(points: list[FrontierPoint]) -> Table:
+    table = Table(title="service disciplines: end to end (s)")
+    for column in ("workload", "discipline", "mean", "p50", "p99", "p99.9", "on the frontier of"):
+        table.add_column(column, justify="right" if column in ("mean", "p50", "p99", "p99.9") else "left")
+    for point in points:
+        penstock = [name for name in point.behind if name.startswith(PENSTOCK)]
+        all_of = "all" if not point.behind else "[red]none[/red]" if penstock else "Penstock's"
+        figures = [f"{point.measured[metric]:.2f}" for metric in METRICS]
+        table.add_row(point.workload, point.discipline, *figures, all_of)
     return table

@@ -33,10 +33,16 @@ def shortest_with_age(at: float, work_s: float) -> float:
     return at + work_s
 
 
+def longest_with_age(at: float, work_s: float) -> float:
+    """Latest start first, where all responses are due equally long after their arrival."""
+    return at - work_s
+
+
 ORDERS: dict[str, Order] = {
     "by arrival": by_arrival,
     "shortest first": shortest_first,
     "shortest first with age": shortest_with_age,
+    "longest first with age": longest_with_age,
 }
 
 

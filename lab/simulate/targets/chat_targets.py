@@ -25,6 +25,7 @@ from lab.simulate.targets.scenarios import (
 from lab.traces.conversations import generate_conversations
 from lab.traces.generate import Arrivals, generate
 from lab.traces.trace import TraceRequest
+from penstock.policy.policy import Queueing
 
 WORSE = 1.03
 """How much worse than the best baseline a metric may be."""
@@ -49,11 +50,14 @@ class ChatScenario(RegionScenario, frozen=True, kw_only=True):
     rate_per_s: float
     reuse: bool
     """Conversations over shared documents, whose prompts grow; else chats like Azure's conversation service."""
+    queueing: Queueing = Queueing()
+    """Service discipline of Penstock's queues, as the model's policy has it."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
         fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=self.kinds, limits_tell=True)
-        region = run(contender, fleet, self.requests(scale.chat_s, seed), agents=self.agents, seed=seed)
+        requests = self.requests(scale.chat_s, seed)
+        region = run(contender, fleet, requests, agents=self.agents, seed=seed, queueing=self.queueing)
         per_token_s = [
             (served.end_s - served.first_s) / (served.request.output_tokens - 1)
             for served in region.served[len(region.served) // 10 :]

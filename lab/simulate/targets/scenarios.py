@@ -137,11 +137,13 @@ def summary(name: str, values: Sequence[float]) -> Measures:
 
 
 def _use_variation(region: Region[Request]) -> float:
-    """Coefficient of variation of the use of like engines; the mean of all kinds."""
+    """Coefficient of variation of the use of like engines; the mean of all kinds, weighted by their use: how a kind
+    shares out the few requests that it gets is chance.
+    """
     use: dict[EngineKind, list[float]] = {}
     for kind, busy in zip(region.fleet.kinds, region.use(), strict=True):
         use.setdefault(kind, []).append(busy)
-    return fmean([pstdev(busy) / fmean(busy) if any(busy) else 0.0 for busy in use.values()])
+    return sum([pstdev(busy) * len(busy) for busy in use.values()]) / sum([sum(busy) for busy in use.values()])
 
 
 def values_of(runs: Runs, contender: str, metric: str) -> list[float]:

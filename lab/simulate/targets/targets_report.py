@@ -12,6 +12,7 @@ import msgspec
 
 from lab.simulate.targets.chat_targets import CHAT_SCENARIOS, chat_targets
 from lab.simulate.targets.comparison import Target
+from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, frontier
 from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
@@ -29,6 +30,8 @@ class Report(msgspec.Struct, frozen=True):
 
     scale: Scale
     targets: list[Target]
+    frontier: list[FrontierPoint]
+    """Every service discipline on every workload that has one to choose."""
     runs: dict[str, dict[str, list[Measures]]]
     """By scenario and contender, one for each seed."""
 
@@ -39,7 +42,12 @@ def simulate(scale: Scale, processes: int) -> Report:
     Args:
         processes: number of processes; with 1 everything runs in this one.
     """
-    scenarios: tuple[Scenario, ...] = (*IMAGE_SCENARIOS, *CHAT_SCENARIOS, *GLOBAL_SCENARIOS)
+    scenarios: tuple[Scenario, ...] = (
+        *IMAGE_SCENARIOS,
+        *CHAT_SCENARIOS,
+        *GLOBAL_SCENARIOS,
+        *FRONTIER_SCENARIOS,
+    )
     tasks = [
         (scenario, contender, seed)
         for scenario in scenarios
@@ -49,7 +57,8 @@ def simulate(scale: Scale, processes: int) -> Report:
     runs: dict[str, dict[str, list[Measures]]] = {}
     for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
         runs.setdefault(scenario.name, {}).setdefault(contender, []).append(measures)
-    return Report(scale, [*chat_targets(runs), *image_targets(runs), *global_targets(runs)], runs)
+    targets = [*chat_targets(runs), *image_targets(runs), *global_targets(runs)]
+    return Report(scale, targets, frontier(runs), runs)
 
 
 _Task = tuple[Scenario, str, int]

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.simulate.contenders import PENSTOCK
+from lab.simulate.contenders import BOUNDS, PENSTOCK, run
+from lab.simulate.fleets import EngineKind, ImageFleet
 from lab.simulate.targets.comparison import at_least, at_most, ratio
+from lab.simulate.targets.frontier import DISCIPLINES, FRONTIER_SCENARIOS, METRICS, frontier
 from lab.simulate.targets.global_targets import CENTRAL, OLD_REPORTS, POOLING, WATERFALL
 from lab.simulate.targets.image_targets import OLD_VIEW, ONE_SLOT
-from lab.simulate.targets.scenarios import Scale
+from lab.simulate.targets.scenarios import Scale, image_jobs, measures
 from lab.simulate.targets.targets_report import simulate, write
 
 TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0, step_s=2.0)
@@ -25,6 +27,7 @@ def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
     for row in report["targets"]:
         assert row["interval"][0] <= row["measured"] <= row["interval"][1]
         assert isinstance(row["kept"], bool)
+    assert {point["discipline"] for point in report["frontier"]} == {*DISCIPLINES, *BOUNDS}
     page = (tmp_path / "sim" / "index.html").read_text()
     assert page.count("<svg") >= len(report["runs"])
     assert "<script" not in page
@@ -41,6 +44,38 @@ def test_a_view_of_given_age_is_worse_than_the_exchange() -> None:
     shared = "least request, shared counts"
     old, fresh = (scenario.measure(shared, LONGER, 1)["e2e_p99_s"] for scenario in (OLD_VIEW, ONE_SLOT))
     assert old > 1.5 * fresh
+
+
+def test_a_discipline_is_behind_those_that_are_better_in_one_metric_and_as_good_in_all() -> None:
+    level, median, both = (
+        dict(zip(METRICS, values, strict=True)) for values in ((4, 4, 8, 9), (3, 3, 9, 9), (3, 3, 8, 9))
+    )
+    better = {"penstock, by arrival": level, "penstock, shortest, overtaken 2 s": median}
+    runs = {
+        scenario.name: {name: [better.get(name, both)] for name in scenario.contenders}
+        for scenario in FRONTIER_SCENARIOS
+    }
+    runs[ONE_SLOT.name] = {name: [both] for name in BOUNDS}
+    points = {point.discipline: point.behind for point in frontier(runs) if point.workload == ONE_SLOT.name}
+    assert set(better).isdisjoint(name for behind in points.values() for name in behind)
+    assert set(points["penstock, by arrival"]) == set(points) - set(better)
+    assert points["penstock, shortest, overtaken 10 s"] == ()
+
+
+def test_shortest_work_first_costs_the_tail() -> None:
+    by_arrival, shortest = "penstock, by arrival", "penstock, shortest, overtaken 60 s"
+    one, other = (FRONTIER_SCENARIOS[0].measure(name, LONGER, 1) for name in (by_arrival, shortest))
+    assert other["e2e_p99_s"] > one["e2e_p99_s"]
+
+
+def test_the_variation_of_a_kind_counts_by_its_use() -> None:
+    """One job on one of two slow engines varies by 1 among them, and by little in all that is used."""
+    kinds = (EngineKind("", 2, 1, 2.0), EngineKind("", 2, 1, 0.01))
+    region = run("round robin", lambda clock: ImageFleet(clock, kinds), image_jobs(3, 0.001, 1), agents=1, seed=1)
+    use = region.use()
+    pairs = [(one, other) for one, other in (use[:2], use[2:])]
+    spread = sum(abs(one - other) / 2 for one, other in pairs)
+    assert measures(region)["use_cv"] == pytest.approx(spread / (sum(use) / 2))
 
 
 def test_an_interval_covers_the_ratio_and_shrinks_to_it() -> None:
