@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate-choosing": "lab.simulate.simulate_choosing_command:simulate_choosing",
     "simulate-live": "lab.simulate.simulate_live_command:simulate_live",
     "simulate-scaling": "lab.simulate.simulate_scaling_command:simulate_scaling",
+    "simulate-world": "lab.simulate.simulate_world_command:simulate_world",
     "wan": "lab.wan.wan_command:wan",
 }
 """Imported on demand: an engine process does not need the demo."""

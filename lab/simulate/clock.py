@@ -22,6 +22,11 @@ class VirtualClock:
         """Schedule `action` at `when`; actions of the same time run in the order in which they were scheduled."""
         heappush(self._due, (max(when, self.now), next(self._order), action))
 
+    @property
+    def next_at(self) -> float | None:
+        """Time (s) of the next action; None if there is none."""
+        return self._due[0][0] if self._due else None
+
     def step(self) -> None:
         """Advance to the next action and run it."""
         self.now, _, action = heappop(self._due)

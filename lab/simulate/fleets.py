@@ -81,6 +81,9 @@ class EngineFleet(Protocol[Read]):
     def busy_s(self, index: int) -> float:
         """Time (s) for which the engine was busy."""
 
+    def set_slowness(self, index: int, factor: float) -> None:
+        """Make an engine slower by this factor from now on."""
+
 
 class ChatFleet:
     """Batching engines of a language model."""
@@ -140,6 +143,10 @@ class ChatFleet:
         """As `EngineFleet.busy_s`."""
         return self._engines[index].busy_s
 
+    def set_slowness(self, index: int, factor: float) -> None:
+        """As `EngineFleet.set_slowness`."""
+        self._engines[index].slowness = factor
+
 
 class ImageFleet:
     """Engines that run one image job at a time, in order of arrival."""
@@ -185,12 +192,16 @@ class ImageFleet:
         """As `EngineFleet.busy_s`."""
         return self._engines[index].busy_s
 
+    def set_slowness(self, index: int, factor: float) -> None:
+        """As `EngineFleet.set_slowness`."""
+        self._engines[index].speed = self.kinds[index].speed / factor
+
 
 class _SingleSlotEngine:
     def __init__(self, clock: VirtualClock, speed: float) -> None:
         self.busy_s = 0.0
         self._clock = clock
-        self._speed = speed
+        self.speed = speed
         self._jobs: deque[tuple[float, Action, Action]] = deque()
 
     @property
@@ -199,7 +210,7 @@ class _SingleSlotEngine:
         return len(self._jobs)
 
     def submit(self, work_s: float, on_first: Action, on_end: Action) -> None:
-        self._jobs.append((work_s / self._speed, on_first, on_end))
+        self._jobs.append((work_s / self.speed, on_first, on_end))
         if len(self._jobs) == 1:
             self._begin()
 

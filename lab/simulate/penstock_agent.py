@@ -100,6 +100,15 @@ class PenstockAgent(Generic[Request]):
             self._changed()
             self._serve()
 
+    def set_ready(self, index: int, *, ready: bool) -> None:
+        """Set whether an engine passes its health checks."""
+        view = self._pool.endpoints[index].view
+        view.ready = ready
+        view.update_score()
+        self._pool.recount()
+        if ready:
+            self._wake()
+
     def notified(self, delay_s: float) -> None:
         """Read what another agent has published after this time (s), if requests wait here."""
         if len(self.queue) and not self._wakes:

@@ -38,14 +38,22 @@ class Agent(Protocol[Request]):
 class Region(Generic[Request]):
     """The engines, the agents, and all requests of a run."""
 
-    def __init__(self, fleet: FleetFactory[Request], agents: int, seed: int, view_age_s: float | None = None) -> None:
+    def __init__(
+        self,
+        fleet: FleetFactory[Request],
+        agents: int,
+        seed: int,
+        view_age_s: float | None = None,
+        clock: VirtualClock | None = None,
+    ) -> None:
         """Create an idle region without agents; the same `seed` gives the same run.
 
         Args:
             agents: number of agents.
             view_age_s: age of what agents see of each other; None for the exchange of the product.
+            clock: shared by several regions; None for a clock of its own.
         """
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.fleet: EngineFleet[Request] = fleet(self.clock)
         self.shared = SharedView(agents, view_age_s)
         self.served: list[Served[Request]] = []
@@ -57,15 +65,31 @@ class Region(Generic[Request]):
         self._agents: Sequence[Agent[Request]] = ()
         self._rng = Random(seed)
         self._unanswered = 0
+        self._stopped = False
+
+    def set_agents(self, agents: Sequence[Agent[Request]]) -> None:
+        """Set the agents that `arrive` chooses from."""
+        self._agents = agents
 
     def run(self, requests: Sequence[Request], agents: Sequence[Agent[Request]]) -> None:
         """Send each request to a random agent, and run until the last one is answered."""
-        self._agents = agents
+        self.set_agents(agents)
         for request in requests:
-            self.clock.at(request.at_s, partial(self._arrive, self._rng.choice(agents), request))
+            self.clock.at(request.at_s, partial(self._arrive, self._rng.choice(agents), Served(request)))
         self._unanswered = len(requests)
         while self._unanswered:
             self.clock.step()
+
+    def arrive(self, request: Request) -> Served[Request]:
+        """Send a request to a random agent; the caller steps the clock."""
+        served = Served(request)
+        self._unanswered += 1
+        self._arrive(self._rng.choice(self._agents), served)
+        return served
+
+    def stop(self) -> None:
+        """The region fails: no response arrives from now on."""
+        self._stopped = True
 
     def send(
         self,
@@ -81,11 +105,15 @@ class Region(Generic[Request]):
         self.in_flight[index] += 1
 
         def first() -> None:
+            if self._stopped:
+                return
             served.first_s = clock.now - served.request.at_s
             if on_first is not None:
                 on_first()
 
         def end() -> None:
+            if self._stopped:
+                return
             served.end_s = clock.now - served.request.at_s
             self._unanswered -= 1
             self.in_flight[index] -= 1
@@ -111,7 +139,6 @@ class Region(Generic[Request]):
         """The share (0-1) of the time in which each engine was busy."""
         return [self.fleet.busy_s(index) / self.clock.now for index in range(len(self.fleet.kinds))]
 
-    def _arrive(self, agent: Agent[Request], request: Request) -> None:
-        served = Served(request)
+    def _arrive(self, agent: Agent[Request], served: Served[Request]) -> None:
         self.served.append(served)
         agent.arrive(served)

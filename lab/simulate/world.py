@@ -1,0 +1,339 @@
+"""Many regions on one virtual clock, each with its engines and agents: how much the simulator carries on one core.
+
+Everything that decides is the product's: planner, region selection, region health, endpoint chooser, queues. Regions
+form jurisdictions that no request may leave. Plans are made from reports of a given age; regions probe each other at
+the interval of the policy; some regions fail, and engines may be slow or start cold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import partial
+from math import cos, pi, radians, sin
+from random import Random
+
+import msgspec
+
+from lab.quantile import quantile
+from lab.simulate.choosing import COST, MODEL
+from lab.simulate.clock import VirtualClock
+from lab.simulate.fleets import ChatFleet, EngineKind
+from lab.simulate.penstock_agent import PenstockAgent
+from lab.simulate.region import Region, Served
+from lab.traces.generate import Arrivals, generate
+from lab.traces.trace import TraceRequest
+from penstock.fleet.demand import ArrivalRate
+from penstock.fleet.expected_wait import expected_wait_s
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState, observe
+from penstock.planning.plan import RegionPlan
+from penstock.planning.registry import planner
+from penstock.planning.tick_input import TickInput
+from penstock.policy.policy import Failover, Model, Objective, PlannerKind, Policy
+from penstock.policy.policy import Region as PolicyRegion
+from penstock.policy.residency import ResidencyClass, residency_class
+from penstock.routing.reasons import Refusal
+from penstock.routing.region_selection import RegionView, draw, region_options
+
+PLAN_INTERVAL_S = 5.0
+"""Interval (s) of reports and plans."""
+
+SERVICE_S = 2.0
+"""Expected service time (s) of a request before the first completion."""
+
+LENGTHS_S = 100.0
+"""Length (s) of the generated trace from which the lengths of requests are drawn."""
+
+DRAIN_S = 120.0
+"""How long (s) after the last arrival responses are waited for."""
+
+_KINDS = ("h100", "a100", "l40s")
+_SEQUENCES = 6
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """What goes wrong in a run."""
+
+    lost_regions: int = 0
+    """Regions, each of another jurisdiction, that fail for good in the middle of the run."""
+    slow_engines: int = 0
+    """Engines of each region that serve ten times as slowly from the middle of the run on."""
+    cold_engines: int = 0
+    """Engines of each region that load their model during the first half of the run."""
+
+
+class WorldConfig(msgspec.Struct, frozen=True):
+    """The size of a world, and its demand."""
+
+    regions: int
+    endpoints: int
+    """Of each region."""
+    rate_per_s: float
+    """Requests (1/s) of all regions together."""
+    seconds: float
+    """How long (s) requests arrive."""
+    agents: int = 2
+    """Of each region."""
+    jurisdiction: int = 20
+    """Regions that may serve each other's requests."""
+    report_age_s: float = 10.0
+    """Age (s) of the reports that the planner has."""
+    planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
+    faults: Faults = Faults()
+    seed: int = 1
+
+
+class WorldResult(msgspec.Struct):
+    """What a run came to, and what it cost."""
+
+    requests: int = 0
+    away: int = 0
+    """Requests that another region served."""
+    rerouted: int = 0
+    """Requests that met a failed region and were sent on."""
+    broken: int = 0
+    """Requests that a failed region was serving."""
+    unanswered: int = 0
+    """Requests without a response when the run ended, other than `broken`."""
+    events: int = 0
+    cpu_s: float = 0.0
+    planner_cpu_s: float = 0.0
+    plans: int = 0
+    ttft_p50_s: float = 0.0
+    ttft_p99_s: float = 0.0
+    e2e_p50_s: float = 0.0
+    e2e_p99_s: float = 0.0
+
+
+class _Site:
+    """One region of a world."""
+
+    def __init__(
+        self, config: WorldConfig, name: str, permitted: ResidencyClass, clock: VirtualClock, seed: int
+    ) -> None:
+        kinds = [
+            EngineKind(kind, len(range(at, config.endpoints, len(_KINDS))), _SEQUENCES)
+            for at, kind in enumerate(_KINDS)
+        ]
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=kinds, limits_tell=True)
+        self.name = name
+        self.permitted = permitted
+        self.region: Region[TraceRequest] = Region(fleet, config.agents, seed, clock=clock)
+        self.agents = [PenstockAgent(self.region, number) for number in range(config.agents)]
+        self.region.set_agents(self.agents)
+        self.slots = _SEQUENCES * config.endpoints
+        self.rate = ArrivalRate(tuple(sorted(permitted.regions)))
+        self.health = RegionHealth(RegionState.HEALTHY)
+        """As the other regions of the jurisdiction observe it."""
+        self.is_lost = False
+
+    @property
+    def load(self) -> int:
+        """Requests at engines and in queues."""
+        return sum(self.region.in_flight) + sum(len(agent.queue) for agent in self.agents)
+
+
+class World:
+    """All regions of a run."""
+
+    def __init__(self, config: WorldConfig) -> None:
+        """Create idle regions."""
+        self.result = WorldResult()
+        self._config = config
+        self._clock = VirtualClock()
+        self._rng = Random(config.seed)
+        names = [f"region-{number:04}" for number in range(config.regions)]
+        groups = [names[at : at + config.jurisdiction] for at in range(0, len(names), config.jurisdiction)]
+        self._policy = _policy(names, config)
+        self.sites = {
+            name: _Site(config, name, permitted, self._clock, config.seed * config.regions + number)
+            for number, (name, permitted) in enumerate(
+                (name, residency_class(frozenset(group))) for group in groups for name in group
+            )
+        }
+        self._groups = [[self.sites[name] for name in group] for group in groups]
+        self._views: dict[str, dict[str, RegionView]] = {}
+        self._plans: dict[str, RegionPlan] = {}
+        self._planner = planner(config.planner, 1.0)
+        self._reported: deque[tuple[float, Snapshot]] = deque()
+        self._generation = 0
+        self._lengths = generate(LENGTHS_S, self._rng, Arrivals(20.0, rate_cv=0.0, dwell_s=LENGTHS_S))
+        self._served: list[Served[TraceRequest]] = []
+
+    def run(self) -> WorldResult:
+        """Run until every request is answered, or DRAIN_S after the last arrival."""
+        config, clock = self._config, self._clock
+        began_s = time.process_time()
+        self._probe()
+        clock.at(PLAN_INTERVAL_S, self._tick)
+        for site in self.sites.values():
+            self._schedule_arrival(site)
+        self._schedule_faults(config.seconds / 2)
+        while not self._is_over():
+            # Whether it is over takes a look at every region, so it is asked once for each second of the clock.
+            until = clock.now + 1.0
+            while (at := clock.next_at) is not None and at <= until:
+                clock.step()
+                self.result.events += 1
+            clock.now = until
+        self.result.cpu_s = time.process_time() - began_s
+        return self._summary()
+
+    def _is_over(self) -> bool:
+        now, end_s = self._clock.now, self._config.seconds
+        if now <= end_s:
+            return False
+        return now > end_s + DRAIN_S or not any(site.load for site in self.sites.values() if not site.is_lost)
+
+    def _schedule_arrival(self, site: _Site) -> None:
+        config = self._config
+        at = self._clock.now + self._rng.expovariate(config.rate_per_s / config.regions)
+        if at < config.seconds:
+            self._clock.at(at, partial(self._arrive, site))
+
+    def _arrive(self, site: _Site) -> None:
+        self._schedule_arrival(site)
+        request = msgspec.structs.replace(self._rng.choice(self._lengths), at_s=self._clock.now)
+        self.result.requests += 1
+        entry = site
+        if site.is_lost:
+            # The client's next address: the nearest region that accepts connections.
+            nearest = self._policy.nearest_first(site.name, site.permitted.regions)
+            entry = next(other for name in nearest if not (other := self.sites[name]).is_lost)
+            self.result.rerouted += 1
+        entry.rate.arrived += 1
+        server = self._choose(entry)
+        if server.is_lost:
+            # The connection fails; the agent that received the request sends it elsewhere.
+            self.result.rerouted += 1
+            server = self._choose(entry, server.name)
+        if server is entry:
+            self._start(server, request)
+        else:
+            self.result.away += 1
+            trip_s = self._policy.round_trip_ms(entry.name, server.name) / 1000
+            self._clock.at(self._clock.now + trip_s, partial(self._start, server, request))
+
+    def _choose(self, entry: _Site, without: str = "") -> _Site:
+        plan = self._plans.get(entry.name)
+        views = self._views[entry.permitted.name]
+        if without:
+            views = {**views, without: RegionView(RegionState.FAILED, False, 0.0)}
+        options = region_options(
+            self._policy,
+            entry.name,
+            entry.permitted,
+            plan.lookup(MODEL, entry.permitted.name) if plan is not None else None,
+            views,
+        )
+        return entry if isinstance(options, Refusal) else self.sites[draw(options, self._rng).region]
+
+    def _start(self, server: _Site, request: TraceRequest) -> None:
+        self._served.append(server.region.arrive(request))
+
+    def _schedule_faults(self, at: float) -> None:
+        faults = self._config.faults
+        for group in self._groups[: faults.lost_regions]:
+            self._clock.at(at, partial(self._lose, group[0]))
+        for site in self.sites.values():
+            # The fastest engines, whose loss is felt most.
+            for index in range(faults.slow_engines):
+                self._clock.at(at, partial(site.region.fleet.set_slowness, index, 10.0))
+            for index in range(faults.slow_engines, faults.slow_engines + faults.cold_engines):
+                for agent in site.agents:
+                    agent.set_ready(index, ready=False)
+                    self._clock.at(at, partial(agent.set_ready, index, ready=True))
+
+    def _lose(self, site: _Site) -> None:
+        site.is_lost = True
+        self.result.broken += site.load
+        site.region.stop()
+
+    def _probe(self) -> None:
+        """Each region is probed by the others of its jurisdiction, which see the same."""
+        now, failover = self._clock.now, self._policy.failover
+        for group in self._groups:
+            for site in group:
+                site.health = observe(site.health, not site.is_lost, now, failover)
+            self._views[group[0].permitted.name] = {
+                site.name: RegionView(
+                    site.health.state,
+                    not site.is_lost,
+                    site.health.weight(now, failover),
+                    expected_wait_s(site.load, site.slots, SERVICE_S),
+                    0,
+                )
+                for site in group
+            }
+        if now < self._config.seconds:
+            self._clock.at(now + failover.probe_interval_s, self._probe)
+
+    def _tick(self) -> None:
+        """Every agent reports; the planner plans from the newest reports of the given age."""
+        now = self._clock.now
+        agents = {}
+        for name, site in self.sites.items():
+            if site.is_lost:
+                continue
+            site.rate.settle(PLAN_INTERVAL_S, now)
+            pools = (
+                PoolReport(MODEL, self._config.endpoints, self._config.endpoints, site.slots, site.load, SERVICE_S),
+            )
+            rows = (DemandReport(MODEL, site.permitted.name, site.rate.regions, site.rate.per_s),)
+            agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
+        health = {name: site.health for name, site in self.sites.items()}
+        self._reported.append((now, Snapshot(agents, health)))
+        snapshot = None
+        while self._reported and self._reported[0][0] <= now - self._config.report_age_s:
+            _, snapshot = self._reported.popleft()
+        if snapshot is not None:
+            self._plan(snapshot, now)
+        if now < self._config.seconds:
+            self._clock.at(now + PLAN_INTERVAL_S, self._tick)
+
+    def _plan(self, snapshot: Snapshot, now: float) -> None:
+        self._generation += 1
+        began_s = time.process_time()
+        self._plans = self._planner.plan(
+            TickInput(
+                policy=self._policy,
+                snapshot=snapshot,
+                previous=self._plans,
+                now=now,
+                epoch=1,
+                generation=self._generation,
+                elapsed_s=PLAN_INTERVAL_S,
+            )
+        ).plans
+        self.result.plans += 1
+        self.result.planner_cpu_s += time.process_time() - began_s
+
+    def _summary(self) -> WorldResult:
+        result = self.result
+        first_s = [served.first_s for served in self._served if served.first_s is not None]
+        end_s = [served.end_s for served in self._served if served.end_s is not None]
+        result.unanswered = result.requests - len(end_s) - result.broken
+        result.ttft_p50_s, result.ttft_p99_s = (quantile(first_s, part) or 0.0 for part in (0.5, 0.99))
+        result.e2e_p50_s, result.e2e_p99_s = (quantile(end_s, part) or 0.0 for part in (0.5, 0.99))
+        return result
+
+
+def _policy(names: list[str], config: WorldConfig) -> Policy:
+    """Regions of a jurisdiction are around one place; the places are around the world."""
+    regions = {}
+    for number, name in enumerate(names):
+        group, member = divmod(number, config.jurisdiction)
+        angle = 2 * pi * member / config.jurisdiction
+        latitude = 50.0 * sin(group) + 5.0 * sin(angle)
+        longitude = (group * 137.5) % 360.0 - 180.0 + 5.0 * cos(angle) / max(0.2, cos(radians(latitude)))
+        regions[name] = PolicyRegion(name, "XX", latitude, (longitude + 180.0) % 360.0 - 180.0)
+    return Policy(
+        regions,
+        {MODEL: Model(MODEL, SERVICE_S)},
+        {},
+        (),
+        failover=Failover(),
+        objective=Objective(planner=config.planner, survive_one_loss=False),
+    )
