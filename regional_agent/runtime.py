@@ -34,6 +34,7 @@ from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.peers.agent_directory import AgentDirectory
@@ -114,6 +115,7 @@ class AgentRuntime:
 
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
+        chooser = EndpointChooser(rng)
         self.endpoints = EndpointSet(
             settings.endpoints_file,
             pool,
@@ -124,6 +126,7 @@ class AgentRuntime:
             on_suspect=metrics.endpoints.became_suspect,
             upstream_ca=settings.upstream_ca_file,
             state_dir=settings.state_dir,
+            held_prefixes=chooser.affinity.exact,
         )
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
@@ -169,7 +172,6 @@ class AgentRuntime:
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(region, name, sessions, self.config, self.endpoints, self.queue, credits)
 
-        chooser = EndpointChooser(rng)
         load_exchange = self._make_exchange(region_keys, redis)
         prefix_exchange = self._make_prefix_exchange(chooser.affinity, region_keys, redis)
         exchanges = (load_exchange, shared_objects, prefix_exchange)
@@ -186,6 +188,7 @@ class AgentRuntime:
             objects=self.objects,
             rng=rng,
         )
+        self.prompt_tokens = PromptTokens(chooser.affinity.exact, pool)
         self.router = Router(
             region,
             self.config,
@@ -195,6 +198,7 @@ class AgentRuntime:
             self.peers,
             self.admission,
             chooser,
+            prompt_tokens=self.prompt_tokens,
             rng=rng,
             clock=clock,
         )
@@ -232,6 +236,7 @@ class AgentRuntime:
         self._tasks.append(keep_running("registrations", self.registrations.keep_expiring))
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
+        self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
         for exchange in self.exchanges:
             exchange.start()
         self._directory.start()

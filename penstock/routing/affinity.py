@@ -6,8 +6,9 @@ for it (`choose_endpoint`). A conversation that names itself stays with its endp
 bounded time behind the best. Unbounded affinity collapses under skew (Mirrokni, Thorup, Zadimoghaddam, "Consistent
 Hashing with Bounded Loads", SODA 2018, for the same reason).
 
-Engines are not asked for what they hold. The agents of a region remember where they sent requests, in bounded memory
-and for a limited time, and exchange what is new (`take_unpublished`, `receive`): keys are equal in all processes.
+The agents of a region remember where they sent requests, in bounded memory and for a limited time, and exchange what is
+new (`take_unpublished`, `receive`): keys are equal in all processes. Engines that publish the events of their KV caches
+correct this estimate (`HeldPrefixes`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
+
+from penstock.kv_cache.held_prefixes import HeldPrefixes
 
 BLOCK_BYTES = 1024
 """Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
@@ -40,6 +43,9 @@ PUBLISHED_AGAIN_S = 60
 HELD_S = 300.0
 """After this time (s) since it was last sent to an endpoint, a prefix or session has likely left the endpoint's
 cache."""
+
+STORING_S = 2.0
+"""Time (s) after a request was sent to an endpoint for which events that report its prefix missing are too early."""
 
 SESSION_GAP_S = 0.5
 """How much later (s) than the best the endpoint that had the session's previous request may complete the next one."""
@@ -97,6 +103,8 @@ class AffinityIndex:
         """Create an empty record of at most `most` keys."""
         self.publishes = False
         """Whether this agent exchanges its notes with the other agents of its region."""
+        self.exact = HeldPrefixes()
+        """What endpoints hold by the events of their engines, where there are any."""
         self._most = most
         self._unpublished: dict[str, list[int]] = {}
         self._unpublished_keys = 0
@@ -155,6 +163,8 @@ class AffinityIndex:
         """Leading blocks that each endpoint holds. Mostly the same endpoints hold all blocks, so only changes cost
         time.
         """
+        if self.exact.endpoints:
+            return self._confirmed_blocks(prefix, now)
         blocks: dict[str, int] = {}
         holding: tuple[str, ...] = ()
         last: tuple[str, ...] | None = None
@@ -172,6 +182,25 @@ class AffinityIndex:
                     break
             count += 1
         return blocks | dict.fromkeys(holding, count)
+
+    def _confirmed_blocks(self, prefix: list[int], now: float) -> dict[str, int]:
+        """As `_blocks`, with the events of engines: they end what was evicted, and prolong what is still held."""
+        blocks: dict[str, int] = {}
+        holds, oldest, storing = self.exact.holds, now - HELD_S, now - STORING_S
+        holding: tuple[str, ...] | None = None
+        for count, key in enumerate(prefix, 1):
+            at, names = self._holders.get(key, (0.0, ()))
+            candidates = names if holding is None else [name for name in holding if name in names]
+            kept = []
+            for name in candidates:
+                held = holds(name, key)
+                if held or at > (oldest if held is None else storing if name == names[0] else now):
+                    kept.append(name)
+                    blocks[name] = count
+            if not kept:
+                break
+            holding = tuple(kept)
+        return blocks
 
     def _names(self, key: int, now: float) -> tuple[str, ...]:
         found = self._holders.get(key)

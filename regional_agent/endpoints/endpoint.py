@@ -34,6 +34,7 @@ from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.reasons import Reason
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite
 
 MODELS_INTERVAL_S: Final = 5.0
@@ -84,6 +85,7 @@ class Endpoint(EndpointAccount):
         "ejection",
         "health",
         "kind",
+        "kv_events",
         "load_header_read_at",
         "loaded",
         "probe_now",
@@ -117,6 +119,8 @@ class Endpoint(EndpointAccount):
         """Health by the outcomes of requests."""
         self.ejected_by = ""
         """The outcome that ejected the endpoint last; empty if none did."""
+        self.kv_events: KvEventFollower | None = None
+        """Follows the KV events of its engine; None if they are not read."""
         self.progress = ProgressTracker()
         """The progress of this agent's requests."""
         self.sample = ProgressSample()
@@ -337,6 +341,7 @@ class Endpoint(EndpointAccount):
             "slots": view.slots,
             "learned_slots": None if self.concurrency_limit is None else self.concurrency_limit.status(),
             "queue": spec.queue,
+            "kv_events": None if self.kv_events is None else self.kv_events.status(),
             "in_flight": view.in_flight,
             "ready": view.ready,
             "draining": view.draining,

@@ -51,6 +51,8 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Path of the health check; empty for the default of the engine kind."""
     metrics_port: int | None = None
     """Port of the metrics page; None for the default of the engine kind."""
+    kv_events_port: int | None = None
+    """Port of the engine's log of KV events; None if they are not read."""
     base_path: str = ""
     """Prefix of the path of every request, except for a configured `health_path`; without a slash at its end."""
     headers: Pairs = ()
@@ -205,6 +207,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "version": ("version", _version),
     "health": ("health_path", _path),
     "metrics_port": ("metrics_port", _port),
+    "kv_events_port": ("kv_events_port", _port),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

@@ -16,7 +16,8 @@
 The second entry is one endpoint for each address of its host name, with slots that are learned (see
 penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. The name of an SRV record (`srv`), and a Service
 or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are optional:
-`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, and those of
+`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`,
+`kv_events_port`, and those of
 endpoint_options.py.
 """
 

@@ -20,6 +20,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
+from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.policy import Policy
 from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
@@ -34,6 +35,7 @@ from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSources
 from regional_agent.http.header_rules import Header
+from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 
@@ -67,6 +69,7 @@ class EndpointSet:
         resolve: Resolve | None = None,
         upstream_ca: Path | None = None,
         state_dir: Path | None = None,
+        held_prefixes: HeldPrefixes | None = None,
     ) -> None:
         """Read the file.
 
@@ -81,6 +84,7 @@ class EndpointSet:
             resolve: see `DnsResolver`.
             upstream_ca: authorities that sign the certificates of engines; None takes the system's.
             state_dir: see `EndpointDiscovery`.
+            held_prefixes: receives what endpoints hold by their KV events; None reads no events.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
@@ -108,6 +112,7 @@ class EndpointSet:
         self._remote_loads: Mapping[str, Load] = {}
         self._followed_limits: Mapping[str, int] = {}
         self._prior_s: dict[str, float] = {}
+        self._held_prefixes = held_prefixes
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._apply()
@@ -238,7 +243,8 @@ class EndpointSet:
                 continue
             known = before.get(spec.name)
             if known is not None and known.address == spec.address:
-                if (spec.engine is EngineKind.HTTP) is not (known.spec.engine is EngineKind.HTTP):
+                reads_signals, read_signals = (each.engine is not EngineKind.HTTP for each in (spec, known.spec))
+                if reads_signals is not read_signals or spec.kv_events_port != known.spec.kv_events_port:
                     self._stop_probing(known)
                 known.resize(spec)
                 endpoint = before.pop(spec.name)
@@ -335,10 +341,20 @@ class EndpointSet:
         if endpoint.spec.engine is not EngineKind.HTTP:
             tasks.append(keep_running(f"signals {endpoint.name}", partial(endpoint_signals.keep_reading, *args)))
         self._probes[endpoint] = tasks
+        self._follow_kv_events(endpoint)
 
     def _stop_probing(self, endpoint: Endpoint) -> None:
         for task in self._probes.pop(endpoint, ()):
             task.cancel()
+        endpoint.kv_events = None
+
+    def _follow_kv_events(self, endpoint: Endpoint) -> None:
+        port, held = endpoint.spec.kv_events_port, self._held_prefixes
+        if port is None or held is None:
+            return
+        follower = KvEventFollower(endpoint.name, endpoint.address.host, port, held, self._rng)
+        endpoint.kv_events = follower
+        self._probes[endpoint].append(keep_running(f"KV events {endpoint.name}", follower.keep_following))
 
     def _read_load_header(self, endpoint: Endpoint, header: bytes) -> None:
         """Apply a load header. Every response may contain one; a few per second are enough."""

@@ -26,6 +26,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
+from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
@@ -65,6 +66,7 @@ class Router:
         admission: Admission,
         chooser: EndpointChooser,
         *,
+        prompt_tokens: PromptTokens | None = None,
         rng: Random,
         clock: Callable[[], float],
     ) -> None:
@@ -79,12 +81,14 @@ class Router:
             peers: health, waits and spill credits of the other regions.
             admission: admits requests.
             chooser: selects an endpoint of this region.
+            prompt_tokens: receives the prompts whose tokens are needed; None for none.
             clock: monotonic, in seconds.
         """
         self.region = region
         self.admission = admission
         self.readmission = Readmission(region, config, admission)
         self.chooser = chooser
+        self._prompt_tokens = prompt_tokens
         self._config = config
         self._endpoints = endpoints
         self._shared_load = shared_load
@@ -382,6 +386,8 @@ class Router:
                 return chosen
             chosen = min(ready, key=lambda each: each.view.in_flight / each.view.slots), 0.0
         endpoint, spared_s = chosen
+        if endpoint.kv_events is not None and self._prompt_tokens is not None:
+            self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind, self._local)
         return self._reserve(context, attempt)
 

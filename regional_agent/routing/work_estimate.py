@@ -46,7 +46,7 @@ def work_estimate_of(
     if request.route is not None and request.route.usage is not OPENAI_USAGE:
         estimate.usage_fields = request.route.usage
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
-        estimate.prefix = prefix_keys(_scope(estimate), _prompt(request.body))
+        estimate.prefix = prefix_keys(_scope(estimate), prompt_of(request.body))
     session = session_of(request, fields)
     if session:
         estimate.session = session_key(_scope(estimate), session)
@@ -87,7 +87,7 @@ def _cost_inputs(request: Request, fields: RequestFields, unit: CostUnit) -> Cos
     return CostInputs(size_bytes, count=count)
 
 
-def _prompt(body: bytes | bytearray) -> memoryview:
+def prompt_of(body: bytes | bytearray) -> memoryview:
     """The part of a JSON body from its prompt on: fields before it may differ between requests with one prompt."""
     start = end = min(len(body), MAX_PROMPT_OFFSET_BYTES)
     for name in _PROMPTS:

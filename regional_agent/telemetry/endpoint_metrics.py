@@ -71,7 +71,18 @@ class EndpointMetrics:
         )
         self._prefix_tokens: dict[str, tuple[float, float]] = {}
         """Tokens that the prefix cache had, and those looked up in it, by endpoint whose engine reports them."""
-        for collector in _prefix_counters(self._prefix_tokens):
+        self._kv_events_current = _gauge(
+            registry,
+            "endpoint_kv_events_current",
+            "1 while what the endpoint's cache holds is read from its KV events, 0 while it is estimated.",
+            ("endpoint",),
+        )
+        self._kv_blocks = _gauge(
+            registry, "endpoint_kv_blocks", "Blocks in the endpoint's cache by its KV events.", ("endpoint",)
+        )
+        self._kv_events: dict[str, tuple[int, int]] = {}
+        """Batches of KV events applied, and gaps, by endpoint whose events are read."""
+        for collector in (*_prefix_counters(self._prefix_tokens), *_kv_event_counters(self._kv_events)):
             registry.register(collector)
         for outcome in FAILURES:
             self._ejections.labels(outcome.value)
@@ -99,6 +110,18 @@ class EndpointMetrics:
             self._prefix_tokens[endpoint] = (hits, values[Signal.PREFIX_QUERIES])
         self._engine_signal_age.labels(endpoint).set(age_s)
 
+    def set_kv_events(self, endpoint: str, *, current: bool, blocks: int, batches: int, gaps: int) -> None:
+        """Set what was read of the KV events of an endpoint's engine."""
+        self._kv_events_current.labels(endpoint).set(current)
+        self._kv_blocks.labels(endpoint).set(blocks)
+        self._kv_events[endpoint] = (batches, gaps)
+
+    def remove_kv_events(self, endpoint: str) -> None:
+        """Remove the series of an endpoint whose KV events are not read."""
+        if self._kv_events.pop(endpoint, None) is not None:
+            self._kv_events_current.remove(endpoint)
+            self._kv_blocks.remove(endpoint)
+
     def remove(self, endpoint: str) -> None:
         """Remove the series of an endpoint that is no longer configured."""
         for gauge in (
@@ -113,6 +136,7 @@ class EndpointMetrics:
         for signal in LOAD_SIGNALS:
             self._engine_signal.remove(endpoint, signal.value)
         self._prefix_tokens.pop(endpoint, None)
+        self.remove_kv_events(endpoint)
 
     def ejected(self, reason: AttemptOutcome) -> None:
         """Count one ejection by its cause."""
@@ -141,6 +165,28 @@ def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterF
             "Prompt tokens that the engine looked up in its prefix cache, as it reports them.",
             ("endpoint",),
             lambda: [((endpoint,), queries) for endpoint, (_, queries) in tokens.items()],
+        ),
+    ]
+
+
+def _kv_event_counters(read: Mapping[str, tuple[int, int]]) -> list[CounterFamily]:
+    """The counters of KV events.
+
+    Args:
+        read: batches and gaps, by endpoint.
+    """
+    return [
+        CounterFamily(
+            "penstock_agent_endpoint_kv_event_batches",
+            "Batches of KV events of the endpoint's engine that were applied.",
+            ("endpoint",),
+            lambda: [((endpoint,), batches) for endpoint, (batches, _) in read.items()],
+        ),
+        CounterFamily(
+            "penstock_agent_endpoint_kv_event_gaps",
+            "How often KV events were missed or invalid, or the engine restarted, so that its blocks were read anew.",
+            ("endpoint",),
+            lambda: [((endpoint,), gaps) for endpoint, (_, gaps) in read.items()],
         ),
     ]
 

@@ -72,6 +72,16 @@ class StateMetrics:
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
             heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
             self._metrics.endpoints.set_signals(name, values, endpoint.now() - heard_at)
+            if (events := endpoint.kv_events) is None:
+                self._metrics.endpoints.remove_kv_events(name)
+            else:
+                self._metrics.endpoints.set_kv_events(
+                    name,
+                    current=events.current,
+                    blocks=len(events.log.blocks),
+                    batches=events.log.batches,
+                    gaps=events.log.gaps,
+                )
         self._exported_endpoints = set(endpoints)
 
     def _update_peers(self) -> None:

@@ -27,6 +27,7 @@ _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # for POST /reset_prefix_cache
     "VLLM_NO_USAGE_STATS": "1",
 }
 
@@ -39,6 +40,8 @@ class Server(ServerProcess):
     ) -> None:
         self.port = port
         self.metrics_port = port
+        self.kv_events_port: int | None = None
+        """Port of the log of KV events, if it has one."""
         self.url = f"http://{LOOPBACK}:{port}"
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PENSTOCK_", "PYTHON"))}
         super().__init__(
@@ -66,7 +69,13 @@ def vllm_server(installed: Installed, directory: Path, name: str, models: tuple[
     """A vLLM with a tiny Llama of several names and a LoRA adapter of it; not started yet."""
     llama = write_model(installed, "llama", directory / "llama")
     lora = write_model(installed, "adapter", directory / "adapter", llama)
-    (port,) = free_ports(1)
+    port, events_port, replay_port = free_ports(3)
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://{LOOPBACK}:{events_port}",
+        "replay_endpoint": f"tcp://{LOOPBACK}:{replay_port}",
+    }
     argv = [
         *(str(installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(llama)),
         *("--served-model-name", *models, "--host", LOOPBACK, "--port", str(port)),
@@ -74,8 +83,11 @@ def vllm_server(installed: Installed, directory: Path, name: str, models: tuple[
         # Of 32 bits, so that a response does not depend on which others run at the same time.
         *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
         *("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{adapter}={lora}"),
+        *("--enable-prefix-caching", "--kv-events-config", json.dumps(events)),
     ]
-    return Server(name, argv, port, "/health", directory, _VLLM)
+    server = Server(name, argv, port, "/health", directory, _VLLM)
+    server.kv_events_port = replay_port
+    return server
 
 
 def mlserver(installed: Installed, directory: Path, model: str) -> Server:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,7 +36,8 @@ async def start(region: Region) -> None:
         await asyncio.to_thread(server.start)
     for server in servers:
         await asyncio.to_thread(server.wait_ready, START_TIMEOUT_S)
-        await region.add(server.name, server, server.url, [MODEL, CONTINUED, ADAPTER], slots=SLOTS, engine="auto")
+        models, events = [MODEL, CONTINUED, ADAPTER], {"kv_events_port": server.kv_events_port}
+        await region.add(server.name, server, server.url, models, slots=SLOTS, engine="auto", **events)
 
 
 def chat_body(tokens: int, **fields: object) -> dict[str, Any]:
@@ -102,6 +103,36 @@ async def whole_chat(region: Region) -> None:
     expect(len(found["choices"][0]["message"]["content"]) == 20, f"the text is {found['choices'][0]}")
     expect(found["usage"]["completion_tokens"] == 20, f"the usage is {found['usage']}")
     expect(answer.headers.get("x-penstock-endpoint") in NAMES, f"the headers are {dict(answer.headers)}")
+
+
+@case(SUBJECT)
+async def kv_events(region: Region) -> None:
+    """The agent reads from KV events what the cache holds; a prompt returns to it, and a reset empties it."""
+
+    async def events(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await region.endpoint(name))["kv_events"]
+        return found
+
+    messages = [{"role": "user", "content": "The river flows to the sea. " * 60}]
+    first = await chat(region, 2, messages=messages)
+    holder = first.headers["x-penstock-endpoint"]
+    filled = await within(30.0, lambda: _has_blocks(events, holder))
+    shown = await events(holder)
+    expect(filled and shown["prefixes"] == "exact" and shown["complete"], f"the status is {shown}")
+    again = [(await chat(region, 2, messages=messages)).headers["x-penstock-endpoint"] for _ in range(4)]
+    expect(again == [holder] * 4, f"the prompt is cached at {holder} and went to {again}")
+    reset = await region.http.post(f"{region.urls[holder]}/reset_prefix_cache")
+    expect(reset.status_code == 200, f"{reset.status_code}: {reset.text}")
+    emptied = await within(30.0, lambda: _has_no_blocks(events, holder))
+    expect(emptied, f"after the reset the status is {await events(holder)}")
+
+
+async def _has_blocks(events: Callable[[str], Awaitable[dict[str, Any]]], name: str) -> bool:
+    return bool((await events(name))["blocks"])
+
+
+async def _has_no_blocks(events: Callable[[str], Awaitable[dict[str, Any]]], name: str) -> bool:
+    return not (await events(name))["blocks"]
 
 
 @case(SUBJECT)

@@ -1,0 +1,1 @@
+"""What the KV caches of engines hold, by the events that they publish."""

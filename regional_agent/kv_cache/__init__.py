@@ -1,0 +1,1 @@
+"""Reads the KV events of engines, and asks engines for the tokens of prompts."""

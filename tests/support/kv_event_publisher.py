@@ -1,0 +1,75 @@
+"""An engine's log of KV events over ZeroMQ, as vLLM 0.32 keeps and replays it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+BLOCK = 4
+"""Tokens of a block."""
+
+
+def stored(names: list[int], parent: int | None, tokens: list[int]) -> dict[str, object]:
+    """The event of blocks that came into the cache."""
+    return {
+        "type": "BlockStored",
+        "block_hashes": names,
+        "parent_block_hash": parent,
+        "token_ids": tokens,
+        "block_size": BLOCK,
+        "medium": "GPU",
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+
+
+def removed(*names: int) -> dict[str, object]:
+    """The event of blocks that were evicted."""
+    return {"type": "BlockRemoved", "block_hashes": list(names), "medium": "GPU", "group_idx": 0}
+
+
+def batch(*events: Mapping[str, object]) -> bytes:
+    """A batch of events as it is published."""
+    return msgspec.msgpack.encode([1.5, list(events), 0])
+
+
+class KvEventPublisher:
+    """Answers replay requests on a loopback port of its choice, or on `port`."""
+
+    def __init__(self, port: int = 0) -> None:
+        """Create a publisher that listens, with an empty log."""
+        self.log: list[bytes] = []
+        self._socket: Any = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self.port = port or self._socket.bind_to_random_port("tcp://127.0.0.1")
+        if port:
+            self._socket.bind(f"tcp://127.0.0.1:{port}")
+        self._task = asyncio.create_task(self._answer())
+
+    def publish(self, *events: Mapping[str, object]) -> None:
+        """Append a batch to the log."""
+        self.log.append(batch(*events))
+
+    async def _answer(self) -> None:
+        while True:
+            client, _, start = await self._socket.recv_multipart()
+            for number in range(int.from_bytes(start, "big"), len(self.log)):
+                await self._socket.send_multipart([client, b"", number.to_bytes(8, "big"), self.log[number]])
+            await self._socket.send_multipart([client, b"", (-1).to_bytes(8, "big", signed=True), b""])
+
+    async def close(self) -> None:
+        """End, and free the port."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        await self.close()
