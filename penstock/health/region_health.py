@@ -130,6 +130,18 @@ class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(0.0, min(1.0, (now - self.since) / failover.failback_ramp_s))
 
 
+def probe_timeout_s(failover: Failover, rtt_s: float, *, connected: bool, tls: bool) -> float:
+    """Timeout (s) of a probe: that of the policy, and the round trips that the probe needs.
+
+    Args:
+        rtt_s: the usual round trip to the region, in seconds.
+        connected: whether the agent answered its last probe, so that its connection is open. A new connection costs a
+            second round trip, and the TLS 1.3 handshake a third.
+    """
+    round_trips = 1 if connected else 3 if tls else 2
+    return failover.probe_timeout_s + round_trips * rtt_s
+
+
 def observe(
     health: RegionHealth, good: bool, now: float, failover: Failover, ready_share: float | None = None
 ) -> RegionHealth:

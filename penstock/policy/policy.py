@@ -249,7 +249,7 @@ class Failover(PolicyStruct, frozen=True):
 
     probe_interval_s: float = 0.25
     """Time (s) between two probes of a peer region."""
-    probe_timeout_s: float = 0.5
+    probe_timeout_s: float = 0.4
     """Timeout (s) of a probe, in addition to the usual round trip between the two regions."""
     unhealthy_threshold: int = 2
     """Consecutive misses after which a region is failed."""

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from penstock.fleet.report import PeerReport
-from penstock.health.region_health import RegionState
+from penstock.health.region_health import RegionState, probe_timeout_s
 from penstock.policy.policy import Failover, Policy, Spillover
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
@@ -229,9 +229,9 @@ class PeerProber:
     async def _probe(self, peer: PeerRegion, address: Address, current: _Round) -> None:
         """Probe one agent and apply the result."""
         request = self._request(peer.name)
-        # A new connection costs a second round trip, and the TLS 1.3 handshake a third.
-        round_trips = 3 if address.tls else 2
-        timeout_s = self._failover.probe_timeout_s + round_trips * self._expected_rtt_s(peer)
+        timeout_s = probe_timeout_s(
+            self._failover, self._expected_rtt_s(peer), connected=address in peer.reachable, tls=bool(address.tls)
+        )
         sent_at = self._clock()
         try:
             session = self._known_session(peer, address) or await self._fetch_session(peer, address, timeout_s)

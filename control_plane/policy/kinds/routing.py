@@ -111,7 +111,7 @@ class FailoverDocument(PolicyDocument):
     kind: Literal["Failover"]
     probe_interval_s: float = Field(0.25, ge=0.05, le=60)
     """Time (s) between two probes of a peer region."""
-    probe_timeout_s: float = Field(0.5, ge=0.05, le=60)
+    probe_timeout_s: float = Field(0.4, ge=0.05, le=60)
     """A probe without an answer for this time (s), beyond the pair's usual round trip, fails."""
     unhealthy_threshold: int = Field(2, ge=1, le=100)
     """Consecutive failed probes after which a suspect region is failed."""

@@ -1,6 +1,14 @@
 import pytest
 
-from penstock.health.region_health import TRANSITIONS, RegionEvent, RegionHealth, RegionState, command, observe
+from penstock.health.region_health import (
+    TRANSITIONS,
+    RegionEvent,
+    RegionHealth,
+    RegionState,
+    command,
+    observe,
+    probe_timeout_s,
+)
 from penstock.policy.policy import Failover
 
 FAILOVER = Failover(unhealthy_threshold=2, healthy_threshold=3, hold_down_s=1.0, failback_ramp_s=10.0)
@@ -147,3 +155,20 @@ def test_a_region_that_returns_with_few_endpoints_ramps_first() -> None:
 
 def test_who_only_probes_never_sees_a_region_degraded() -> None:
     assert after(*((True, float(second)) for second in range(30))).state is RegionState.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("connected", "tls", "timeout_s"), [(True, True, 0.5), (True, False, 0.5), (False, False, 0.7), (False, True, 0.9)]
+)
+def test_a_probe_may_take_the_round_trips_that_its_connection_needs(
+    connected: bool, tls: bool, timeout_s: float
+) -> None:
+    timeout = probe_timeout_s(Failover(probe_timeout_s=0.3), 0.2, connected=connected, tls=tls)
+    assert timeout == pytest.approx(timeout_s)
+
+
+def test_a_frozen_region_fails_within_a_second_at_a_round_trip_of_100_ms() -> None:
+    failover, rtt_s = Failover(), 0.1
+    # A probe that was sent half a round trip before the freeze is the first without an answer.
+    last_sent_s = failover.unhealthy_threshold * 1.1 * failover.probe_interval_s - rtt_s / 2
+    assert last_sent_s + probe_timeout_s(failover, rtt_s, connected=True, tls=True) <= 1.0 + 1e-9
