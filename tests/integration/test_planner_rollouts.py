@@ -26,6 +26,7 @@ from tests.support.control_planes import (
     rollout_rules,
 )
 from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.rollout_orders import order
 from tests.support.wait import found, until_async
 
 Serving = AbstractContextManager[list[ControlPlaneServer]]
@@ -127,10 +128,7 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
             assert held.rollout.why == "it would move 80.0% of demand, more than 25.0%"
             assert await shares(store) == AT_HOME
 
-            tag = (await operator.http.get(f"{server.url}/v1/rollouts/current")).headers["etag"]
-            resumed = await operator.http.post(
-                f"{server.url}/v1/rollouts/current/resume", json={"reason": "try it"}, headers={"if-match": tag}
-            )
+            resumed = await order(operator.http, "/v1/rollouts/current/resume", "try it", server.url)
             assert resumed.status_code == 200, resumed.text
             await until_async(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             back = await operator.until(server, lambda status: is_in(status, Phase.ROLLED_BACK))

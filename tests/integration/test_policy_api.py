@@ -26,6 +26,7 @@ from tests.support.api_app import lead_steadily, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.support.identities import control_plane_sessions
+from tests.support.rollout_orders import order
 from tests.support.wait import found, until
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
@@ -59,7 +60,9 @@ class World:
         return {"if-match": (await self.http.get("/v1/rollouts/current")).headers["etag"]}
 
     async def order(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
-        return await self.http.post(path, json=REASON, headers=headers if headers is not None else await self.tag())
+        if headers is None:
+            return await order(self.http, path, REASON["reason"])
+        return await self.http.post(path, json=REASON, headers=headers)
 
 
 @pytest.fixture
