@@ -31,7 +31,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a vir
 
 simulate-live: $(VENV)/.demo  ## tail latencies of bench-live on a virtual clock (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
+
+calibrate: $(VENV)/.demo  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
+	@$(BIN)/penstock-lab calibrate $(ARGS)
 
 test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))

@@ -11,6 +11,7 @@ COMMANDS = {
     "bench-planner": "lab.bench.bench_planner:bench_planner",
     "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
     "bench-router": "lab.bench.router.bench_router_command:bench_router",
+    "calibrate": "lab.simulate.calibrate_command:calibrate",
     "check-dashboards": "lab.dashboard_check.check_dashboards_command:check_dashboards",
     "demo": "lab.demo.demo_command:demo",
     "engines": "lab.engine.engine_command:engines",

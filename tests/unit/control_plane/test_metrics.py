@@ -58,6 +58,10 @@ AGENT_CONTRACT = {
     "hedges": ("counter", {"outcome"}),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
+    "endpoint_kv_events_current": ("gauge", {"endpoint"}),
+    "endpoint_kv_blocks": ("gauge", {"endpoint"}),
+    "endpoint_kv_event_batches": ("counter", {"endpoint"}),
+    "endpoint_kv_event_gaps": ("counter", {"endpoint"}),
     "engine_signal": ("gauge", {"endpoint", "signal"}),
     "engine_signal_age_seconds": ("gauge", {"endpoint"}),
     "peer_state": ("gauge", {"region", "state"}),
@@ -159,6 +163,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.endpoints.set_load("gpu-1", 2, True)
     agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
+    agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
     agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})

@@ -1,0 +1,156 @@
+"""How near the simulator is to the live benchmark: the same requests, engines and balancers, live and simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import msgspec
+
+from lab.bench.live.bench_live_report import PENSTOCK as LIVE_PENSTOCK
+from lab.bench.live.bench_live_report import Conditions, Contest, Demand, LiveResults
+from lab.bench.live.workloads import WORKLOADS, Draw, Kind
+from lab.quantile import quantile
+from lab.simulate.choosing import COST
+from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK, run
+from lab.simulate.fleets import ChatFleet, EngineKind
+from lab.traces.trace import TraceRequest
+
+CONTENDERS = {
+    LIVE_PENSTOCK: PENSTOCK,
+    "envoy": LOCAL_LEAST_REQUEST,
+    "haproxy": LOCAL_LEAST_REQUEST,
+    "nginx": LOCAL_LEAST_REQUEST,
+}
+"""The simulated counterparts of live balancers: all three choose the least requests of their own."""
+
+FIGURES = ("ttft_p50_s", "ttft_p99_s", "e2e_p50_s", "e2e_p99_s")
+
+WITHIN = 0.1
+"""Part by which live and simulated figures may differ."""
+
+
+class CannotCompare(Exception):
+    """A live result cannot be simulated; the message states why, and the remedy."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One figure of one balancer."""
+
+    workload: str
+    load: float
+    instances: int
+    system: str
+    figure: str
+    live: float
+    simulated: float
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over live."""
+        return self.simulated / self.live
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the figures differ by at most WITHIN."""
+        return abs(self.ratio - 1.0) <= WITHIN
+
+
+def compare(results: LiveResults, data: Path) -> list[Comparison]:
+    """Simulate every contest of chats of a live result.
+
+    Args:
+        results: of `bench-live`.
+        data: the folder of recorded traces that it was given.
+
+    Raises:
+        CannotCompare: no contest can be simulated, or its requests are not those of the live run.
+        TraceError: a recorded trace cannot be used.
+    """
+    found = [comparison for contest in results.contests for comparison in _compare(contest, results.conditions, data)]
+    if not found:
+        raise CannotCompare("it has no contest of chats; run bench-live with --workload azure-conversation")
+    return found
+
+
+def _compare(contest: Contest, conditions: Conditions, data: Path) -> list[Comparison]:
+    demand = contest.demand
+    workload = WORKLOADS.get(demand.workload)
+    if workload is None or workload.kind is not Kind.CHAT:
+        return []
+    rounds = [_requests(demand, conditions, data, number) for number in range(conditions.rounds)]
+    counts = [sum(request.at_s >= conditions.warm_up_seconds for request in requests) for requests in rounds]
+    found, simulated = [], {}
+    for scores in contest.scores:
+        contender = CONTENDERS.get(scores.system)
+        if contender is None:
+            continue
+        if [one.requests for one in scores.rounds] != counts:
+            raise CannotCompare(
+                f"{demand.workload}: {counts} requests, but the live run had {[one.requests for one in scores.rounds]};"
+                " give --data as it had it"
+            )
+        if contender not in simulated:
+            simulated[contender] = _simulated(contender, demand, rounds, conditions)
+        for figure in FIGURES:
+            live = scores.figures.get(figure)
+            if live:
+                found.append(
+                    Comparison(
+                        demand.workload,
+                        demand.load,
+                        demand.instances,
+                        scores.system,
+                        figure,
+                        live,
+                        round(simulated[contender][figure], 5),
+                    )
+                )
+    return found
+
+
+def _requests(demand: Demand, conditions: Conditions, data: Path, number: int) -> list[TraceRequest]:
+    """The requests of one round, in the time of the modelled hardware."""
+    draw = Draw(demand.rate_per_s, conditions.seconds, data, Random(conditions.seed + number))
+    planned = WORKLOADS[demand.workload].plan(draw, 1.0)
+    return [msgspec.structs.replace(request.lengths, at_s=request.at_s) for request in planned]
+
+
+def _simulated(
+    contender: str, demand: Demand, rounds: Sequence[Sequence[TraceRequest]], conditions: Conditions
+) -> dict[str, float]:
+    """The figures by name: medians of the rounds, as live."""
+    kinds = tuple(
+        EngineKind(accelerator, count, demand.slots) for accelerator, count in Counter(demand.engines.values()).items()
+    )
+    by_round: dict[str, list[float]] = {figure: [] for figure in FIGURES}
+    model = WORKLOADS[demand.workload].model
+    for number, requests in enumerate(rounds):
+        fleet = partial(ChatFleet, model=model, cost=COST, kinds=kinds, limits_tell=True)
+        region = run(contender, fleet, requests, agents=demand.instances, seed=conditions.seed + number)
+        counted = [served for served in region.served if served.request.at_s >= conditions.warm_up_seconds]
+        first_s = [served.first_s for served in counted if served.first_s is not None]
+        end_s = [served.end_s for served in counted if served.end_s is not None]
+        for name, values in (("ttft", first_s), ("e2e", end_s)):
+            by_round[f"{name}_p50_s"].append(quantile(values, 0.5) or 0.0)
+            by_round[f"{name}_p99_s"].append(quantile(values, 0.99) or 0.0)
+    return {figure: median(values) for figure, values in by_round.items()}
+
+
+def misranked(comparisons: Sequence[Comparison]) -> list[str]:
+    """Pairs of balancers that live and simulation rank differently, where they differ by more than WITHIN in both."""
+    by_figure: dict[tuple[str, float, int, str], list[Comparison]] = {}
+    for one in comparisons:
+        by_figure.setdefault((one.workload, one.load, one.instances, one.figure), []).append(one)
+    found = []
+    for (workload, load, instances, figure), group in by_figure.items():
+        for a, b in combinations(group, 2):
+            live, simulated = a.live / b.live - 1.0, a.simulated / b.simulated - 1.0
+            if live * simulated < 0.0 and min(abs(live), abs(simulated)) > WITHIN:
+                found.append(f"{workload} at {load:.0%}, {instances} instances, {figure}: {a.system} and {b.system}")
+    return found
