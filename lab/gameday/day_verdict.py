@@ -23,8 +23,8 @@ UNSERVED_BEFORE_S = 2.0
 AGENTS_LEFT = 1
 """Agents that are left of a region of two that loses half of them."""
 
-PLANS_BEHIND = 2
-"""Generations by which an agent's plan may be older than the leader's, since plans travel."""
+PLAN_TRAVELS_S = 2.0
+"""Time (s) that a plan may take from the leader to an agent. The leader makes several plans a second."""
 
 HERD_S = 0.5
 """Time (s) after the return of engines in which each may receive no more requests than it can run at once."""
@@ -172,15 +172,21 @@ def _is_partitioned(fault: Fault, look: Look) -> bool:
 
 
 def _recovered(fault: Fault, day: Day) -> Finding:
-    took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _still_hurt(fault, look))
+    took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _still_hurt(fault, look, _due_plan(day, look)))
     passed = took_s is not None and took_s <= RECOVERED_WITHIN_S
     says = f"{_seconds(took_s)} after it ended (at most {RECOVERED_WITHIN_S:g} s)"
     if took_s is None and day.looks:
-        says += f"; at last {_still_hurt(fault, day.looks[-1])}"
+        says += f"; at last {_still_hurt(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
     return Finding("recovered", passed, says)
 
 
-def _still_hurt(fault: Fault, look: Look) -> str:
+def _due_plan(day: Day, look: Look) -> tuple[int, int] | None:
+    """The newest plan that had PLAN_TRAVELS_S to reach the agents; None if there was none."""
+    made = [one.newest_plan for one in day.looks if one.newest_plan and one.at_s <= look.at_s - PLAN_TRAVELS_S]
+    return max(made, default=None)
+
+
+def _still_hurt(fault: Fault, look: Look, due_plan: tuple[int, int] | None) -> str:
     """What is not as it was before the fault; empty for nothing."""
     if look.silent:
         return f"{', '.join(look.silent)} did not respond"
@@ -195,10 +201,10 @@ def _still_hurt(fault: Fault, look: Look) -> str:
         apart = {fault.region, fault.other}
         still = [name for name, peers in look.failed_peers.items() if apart & set(peers)]
         return f"{', '.join(still)} reported one of {', '.join(sorted(apart))} as failed" if still else ""
-    if look.newest_plan is not None:
-        for name, (epoch, generation) in look.plans.items():
-            if epoch != look.newest_plan[0] or generation < look.newest_plan[1] - PLANS_BEHIND:
-                return f"{name} had plan {epoch}/{generation}, the newest was {_slashed(look.newest_plan)}"
+    if due_plan is not None:
+        for name, plan in look.plans.items():
+            if plan < due_plan:
+                return f"{name} had plan {_slashed(plan)}, {PLAN_TRAVELS_S:g} s after {_slashed(due_plan)}"
     if look.unconfirmed:
         return f"the configuration of {', '.join(look.unconfirmed)} was not confirmed by etcd"
     if fault.kind is TargetKind.AGENTS:
