@@ -31,7 +31,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a 
 
 test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
 	@$(BIN)/python -m tests.engines $(ARGS)
+
+test-long: $(VENV)/.test  ## long simulations, and property tests with all their examples
+	@$(BIN)/pytest -n 2 -m long tests
+	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property
 
 verify-long: $(VENV)/.test  ## check residency of ten million requests in random fleets
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)

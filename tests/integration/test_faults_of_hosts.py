@@ -84,8 +84,9 @@ async def test_two_regions_serve_on_hosts_that_have_ipv6_alone(tmp_path: Path, o
         await asyncio.to_thread(agents["eu-es"].wait_ready, PATIENCE_S)
 
         async def is_peer_healthy() -> bool:
-            faces = agents["eu-de"].faces()
-            return bool(faces) and agents["eu-de"].status()["peers"]["eu-es"]["state"] == "healthy"
+            # Before the first policy is in force, an agent has no peers.
+            peers = agents["eu-de"].status()["peers"] if agents["eu-de"].faces() else {}
+            return "eu-es" in peers and peers["eu-es"]["state"] == "healthy"
 
         await until_async(is_peer_healthy)
         answer = await ask(agents["eu-de"])

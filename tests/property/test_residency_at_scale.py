@@ -21,7 +21,7 @@ from penstock.wire import route_context
 from tests.support.examples import examples
 from tests.support.residency_worlds import follow
 
-CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", examples(250_000)))
+CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", examples(400_000)))
 SEED = 20_261
 
 

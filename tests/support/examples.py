@@ -1,10 +1,10 @@
-"""How many examples property tests make: half of them, or the share that the environment sets."""
+"""How many examples property tests make: a quarter of them, or the share that the environment sets."""
 
 from __future__ import annotations
 
 import os
 
-SHARE = float(os.environ.get("PENSTOCK_TEST_EXAMPLES", "0.5"))
+SHARE = float(os.environ.get("PENSTOCK_TEST_EXAMPLES", "0.25"))
 """Share of the examples that every property test makes. Every run draws others, so a quick run may make fewer;
 `make test-stress` makes all."""
 

@@ -9,14 +9,18 @@ from penstock.health.concurrency_limit import LimitBounds
 
 BOUNDS = LimitBounds()
 
-SHAPES = [
-    pytest.param(chat, 4, 4, id="chat-4"),
-    pytest.param(chat, 16, 16, id="chat-16"),
-    pytest.param(chat, 64, 64, id="chat-64"),
-    pytest.param(long_prompts, 64, 16, id="long-prompts"),
-    pytest.param(short_answers, 16, 16, id="short-answers"),
+LONG = pytest.mark.long
+
+TRIALS = [
+    pytest.param(chat, 4, 4, True, id="chat-4"),
+    pytest.param(chat, 16, 16, True, id="chat-16"),
+    pytest.param(chat, 64, 64, True, id="chat-64", marks=LONG),
+    pytest.param(long_prompts, 64, 16, True, id="long-prompts"),
+    pytest.param(short_answers, 16, 16, True, id="short-answers", marks=LONG),
+    pytest.param(chat, 16, 16, False, id="chat-16-without-signals"),
+    pytest.param(long_prompts, 64, 16, False, id="long-prompts-without-signals", marks=LONG),
 ]
-"""Lengths, max_num_seqs, and the smallest number of slots with the highest throughput."""
+"""Lengths, max_num_seqs, the fewest slots with the highest throughput, and whether the engine has metrics."""
 
 
 @cache
@@ -26,11 +30,7 @@ def hand_set(lengths: Lengths, max_num_seqs: int, slots: int) -> float:
     return trial.work_per_s(30.0)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "max_num_seqs", "best", "signals"),
-    [(*shape.values, True) for shape in SHAPES] + [(chat, 16, 16, False), (long_prompts, 64, 16, False)],
-    ids=[*(str(shape.id) for shape in SHAPES), "chat-16-without-signals", "long-prompts-without-signals"],
-)
+@pytest.mark.parametrize(("lengths", "max_num_seqs", "best", "signals"), TRIALS)
 def test_throughput_is_close_to_the_best_hand_set_slots(
     lengths: Lengths, max_num_seqs: int, best: int, signals: bool
 ) -> None:
@@ -44,7 +44,8 @@ def test_throughput_is_close_to_the_best_hand_set_slots(
 
 
 @pytest.mark.parametrize(
-    ("lengths", "max_num_seqs", "slots", "load"), [(chat, 16, 16, 0.85), (long_prompts, 64, 8, 0.7)]
+    ("lengths", "max_num_seqs", "slots", "load"),
+    [(chat, 16, 16, 0.85), pytest.param(long_prompts, 64, 8, 0.7, marks=LONG)],
 )
 def test_the_slowest_requests_take_no_longer_than_with_hand_set_slots(
     lengths: Lengths, max_num_seqs: int, slots: int, load: float

@@ -52,6 +52,7 @@ def test_where_engines_are_full_late_binding_starts_requests_sooner_and_in_turn(
     assert late.end_p99_s < 0.9 * request.end_p99_s
 
 
+@pytest.mark.long
 def test_where_engines_are_full_late_binding_does_not_cost_the_median() -> None:
     strategies = (Strategy.LEAST_WORK, Strategy.LEAST_WORK_LATE)
     runs = [compare(strategies, requests_per_s=26.0, duration_s=45.0, seed=seed) for seed in (1, 2, 3)]
