@@ -17,8 +17,6 @@ BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv
 
 # Tests wait more than they compute, so there are more workers than cores. In order of names the tests that wait most run first.
 TOGETHER = -n 4 --dist loadfile --no-loadscope-reorder
-# The demo's failover within a second is only promised on a machine that is not busy, so its test runs alone.
-ALONE = tests/e2e/test_demo.py
 
 # The unpacked wheel, from which the benchmarks start agents; lab/bench/compiled.py has the same path.
 COMPILED = $(CURDIR)/$(VENV)/compiled
@@ -68,11 +66,10 @@ calibrate: $(VENV)/.demo  ## simulate what the last bench-live measured, and com
 	@$(BIN)/penstock-lab calibrate $(ARGS)
 
 test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
-	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
-	@$(if $(ARGS),,$(BIN)/pytest $(ALONE))
+	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER))
 
 test-stress: $(VENV)/.test  ## the suite repeated in random order, every other time under CPU load (ROUNDS=4, ARGS=)
-	@$(BIN)/python -m tests.support.stress --rounds $(or $(ROUNDS),4) -- $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
+	@$(BIN)/python -m tests.support.stress --rounds $(or $(ROUNDS),4) -- $(or $(ARGS),$(TOGETHER))
 
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from outside (TARGET=, SECONDS=60 for each, INPUT=file)
 	@$(BIN)/python -m tests.fuzz $(TARGET) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUT),--input '$(INPUT)')
