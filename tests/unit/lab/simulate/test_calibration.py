@@ -12,8 +12,8 @@ from lab.bench.bench_results import this_machine
 from lab.bench.live.bench_live_report import Conditions, Contest, Demand, LiveResults, Scores
 from lab.bench.live.contest import LiveRun, Times
 from lab.bench.live.engine_use import EngineUse
-from lab.simulate.calibrate_command import calibrate
 from lab.simulate.calibration import FIGURES, CannotCompare, compare, misranked
+from lab.simulate.commands.calibrate_command import calibrate
 
 DEMAND = Demand("multi-turn", "", {"a": "h100", "b": "l40s"}, 4, 2.0, 1.0, 0.5, 1)
 CONDITIONS = Conditions(time_scale=1.0, seconds=30.0, warm_up_seconds=5.0, rounds=1, seed=3)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from lab.simulate.simulate_world_command import simulate_world
-from lab.simulate.world import Faults, World, WorldConfig
+from lab.simulate.commands.simulate_world_command import simulate_world
+from lab.simulate.many_regions import Faults, World, WorldConfig
 
 SMALL = WorldConfig(regions=6, endpoints=6, rate_per_s=40.0, seconds=10.0, jurisdiction=3, report_age_s=5.0)
 

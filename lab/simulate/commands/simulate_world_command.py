@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lab.simulate.world import Faults, World, WorldConfig
+from lab.simulate.many_regions import Faults, World, WorldConfig
 
 
 def simulate_world(

@@ -1,0 +1,1 @@
+"""The commands of `penstock-lab` that simulate."""
