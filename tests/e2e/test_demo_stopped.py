@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, when: str) -> None:
     else:
         while not left_behind(tmp_path)[1:]:
             assert demo.poll() is None
+            time.sleep(0.05)
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130, output

@@ -1,6 +1,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 from random import Random
@@ -209,7 +210,7 @@ async def test_everything_in_redis_expires(start: Start, region: str, redis_serv
 async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     a.reserve(Reservation(endpoint(a)))
-    await until(lambda: in_flight(b) == [1, 0])
+    await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
     own = b.reserve(Reservation(endpoint(b)))
     with capture_logs() as logs:
         await asyncio.to_thread(own_redis.kill)
@@ -220,9 +221,11 @@ async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> N
         assert in_flight(b) == [0, 0]
         await asyncio.to_thread(own_redis.start)
         await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
-    said = [entry["event"] for entry in logs]
-    assert sum("is down" in event for event in said) == 2
-    assert sum("is up" in event for event in said) == 2
+    # On a busy machine a link may time out once more: what counts is that only changes are logged.
+    changes = [1 if "is down" in entry["event"] else -1 for entry in logs if "shared load is" in entry["event"]]
+    links_down = list(accumulate(changes))
+    assert set(links_down) == {0, 1, 2}
+    assert links_down[-1] == 0
 
 
 async def test_redis_that_hangs_stalls_no_request(start: Start, own_redis: RedisServer) -> None:
