@@ -292,7 +292,8 @@ class AgentRuntime:
         the successor there.
         """
         self.readiness.shutting_down = True
-        self.responder.shutting_down = not self._has_successor()
+        if not self.responder.shutting_down:
+            self.responder.shutting_down = not await self._has_successor()
         registration, self._registration = self._registration, None
         if registration is not None:
             await registration.stop()
@@ -336,8 +337,9 @@ class AgentRuntime:
         """Whether an agent of this region has this name, as far as the directory has been read."""
         return self._directory.may_have(self._settings.region, name)
 
-    def _has_successor(self) -> bool:
-        newest = self._directory.member(self._settings.region, self._settings.name)
+    async def _has_successor(self) -> bool:
+        # The directory may lag behind a successor that registered a moment ago.
+        newest = await self._directory.read_member(self._settings.region, self._settings.name)
         return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
 
     def _make_exchange(self, region_keys: RegionKeys | None, redis: RedisAddress | None) -> SharedLoadExchange | None:

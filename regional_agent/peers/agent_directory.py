@@ -16,7 +16,7 @@ import structlog
 
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode
-from adapters.store.config_store import Changed, ConfigStore
+from adapters.store.config_store import Changed, ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.members import AgentMember
 from penstock.wire.identity import BadIdentity, decode_certificate
@@ -30,6 +30,9 @@ MAX_AGENTS_PER_REGION = 8
 
 SAVE_AFTER_S = 1.0
 """Changes within this time (s) are written to disk together, since a starting fleet makes many."""
+
+READ_TIMEOUT_S = 0.5
+"""Timeout (s) of reading one registration."""
 
 log = structlog.get_logger()
 
@@ -60,6 +63,7 @@ class AgentDirectory:
             sessions: records the certificates of the agents.
             allow_plaintext: whether http URLs are used. If not, agents registered with one have no address.
         """
+        self._store = store
         self._sessions = sessions
         self._allow_plaintext = allow_plaintext
         self._fixed = {region: self._usable(urls, region) for region, urls in fixed.items()}
@@ -102,6 +106,15 @@ class AgentDirectory:
     def member(self, region: str, name: str) -> AgentMember | None:
         """The last registration under this name."""
         return self._known().get(keys.agent(region, name))
+
+    async def read_member(self, region: str, name: str) -> AgentMember | None:
+        """The registration under this name that the store has now; the last known one if it cannot be read in time."""
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                item = await self._store.get(keys.agent(region, name))
+            return decode(item.value, AgentMember) if item is not None else None
+        except (TimeoutError, StoreError, CodecError):
+            return self.member(region, name)
 
     def may_have(self, region: str, name: str) -> bool:
         """Whether an agent is registered under this name, or no registrations could be read yet."""

@@ -228,20 +228,12 @@ class PeerProber:
 
     async def _probe(self, peer: PeerRegion, address: Address, current: _Round) -> None:
         """Probe one agent and apply the result."""
-        request = self._request(peer.name)
         timeout_s = probe_timeout_s(
             self._failover, self._expected_rtt_s(peer), connected=address in peer.reachable, tls=bool(address.tls)
         )
         sent_at = self._clock()
         try:
-            session = self._known_session(peer, address) or await self._fetch_session(peer, address, timeout_s)
-            headers = [
-                (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
-                (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
-            ]
-            fetched = await fetch(self._connections, address, probe.PATH, headers=headers, timeout_s=timeout_s)
-            current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
-            answer = self._verified(fetched, request, session)
+            answer = await self._answer(peer, address, timeout_s, current)
         except TimedOut:
             if self._clock() - sent_at > timeout_s + OWN_LAG_S:
                 current.lagged = True
@@ -262,6 +254,34 @@ class PeerProber:
             peer.round_succeeded(current.started_at, now, self._failover)
         if any(model.credits for model in answer.models.values()):
             self._on_credit()
+
+    async def _answer(self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round) -> ProbeResponse:
+        """The verified answer of an agent.
+
+        An agent that was replaced by one with another certificate rejects the known session. That is no failed probe:
+        two of them, in rounds that overlap, would make a region fail that is being upgraded.
+        """
+        try:
+            known = self._known_session(peer, address)
+            if known is not None:
+                return await self._ask(peer.name, address, known, timeout_s, current)
+        except (BadIdentity, BadSignature):
+            pass
+        session = await self._fetch_session(peer, address, timeout_s)
+        return await self._ask(peer.name, address, session, timeout_s, current)
+
+    async def _ask(
+        self, region: str, address: Address, session: Session, timeout_s: float, current: _Round
+    ) -> ProbeResponse:
+        """Send one probe under a session, and verify the answer."""
+        request = self._request(region)
+        headers = [
+            (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
+            (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
+        ]
+        fetched = await fetch(self._connections, address, probe.PATH, headers=headers, timeout_s=timeout_s)
+        current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
+        return self._verified(fetched, request, session)
 
     def _known_session(self, peer: PeerRegion, address: Address) -> Session | None:
         """The session with an agent whose certificate was fetched; raises BadIdentity if it has expired or is revoked.

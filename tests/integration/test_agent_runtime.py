@@ -11,7 +11,7 @@ import pytest
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import decode, encode
-from adapters.store.config_store import Put
+from adapters.store.config_store import KeyValue, Put
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
@@ -247,6 +247,25 @@ async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) 
         await here.withdraw()
         assert await registered() is None
         await until(lambda: not there.peers.view("eu-de", "m", time.monotonic()).ready)
+    await store.close()
+
+
+async def test_a_successor_that_just_registered_keeps_the_region_ready(sites: list[Site], own_etcd: EtcdServer) -> None:
+    site = sites[0]
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), site.sessions)
+    await publish(own_etcd)
+
+    async def registered() -> KeyValue | None:
+        return await store.get(keys.agent("eu-de", "agent-1"))
+
+    async with site.running() as leaving:
+        item = await found(registered)
+        await leaving._directory.stop()
+        member = decode(item.value, AgentMember)
+        successor = msgspec.structs.replace(member, epoch=member.epoch + 1)
+        await store.commit((), (Put(item.key, encode(successor)),))
+        await leaving.withdraw()
+        assert not leaving.responder.shutting_down
     await store.close()
 
 
