@@ -118,11 +118,18 @@ async def test_clients_leave_an_entry_that_is_not_ready_and_come_back() -> None:
         assert far.asked == []
         near.ready = False
         await until(lambda: len(far.asked) >= 1)
-        asked_before = len(near.asked)
-        await until(lambda: len(far.asked) >= 30)
-        assert len(near.asked) == asked_before
+        # Requests that were on their way still reach the near entry: what counts is that no others follow.
+        asked = (0, 0)
+
+        def only_far_is_asked() -> bool:
+            nonlocal asked
+            if len(near.asked) != asked[0]:
+                asked = (len(near.asked), len(far.asked))
+            return len(far.asked) >= asked[1] + 30
+
+        await until(only_far_is_asked)
         near.ready = True
-        await until(lambda: len(near.asked) >= asked_before + 30)
+        await until(lambda: len(near.asked) >= asked[0] + 30)
         replaying.cancel()
         with pytest.raises(asyncio.CancelledError):
             await replaying
