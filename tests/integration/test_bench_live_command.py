@@ -14,6 +14,7 @@ from lab.bench.live.bench_live_report import LiveResults
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> None:
     out = tmp_path / "live.json"

@@ -23,6 +23,7 @@ TINY = [
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
 
+@pytest.mark.long
 @needs_two_cores
 @pytest.mark.timeout(180)
 def test_every_part_is_measured_and_written(tmp_path: Path) -> None:

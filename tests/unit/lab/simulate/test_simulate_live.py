@@ -18,6 +18,7 @@ def rounds() -> list[Round]:
     return rounds_of(None, rate_per_s=15.0, seconds=56.0, count=2, seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("agents", [1, 3])
 def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, rounds: list[Round]) -> None:
     others, ours = (feel(contender, agents, rounds, warm_up_s=8.0) for contender in COMPARED)
@@ -26,6 +27,7 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
     assert ours.ttft_p99_s < 1.15 * others.ttft_p99_s
 
 
+@pytest.mark.long
 def test_three_agents_find_cached_prefixes_as_one_does() -> None:
     rounds = conversation_rounds(rate_per_s=16.0, seconds=56.0, count=2, seed=1)
     one, three = (feel(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
