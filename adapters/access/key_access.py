@@ -59,16 +59,23 @@ class KeyAccess:
         sessions: of this process: the authorities of the fleet, and revoked certificates.
         key_setting: name of the setting that names the file of keys, for messages.
         clock: Unix time, in seconds.
+        failures: limit of failed logins by address; None for one of its own.
     """
 
     def __init__(
-        self, keys: ApiKeys | None, sessions: Sessions, *, key_setting: str, clock: Callable[[], float] = time.time
+        self,
+        keys: ApiKeys | None,
+        sessions: Sessions,
+        *,
+        key_setting: str,
+        clock: Callable[[], float] = time.time,
+        failures: LoginFailures | None = None,
     ) -> None:
         self._keys = keys
         self._sessions = sessions
         self._remedy = f"send a key of the file {key_setting} as `Authorization: Bearer <key>`"
         self._clock = clock
-        self._failures = LoginFailures()
+        self._failures = LoginFailures() if failures is None else failures
 
     def require(self, role: Role, authorization: bytes | None, certificate: bytes | None, address: str) -> Caller:
         """Return the caller of a request.

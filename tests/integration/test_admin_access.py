@@ -16,7 +16,7 @@ import pytest
 from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Role
 from adapters.access.key_access import KeyAccess
-from adapters.access.login_failures import BURST
+from adapters.access.login_failures import BURST, LoginFailures
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.tls_contexts import ServerTls
 from control_plane.cli.agent_client import KeyRejected, fetch_explanation
@@ -48,7 +48,8 @@ async def admin(
     sessions = Sessions(
         Identity(*authority().issue(HERE, (), now, YEAR_S), TrustBundle([authority().certificate], revoked), now)
     )
-    access = KeyAccess(ApiKeys(directory / "keys.yaml"), sessions, key_setting="KEYS")
+    unforgotten = LoginFailures(clock=lambda: 0.0)
+    access = KeyAccess(ApiKeys(directory / "keys.yaml"), sessions, key_setting="KEYS", failures=unforgotten)
     tls = ServerTls(own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES, require_client=require_client)
     async with agent(directory / "agent", []) as one:
         listener = Listener(admin_service(one, access=access), Limits(idle_linger_s=0.0), tls=tls)
@@ -66,7 +67,7 @@ def client(directory: Path, url: str, id_: SpiffeId | None = None, fleet: int = 
     if id_ is not None:
         files = write_identity(directory / f"{id_.role}-{fleet}", id_, fleet)
         context.load_cert_chain(files / CERTIFICATE, files / PRIVATE_KEY)
-    return httpx.AsyncClient(base_url=url, verify=context, timeout=10.0)
+    return httpx.AsyncClient(base_url=url, verify=context, timeout=60.0)
 
 
 async def status_of(http: httpx.AsyncClient, path: str, key: str = "") -> int:

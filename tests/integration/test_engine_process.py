@@ -36,7 +36,7 @@ def run(tmp_path: Path, content: Any, **options: Any) -> subprocess.CompletedPro
         [PROGRAM, "engines", "--config", config],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
         **options,
     )
@@ -67,7 +67,7 @@ async def test_two_hundred_endpoints_serve_from_one_process(tmp_path: Path) -> N
 async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "max_num_seqs": 8}, region="eu-gb") as process:
         url = process.urls["a"] + "/v1/chat/completions"
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=100) as client:
 
             async def ask(number: int) -> None:
                 headers = {"x-request-id": str(number), "x-lab-residency": "eu-de"}
@@ -92,7 +92,7 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
 async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         with running_engines(tmp_path, {"name": "a"}) as process:
-            async with httpx.AsyncClient(timeout=30) as client:
+            async with httpx.AsyncClient(timeout=100) as client:
                 await client.post(
                     process.urls["a"] + "/v1/chat/completions",
                     json={**CHAT, "max_tokens": 2},
@@ -119,7 +119,7 @@ def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:
         url = json.loads(process.stdout.readline())["url"]
         with pytest.raises(httpx.TransportError):
             _ask_forever(url)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=100)
         assert process.returncode == 1
         assert ".jsonl: a line was written only in part; is the disk full?" in errors
         assert errors.count("\n") == 1
@@ -131,14 +131,14 @@ def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:
 def test_sigint_ends_it_as_sigterm_does(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a"}) as process:
         process.popen.send_signal(signal.SIGINT)
-        assert process.popen.wait(timeout=20) == 0
+        assert process.popen.wait(timeout=100) == 0
 
 
 async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "max_num_seqs": 1}) as process:
         url = process.urls["a"] + "/v1/chat/completions"
         body = CHAT | of_length(100_000)
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=100) as client:
             runs, waits = (
                 asyncio.create_task(client.post(url, json=body, headers={"x-request-id": name}))
                 for name in ("runs", "waits")
@@ -159,7 +159,7 @@ async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path
 
 async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "time_scale": 1}) as process:
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=100) as client:
             clock = asyncio.get_running_loop()
             began_s = clock.time()
             url = process.urls["a"] + "/v1/chat/completions"
@@ -203,6 +203,6 @@ def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
 
 
 def _ask_forever(url: str) -> None:
-    with httpx.Client(timeout=30) as client:
+    with httpx.Client(timeout=100) as client:
         while True:
             client.post(url + "/v1/chat/completions", json={**CHAT, "max_tokens": 1})

@@ -491,7 +491,7 @@ async def prometheus(directory: Path, agent_target: str, leader_target: str) -> 
     try:
         address = await listening(process.stderr)
         drained = asyncio.create_task(process.stderr.read())
-        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10) as client:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as client:
             yield client
         process.terminate()
         await drained

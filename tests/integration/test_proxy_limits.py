@@ -133,7 +133,7 @@ async def test_a_slow_upload_does_not_hold_body_memory(tmp_path: Path) -> None:
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=0.2)) as one:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=1.0)) as one:
         assert await (await RawClient.connect(one.traffic)).closed()
         client = await RawClient.connect(one.traffic)
         client.send(post(BODY))
@@ -290,7 +290,7 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
 
 
 async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine(tmp_path: Path) -> None:
-    bounds = limits(stall_timeout_s=0.3)
+    bounds = limits(stall_timeout_s=1.0)
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
         client = await RawClient.connect(one.traffic)
         client.send(post(BODY))
@@ -321,9 +321,9 @@ async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
 
 async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:
     async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        status, _, body = await ask(one, "X-Request-Timeout-Ms: 200")
+        status, _, body = await ask(one, "X-Request-Timeout-Ms: 1500")
         assert (status, code(body)) == (504, "deadline_passed")
-        assert 0 < int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 200
+        assert 0 < int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 1500
         for bad in ("0", "-1", "soon", "1.5", "9999999999"):
             assert (await ask(one, f"X-Request-Timeout-Ms: {bad}"))[0] == 400
     async with (
@@ -336,7 +336,7 @@ async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> 
 
 async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        _, _, body = await ask(one, "X-Request-Timeout-Ms: 300")
+        _, _, body = await ask(one, "X-Request-Timeout-Ms: 1500")
         assert b'"code":"deadline_passed"' in body
 
 

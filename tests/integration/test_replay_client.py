@@ -252,8 +252,8 @@ async def test_a_silent_entry_is_left_for_the_next() -> None:
         await asyncio.Event().wait()
 
     async with entry(stay_silent) as silent, entry(answer_well) as good:
-        (one,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=0.1))
-        async with asyncio.timeout(10):
+        (one,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=1.0))
+        async with asyncio.timeout(60):
             await silent.left.wait()
     assert results(one) == [("a", TryResult.SILENT, 0), ("b", TryResult.ANSWERED, 200)]
 
@@ -267,8 +267,8 @@ async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
             await asyncio.sleep(0.01)
 
     async with entry(never_end) as near:
-        (one,) = await ask([near.at("a")], Patience(whole_s=0.3))
-        async with asyncio.timeout(10):
+        (one,) = await ask([near.at("a")], Patience(whole_s=1.5))
+        async with asyncio.timeout(60):
             await near.left.wait()
     assert (one.kind, one.status, one.code, one.region) == (OutcomeKind.FAILED, 200, "timeout", "a")
     assert one.tokens > 0
@@ -285,7 +285,7 @@ async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> No
 
     async with entry(never_end) as near:
         (one,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await near.left.wait()
     assert (one.kind, one.status, one.code) == (OutcomeKind.CANCELLED, 200, "")
     assert one.tokens == 5

@@ -98,7 +98,7 @@ async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
     assert [(one.kind, one.code) for one in outcomes] == [(OutcomeKind.FAILED, "unanswered_at_end")] * 150
     assert all(one.tries[0].result is TryResult.SILENT for one in outcomes)
     lags = sorted(one.lag_s for one in outcomes)
-    assert lags[len(lags) // 2] < 0.2, "requests waited for answers"
+    assert lags[len(lags) // 2] < 0.5, "requests waited for answers"
 
 
 @on_uvloop

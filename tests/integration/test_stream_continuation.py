@@ -273,7 +273,7 @@ async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> Non
 
 async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
     async with before(tmp_path, streams_chat(1, 7), never_responds) as (one, _):
-        answer = await ask(one, "X-Request-Timeout-Ms: 400", body=json.dumps(CHAT).encode())
+        answer = await ask(one, "X-Request-Timeout-Ms: 2000", body=json.dumps(CHAT).encode())
         stream = read_stream(answer.body)
         assert stream.error is not None
         assert stream.error["code"] == "deadline_passed"

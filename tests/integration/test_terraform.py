@@ -186,7 +186,7 @@ def test_a_machine_receives_its_files_and_its_environment(tmp_path: Path) -> Non
     for tool in tools.iterdir():
         tool.chmod(0o755)
     environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    ran = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=100)
     assert (ran.returncode, ran.stderr) == (0, "")
     written = {path.name: path for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert {name: path.read_text().strip() for name, path in written.items()} == {

@@ -42,7 +42,7 @@ class EngineProcess:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(timeout=20)
+        return self.popen.wait(timeout=100)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class Receiver:
         self.changed.set()
 
     async def until(self, count: int) -> list[bytes | Signal]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.got) < count:
                 self.changed.clear()
                 await self.changed.wait()
