@@ -75,6 +75,10 @@ class Terminal:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        # Nothing of the guide outlives the tests, if they are killed.
+        assert self._shell.stdin is not None
+        watch = f"(tail --pid={os.getpid()} -f /dev/null; kill -KILL -- -$$) & disown\n"
+        self._shell.stdin.write(watch.encode())
 
     def __enter__(self) -> Self:
         return self
