@@ -55,6 +55,7 @@ from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
 from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
+from control_plane.leadership.leader_election import MIN_LEASE_TTL_S
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
@@ -101,6 +102,7 @@ class ControlPlane:
         sessions: the identity of this control plane, and what it shares with other processes.
         policy_reader: reads the policy bundle.
         rng: source of jitter.
+        leader_lease_s: time to live (s) of the leader's lease.
         webhook_secret: verifies webhook deliveries of the policy repository; None rejects all deliveries.
         tls: returns the context for a new connection to another control plane; None: the system's trust store.
     """
@@ -113,6 +115,7 @@ class ControlPlane:
         sessions: Sessions,
         policy_reader: BundleReader,
         rng: Random,
+        leader_lease_s: int = MIN_LEASE_TTL_S,
         webhook_secret: WebhookSecret | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
@@ -136,6 +139,7 @@ class ControlPlane:
             member,
             eligible=lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after,
             rng=rng,
+            lease_ttl_s=leader_lease_s,
             clock=clock,
             # A change of leadership takes effect at once instead of in the next round.
             on_change=lambda _: self._planning_rounds.wake(),

@@ -98,6 +98,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
             sessions=identity.sessions,
             policy_reader=_reader(settings),
             rng=Random(),
+            leader_lease_s=settings.leader_lease_s,
             webhook_secret=webhook_secret.secret if webhook_secret is not None else None,
             tls=peer_tls,
         )

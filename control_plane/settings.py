@@ -25,6 +25,7 @@ from adapters.configuration.settings_loader import load_with_origins
 from adapters.loopback import is_loopback, is_protected
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
+from control_plane.leadership.leader_election import MIN_LEASE_TTL_S
 from control_plane.policy.source.repository_url import url_error
 
 PREFIX = "PENSTOCK_"
@@ -158,6 +159,10 @@ class ControlPlaneSettings(BaseModel):
     `identity_dir`."""
     etcd_key_file: Path | None = None
     """PEM file with the private key of `etcd_certificate_file`."""
+    leader_lease_s: Annotated[int, Field(ge=MIN_LEASE_TTL_S, le=60)] = MIN_LEASE_TTL_S
+    """Time to live (s, 2 to 60) of the leader's lease. If the leader dies, another control plane leads once it has
+    expired; a leader that cannot renew the lease for this time steps down. Raise it where etcd or the machines stall
+    for seconds. Control planes of a fleet may differ: the leader's value applies."""
     policy_dir: Annotated[Path, AfterValidator(_folder)] | None = None
     """Folder of the policy bundle; polled for changes. Set either this or `policy_repository`."""
     policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None

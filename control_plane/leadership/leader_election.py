@@ -11,11 +11,11 @@ from enum import StrEnum
 
 import msgspec
 
-LEASE_TTL_S = 2
-"""Time to live (s) of the leader's lease; etcd's default election timeout does not permit less."""
+MIN_LEASE_TTL_S = 2
+"""Shortest time to live (s) of the leader's lease: etcd's default election timeout does not permit less."""
 
-RENEW_S = LEASE_TTL_S / 3
-"""Interval (s) between two renewals: two may fail."""
+RENEW_S = MIN_LEASE_TTL_S / 3
+"""Interval (s) between two renewals: two may fail even with the shortest lease."""
 
 PROOF_MARGIN_S = 0.25
 """Time (s) before the earliest expiry of its lease at which a leader that cannot renew the lease steps down."""
@@ -98,7 +98,13 @@ class Leadership(msgspec.Struct, frozen=True):
 
 
 def transition(
-    state: Leadership, event: ElectionEvent, now: float, *, epoch: int = 0, sent_at: float = 0.0
+    state: Leadership,
+    event: ElectionEvent,
+    now: float,
+    *,
+    epoch: int = 0,
+    sent_at: float = 0.0,
+    lease_ttl_s: float = MIN_LEASE_TTL_S,
 ) -> Leadership:
     """Return the state after an event.
 
@@ -106,7 +112,8 @@ def transition(
         now: local clock (s).
         epoch: with WON, the revision at which the leader key was created.
         sent_at: with WON and RENEWED, local clock (s) before the lease was requested: the lease is valid for at least
-            LEASE_TTL_S from then, however long the response took.
+            `lease_ttl_s` from then, however long the response took.
+        lease_ttl_s: time to live (s) of the lease.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in the caller.
@@ -116,7 +123,7 @@ def transition(
     return Leadership(
         role=role,
         epoch=(epoch or state.epoch) if leads else 0,
-        proven_until=sent_at + LEASE_TTL_S - PROOF_MARGIN_S if leads else 0.0,
+        proven_until=sent_at + lease_ttl_s - PROOF_MARGIN_S if leads else 0.0,
         since=state.since if role is state.role else now,
         why=WHY[event] if event is not _E.RENEWED else state.why,
     )

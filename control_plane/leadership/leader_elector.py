@@ -20,7 +20,14 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, LeaseLost, Put, SameKey, StoreError
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
-from control_plane.leadership.leader_election import LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
+from control_plane.leadership.leader_election import (
+    MIN_LEASE_TTL_S,
+    RENEW_S,
+    ElectionEvent,
+    Leadership,
+    Role,
+    transition,
+)
 
 POLL_S = 1.0
 """Interval (s) at which a follower checks the leader key even without a change notification."""
@@ -51,6 +58,7 @@ class LeaderElector:
         member: this control plane; the value of the leader key.
         eligible: whether this control plane can lead now; it campaigns only then, and resigns when it no longer can.
         rng: source of the jitter.
+        lease_ttl_s: time to live (s) of the leader's lease, at least MIN_LEASE_TTL_S.
         clock: monotonic time (s).
         on_change: called after every change of role; must not block.
     """
@@ -62,6 +70,7 @@ class LeaderElector:
         *,
         eligible: Callable[[], bool],
         rng: Random,
+        lease_ttl_s: int = MIN_LEASE_TTL_S,
         clock: Callable[[], float] = time.monotonic,
         on_change: Callable[[Leadership], None] = lambda _: None,
     ) -> None:
@@ -69,6 +78,7 @@ class LeaderElector:
         self.member = member
         self._eligible = eligible
         self._rng = rng
+        self._lease_ttl_s = lease_ttl_s
         self._clock = clock
         self._on_change = on_change
         self._key_changed = asyncio.Event()
@@ -174,7 +184,7 @@ class LeaderElector:
             if fleet is not None and not fleet.value:
                 self._reject_store()
                 return False
-            self._lease_id = await self._store.grant_lease(LEASE_TTL_S)
+            self._lease_id = await self._store.grant_lease(self._lease_ttl_s)
             # Every leader signs the fleet's key anew, so that it outlives the certificates of earlier leaders.
             made = await self._store.commit(
                 [SameKey(keys.LEADER, 0), SameKey(keys.FLEET, fleet.create_revision if fleet is not None else 0)],
@@ -255,7 +265,9 @@ class LeaderElector:
 
     def _enter(self, event: ElectionEvent, *, epoch: int = 0, sent_at: float = 0.0) -> None:
         before = self.leadership
-        self.leadership = after = transition(before, event, self._clock(), epoch=epoch, sent_at=sent_at)
+        self.leadership = after = transition(
+            before, event, self._clock(), epoch=epoch, sent_at=sent_at, lease_ttl_s=self._lease_ttl_s
+        )
         if after.role is not before.role:
             self._on_change(after)
             if Role.LEADER in (before.role, after.role):

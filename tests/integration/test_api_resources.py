@@ -29,7 +29,7 @@ from control_plane.planning import planning_loop
 from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from tests.support.api_app import lead_steadily, served
+from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, endpoint, offered, packed, report
@@ -67,8 +67,7 @@ class Api:
 
 
 @pytest.fixture
-async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    lead_steadily(monkeypatch)
+async def api() -> AsyncIterator[Api]:
     store = MemoryStore()
     control_plane = ControlPlane(
         store,
@@ -76,6 +75,7 @@ async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(PLANET),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
     app = served(control_plane, Access(AdminToken(TOKEN)))
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))

@@ -20,6 +20,7 @@ from control_plane.status.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from tests.support.control_planes import (
+    LEASE_S,
     OPERATOR,
     REGIONS,
     Agents,
@@ -33,7 +34,6 @@ from tests.support.reports import offered, packed, report
 from tests.support.stores import Following
 from tests.support.wait import PATIENCE_S
 
-TAKEOVER_WITHIN_S = 4.0
 EU = ("eu-de", "eu-es")
 
 
@@ -51,6 +51,14 @@ def processor_s(pid: int) -> float:
     """Processor time (s) that a process has used: proc(5), utime and stime."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def granted_leases_s(etcd: EtcdServer) -> set[int]:
+    """Times to live (s) with which the leases of etcd were granted, read through its HTTP gateway."""
+    async with httpx.AsyncClient(base_url=f"http://{etcd.endpoint}/v3/lease", timeout=PATIENCE_S) as http:
+        leases = (await http.post("/leases", json={})).json()["leases"]
+        answers = await asyncio.gather(*(http.post("/timetolive", json={"ID": lease["ID"]}) for lease in leases))
+    return {int(answer.json()["grantedTTL"]) for answer in answers if "grantedTTL" in answer.json()}
 
 
 async def last_event(
@@ -84,6 +92,7 @@ async def test_one_of_three_leads_the_next_takes_over_when_it_is_killed_and_the_
             assert status.leader is not None
             assert status.leader.url == first.url
             assert status.leading == (server is first)
+        assert LEASE_S in await granted_leases_s(own_etcd)
         async with (
             Agents([server.url for server in servers]) as agents,
             Following(store, keys.ROOT) as following,

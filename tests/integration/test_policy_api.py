@@ -22,7 +22,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.rollout.state_machine import Phase
-from tests.support.api_app import lead_steadily, served
+from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.support.identities import control_plane_sessions
@@ -66,8 +66,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    lead_steadily(monkeypatch)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()
@@ -77,6 +76,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(folder),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
     await one.start()
     transport = httpx.ASGITransport(served(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)

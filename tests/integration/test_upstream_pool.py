@@ -134,15 +134,18 @@ async def test_a_name_that_no_longer_resolves_keeps_its_addresses(monkeypatch: p
 async def test_a_name_that_moves_is_found_where_it_went_and_each_of_its_addresses_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = await asyncio.start_server(idles, "127.0.0.2", 0)
-    address = Address("engine.test", server.sockets[0].getsockname()[1])
-    resolver = Resolver()
-    pool = UpstreamPool(resolve=resolver)
-    with pytest.raises(ConnectFailed):
-        await pool.connect(address)
-    monkeypatch.setattr(host_addresses, "FRESH_S", 0.0)
-    for answer in (("127.0.0.2",), ("127.0.0.1", "127.0.0.2")):
-        resolver.answer = answer
-        (await pool.connect(address)).abort()
-    pool.close()
-    server.close()
+    # A bound socket that does not listen refuses connections, and no other process can listen on its port.
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        address = Address("engine.test", refusing.getsockname()[1])
+        server = await asyncio.start_server(idles, "127.0.0.2", address.port)
+        resolver = Resolver()
+        pool = UpstreamPool(resolve=resolver)
+        with pytest.raises(ConnectFailed):
+            await pool.connect(address)
+        monkeypatch.setattr(host_addresses, "FRESH_S", 0.0)
+        for answer in (("127.0.0.2",), ("127.0.0.1", "127.0.0.2")):
+            resolver.answer = answer
+            (await pool.connect(address)).abort()
+        pool.close()
+        server.close()

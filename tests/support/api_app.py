@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from fastapi import FastAPI
 
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.leadership import leader_election, leader_elector
+
+STEADY_LEASE_S = 60
+"""Lease (s) of a leader in the test's process: a busy machine may stop the process for longer than two seconds."""
 
 _description: dict[str, Any] | None = None
 
@@ -25,9 +26,3 @@ def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | Non
     app.openapi_schema = _description
     _description = app.openapi()
     return app
-
-
-def lead_steadily(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give leaders in this process a lease of a minute: a busy machine may stop it for longer than two seconds."""
-    for module in (leader_election, leader_elector):
-        monkeypatch.setattr(module, "LEASE_TTL_S", 60)

@@ -40,6 +40,9 @@ TOKEN = "a token that is only for tests".replace(" ", "-")
 POLL_S = 0.05
 """Interval between two requests for a status: shorter ones take a large part of a core from the control planes."""
 
+LEASE_S = 8
+"""Lease (s) of the leader: a busy machine may stop its processes for longer than two seconds."""
+
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -63,6 +66,7 @@ class ControlPlaneServer(ServerProcess):
             "NAME": name,
             "LISTEN": f"{LOOPBACK}:{port}",
             "ETCD_ENDPOINTS": etcd_endpoint,
+            "LEADER_LEASE_S": str(LEASE_S),
             **(policy_settings or {"POLICY_DIR": str(policy_dir)}),
             "IDENTITY_DIR": str(write_identity(directory / "identity", control_plane_id(name), fleet)),
             "ADMIN_TOKEN_FILE": str(directory / "admin.token"),

@@ -77,6 +77,8 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("allow_plaintext", "redis", "PENSTOCK_ALLOW_PLAINTEXT[0]: Input should be 'api' or 'etcd'"),
         ("advertise_url", "http://north/x", "PENSTOCK_ADVERTISE_URL: 'http://north/x' is not of the form http://host:port"),
         ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: /nowhere/at/all is not a folder; create it with the policy bundle"),
+        ("leader_lease_s", "1", "PENSTOCK_LEADER_LEASE_S: Input should be greater than or equal to 2"),
+        ("leader_lease_s", "61", "PENSTOCK_LEADER_LEASE_S: Input should be less than or equal to 60"),
         ("name", "North Pole", "PENSTOCK_NAME: 'North Pole' is no name; use 1 to 63 lower-case letters"),
         ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, but required because 0.0.0.0:80 is a wildcard address"),
         ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES[0]: value is not a valid IPv4 or IPv6 network"),

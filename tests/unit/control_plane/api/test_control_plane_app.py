@@ -22,7 +22,7 @@ from control_plane.policy.folder import FolderReader
 from control_plane.status.status import Status
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
-from tests.support.api_app import lead_steadily, served
+from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.reports import MODEL, offered, packed, report
@@ -34,8 +34,7 @@ REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 
 
 @pytest.fixture
-async def control_plane(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ControlPlane]:
-    lead_steadily(monkeypatch)
+async def control_plane() -> AsyncIterator[ControlPlane]:
     store = MemoryStore()
     one = ControlPlane(
         store,
@@ -43,6 +42,7 @@ async def control_plane(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Contro
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(PLANET),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
     await one.start()
     yield one
@@ -123,6 +123,7 @@ async def test_not_ready_states_the_reason(tmp_path: Path) -> None:
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(tmp_path),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(served(bare, Access(TOKEN))), base_url="http://bare"

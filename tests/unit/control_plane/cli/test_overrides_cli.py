@@ -26,7 +26,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.fleet import snapshot
-from tests.support.api_app import lead_steadily, served
+from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.unit.control_plane.api.test_control_plane_app import PLANET
 
@@ -36,7 +36,6 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
-    lead_steadily(monkeypatch)
     # The leader has waited long enough to count regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     (port,) = free_ports(1)
@@ -45,7 +44,12 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     async def serve() -> None:
         member = Member("north", base)
         one = ControlPlane(
-            MemoryStore(), member, sessions=control_plane_sessions(), policy_reader=FolderReader(PLANET), rng=Random(1)
+            MemoryStore(),
+            member,
+            sessions=control_plane_sessions(),
+            policy_reader=FolderReader(PLANET),
+            rng=Random(1),
+            leader_lease_s=STEADY_LEASE_S,
         )
         await one.start()
         app = served(one, Access(AdminToken(TOKEN)))

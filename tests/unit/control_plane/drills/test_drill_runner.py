@@ -21,7 +21,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.drills import drill_runner
 from control_plane.leadership import leader_elector
 from control_plane.policy.folder import FolderReader
-from tests.support.api_app import lead_steadily, served
+from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
@@ -39,7 +39,6 @@ NAMES = ("north", "south")
 @pytest.fixture
 async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
     """The APIs of both, by name; every region reports to them, and a drill of the policy is due."""
-    lead_steadily(monkeypatch)
     # However slow the machine is, the one that stepped down does not win the next campaign.
     monkeypatch.setattr(leader_elector, "STAND_BACK_S", 60.0)
     monkeypatch.setattr(drill_runner, "TICK_S", 0.1)
@@ -56,6 +55,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             sessions=control_plane_sessions(name),
             policy_reader=FolderReader(folder),
             rng=Random(1),
+            leader_lease_s=STEADY_LEASE_S,
         )
         for name in NAMES
     ]

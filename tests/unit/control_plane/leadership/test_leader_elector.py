@@ -14,9 +14,9 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, SameKey
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.leadership.leader_election import Leadership, Role
+from control_plane.leadership.leader_election import MIN_LEASE_TTL_S, Leadership, Role
 from control_plane.leadership.leader_elector import LeaderElector
-from tests.support.api_app import lead_steadily
+from tests.support.api_app import STEADY_LEASE_S
 from tests.support.faulty_store import FaultyStore
 from tests.support.wait import until
 
@@ -29,13 +29,16 @@ async def shared() -> AsyncIterator[MemoryStore]:
 
 
 @asynccontextmanager
-async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> AsyncIterator[LeaderElector]:
+async def standing(
+    shared: MemoryStore, name: str, *, eligible: bool = True, lease_ttl_s: int = MIN_LEASE_TTL_S
+) -> AsyncIterator[LeaderElector]:
     """One control plane's elector, over a way to the store of its own: `elector._store`."""
     elector = LeaderElector(
         FaultyStore(shared),
         Member(name, f"http://{name}"),
         eligible=lambda: eligible,
         rng=Random(name),
+        lease_ttl_s=lease_ttl_s,
     )
     elector.start()
     try:
@@ -98,11 +101,8 @@ async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemorySt
             assert first.leadership.role is Role.FOLLOWER
 
 
-async def test_a_leader_leads_on_through_a_short_silence_of_the_store(
-    shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lead_steadily(monkeypatch)
-    async with standing(shared, "a") as leader:
+async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
+    async with standing(shared, "a", lease_ttl_s=STEADY_LEASE_S) as leader:
         await until(lambda: leader.epoch is not None)
         epoch, proven = leader.epoch, leader.leadership.proven_until
         way(leader).away = True

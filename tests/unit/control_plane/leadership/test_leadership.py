@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from control_plane.leadership.leader_election import (
-    LEASE_TTL_S,
+    MIN_LEASE_TTL_S,
     PROOF_MARGIN_S,
     RENEW_S,
     TRANSITIONS,
@@ -31,14 +31,19 @@ def test_only_a_leader_may_write() -> None:
 
 
 def test_a_leader_stops_before_its_lease_can_expire_however_long_the_answer_took() -> None:
-    assert LEADING.epoch_at(10.1 + LEASE_TTL_S - PROOF_MARGIN_S - 0.01) == 7
-    assert LEADING.epoch_at(10.1 + LEASE_TTL_S - PROOF_MARGIN_S) is None
+    assert LEADING.epoch_at(10.1 + MIN_LEASE_TTL_S - PROOF_MARGIN_S - 0.01) == 7
+    assert LEADING.epoch_at(10.1 + MIN_LEASE_TTL_S - PROOF_MARGIN_S) is None
 
 
 def test_a_renewal_proves_from_when_it_was_sent() -> None:
     renewed = transition(LEADING, ElectionEvent.RENEWED, 11.5, sent_at=11.0)
-    assert renewed.proven_until == 11.0 + LEASE_TTL_S - PROOF_MARGIN_S
+    assert renewed.proven_until == 11.0 + MIN_LEASE_TTL_S - PROOF_MARGIN_S
     assert (renewed.epoch, renewed.since) == (7, LEADING.since)
+
+
+def test_a_longer_lease_proves_longer() -> None:
+    renewed = transition(LEADING, ElectionEvent.RENEWED, 11.5, sent_at=11.0, lease_ttl_s=20)
+    assert renewed.proven_until == 11.0 + 20 - PROOF_MARGIN_S
 
 
 @pytest.mark.parametrize(
@@ -68,4 +73,4 @@ def test_every_event_has_its_sentence() -> None:
 
 
 def test_two_renewals_may_fail() -> None:
-    assert 2 * RENEW_S < LEASE_TTL_S - PROOF_MARGIN_S
+    assert 2 * RENEW_S < MIN_LEASE_TTL_S - PROOF_MARGIN_S

@@ -18,7 +18,7 @@ from control_plane import daemon
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.fleet import snapshot
-from tests.support.api_app import lead_steadily
+from tests.support.api_app import STEADY_LEASE_S
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.wait import until
@@ -40,7 +40,6 @@ class Slow(MemoryStore):
 
 
 async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    lead_steadily(monkeypatch)
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
     one = ControlPlane(
@@ -49,6 +48,7 @@ async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch:
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(PLANET),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
     await one.start()
     try:
@@ -60,7 +60,6 @@ async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch:
 
 async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No round comes by itself, and none waits for regions to speak.
-    lead_steadily(monkeypatch)
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
@@ -72,6 +71,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(folder),
         rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
     )
 
     source = one.policies
