@@ -254,7 +254,7 @@ async def test_the_token_is_read_again_and_sent_to_a_verified_server_alone(
         api.ca_file.write_bytes(good)
         await until(lambda: f"put a valid token into {api.token_file}" in str(status(endpoints)["problems"]))
         api.token_file.write_text("token-2")
-        await until(lambda: len(endpoints.sources.specs) == 1)
+        await until(lambda: len(endpoints.sources.specs) == 1 and len(api.watches) == 1)
         assert api.tokens == {"token-1", "token-2"}
         api.token_file.unlink()
         await api.end_watches()

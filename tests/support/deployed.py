@@ -9,6 +9,7 @@ import threading
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from control_plane.settings import PREFIX as CONTROL_PLANE_PREFIX
 from control_plane.settings import ControlPlaneSettings
@@ -43,14 +44,15 @@ class DeployedDaemon(ServerProcess):
     Args:
         command: as in the unit or manifest; the program is one of the wheel's commands.
         environment: its whole environment, besides the notification's.
-        directory: of its log and its notification socket.
+        directory: of its log.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         program, *arguments = command
         module, function = SCRIPTS[Path(program).name].split(":")
-        self._address = str(directory / "notify")
+        # Abstract: the path of a test's directory may be longer than an address of a Unix socket, 107 bytes.
+        self._address = f"\0penstock-{uuid4().hex}"
         self.states: list[str] = []
         """Notifications that the service manager received."""
         self._systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -66,7 +68,7 @@ class DeployedDaemon(ServerProcess):
             env={
                 **environment,
                 "PYTHONPATH": str(ROOT),
-                "NOTIFY_SOCKET": self._address,
+                "NOTIFY_SOCKET": "@" + self._address[1:],
                 "WATCHDOG_USEC": "100000",
             },
         )

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import uvloop
@@ -28,8 +28,10 @@ def notify_socket(address: str) -> Iterator[socket.socket]:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "notify") if request.param == "path" else f"@{tmp_path}/notify"
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    # Not in `tmp_path`, which may be longer than an address of a Unix socket, 107 bytes.
+    with TemporaryDirectory(prefix="p") as directory:
+        yield f"{directory}/notify" if request.param == "path" else f"@{directory}/notify"
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -52,7 +54,7 @@ def test_it_receives_readiness_shutdown_and_the_watchdog(address: str, new_loop:
         runner.run(run())
 
 
-def test_a_blocked_loop_feeds_no_watchdog(tmp_path: Path) -> None:
+def test_a_blocked_loop_feeds_no_watchdog(address: str) -> None:
     blocked, release = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -61,13 +63,13 @@ def test_a_blocked_loop_feeds_no_watchdog(tmp_path: Path) -> None:
 
     async def run() -> None:
         asyncio.get_running_loop().call_later(0.01, block)
-        feeding = asyncio.create_task(ServiceManager(str(tmp_path / "notify"), watchdog_s=0.002).keep_watchdog())
+        feeding = asyncio.create_task(ServiceManager(address, watchdog_s=0.002).keep_watchdog())
         while not stop.is_set():  # noqa: ASYNC110 (set by another thread)
             await asyncio.sleep(0.001)
         feeding.cancel()
 
     stop = threading.Event()
-    with notify_socket(str(tmp_path / "notify")) as systemd:
+    with notify_socket(address) as systemd:
         loop = threading.Thread(target=asyncio.run, args=(run(),))
         loop.start()
         assert systemd.recv(64) == b"WATCHDOG=1"
@@ -97,7 +99,6 @@ async def test_without_a_service_manager_nothing_fails(environment: dict[str, st
 @pytest.mark.parametrize(
     "environment", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}]
 )
-async def test_only_a_watchdog_of_this_process_is_fed(environment: dict[str, str], tmp_path: Path) -> None:
-    address = str(tmp_path / "notify")
+async def test_only_a_watchdog_of_this_process_is_fed(environment: dict[str, str], address: str) -> None:
     with notify_socket(address):
         await ServiceManager.from_environment({"NOTIFY_SOCKET": address, **environment}).keep_watchdog()
