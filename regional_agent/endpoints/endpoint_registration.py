@@ -6,7 +6,8 @@ POST /v1/endpoints/<name>/preemption  {"for_s"}; drain any endpoint at once, bec
 GET /v1/endpoints            list all endpoints with the remaining time of their leases
 
 Leases are stored in this agent and on its disk: an endpoint registers with every agent of its region, and a restarted
-agent restores the leases that have not expired. Registration is rejected while no token file is configured.
+agent restores the leases that have not expired. An added or removed lease is written at once, since a successor that
+starts a moment later reads the file. Registration is rejected while no token file is configured.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import structlog
 from adapters.configuration.settings_loader import BadSettings
 from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
-from regional_agent.background_tasks import sleep_until_tick
+from regional_agent.background_tasks import until_tick_s, wait_for_event
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
@@ -48,7 +49,7 @@ MAX_TOKEN_FILE_BYTES = 4096
 MIN_TOKEN_BYTES = 16
 
 EXPIRE_S = 0.5
-"""Interval (s) between two checks for expired leases and changed tokens."""
+"""Maximum interval (s) between two checks for expired leases and changed tokens."""
 
 SAVE_S = 2.0
 """Minimum interval (s) between two writes of leases that were only renewed."""
@@ -122,8 +123,10 @@ class Registrations:
         self._unix_clock = unix_clock
         self._lease_file = lease_file
         self._leases: dict[str, Lease] = {}
-        self._changed = self._renewed = False
-        """Whether leases were added or removed, or were renewed, since the last write."""
+        self._changed = asyncio.Event()
+        """Set while added or removed leases are not written."""
+        self._renewed = False
+        """Whether leases were renewed since the last write."""
         self._saved_at = -inf
         if self._tokens and lease_file is not None:
             self._leases = {
@@ -164,7 +167,8 @@ class Registrations:
         """Until cancelled, expire leases, write them to disk, and reload the token file."""
         checked_at = self._clock()
         while True:
-            await sleep_until_tick(EXPIRE_S)
+            tick_s = until_tick_s(asyncio.get_running_loop().time(), EXPIRE_S)
+            await wait_for_event(self._changed, at_least_s=0.0, at_most_s=tick_s)
             before, checked_at = checked_at, self._clock()
             self._extend_leases(checked_at - before - 2 * EXPIRE_S)
             self.expire()
@@ -180,8 +184,10 @@ class Registrations:
 
     async def _save(self) -> None:
         now = self._clock()
-        if self._lease_file is not None and (self._changed or (self._renewed and now - self._saved_at >= SAVE_S)):
-            self._changed = self._renewed = False
+        is_due = self._changed.is_set() or (self._renewed and now - self._saved_at >= SAVE_S)
+        self._changed.clear()
+        if self._lease_file is not None and is_due:
+            self._renewed = False
             self._saved_at = now
             await self._lease_file.save(self._leases, now, self._unix_clock())
 
@@ -221,7 +227,8 @@ class Registrations:
         conflict = self._endpoints.sources.register(spec)
         if conflict is not None:
             return _refused(409, "conflict", conflict, conflict.partition(":")[0])
-        self._changed |= new or self._leases[name].spec != spec
+        if new or self._leases[name].spec != spec:
+            self._changed.set()
         self._renewed = True
         self._leases[name] = Lease(spec, ttl_s, now + ttl_s)
         reply = {"name": name, "ttl_s": ttl_s, "renew_within_s": ttl_s / 3}
@@ -260,7 +267,7 @@ class Registrations:
 
     def _drain(self, name: str) -> None:
         del self._leases[name]
-        self._changed = True
+        self._changed.set()
         self._endpoints.sources.unregister(name)
 
 

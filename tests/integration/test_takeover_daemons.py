@@ -20,6 +20,7 @@ from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.policy.policy import Failover
+from regional_agent.endpoints.endpoint_leases import FILE
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
@@ -121,6 +122,7 @@ class Site:
         first = self._process(REGION, "0")
         await until_async(lambda: asyncio.to_thread(lambda: bool(first.faces())))
         await asyncio.to_thread(_register, first, self._gpu)
+        await until_async(self._lease_is_stored)
         await asyncio.to_thread(first.wait_ready, PATIENCE_S)
         self._observer = self._process("eu-es", "observer")
         await asyncio.to_thread(self._observer.wait_ready, PATIENCE_S)
@@ -138,6 +140,10 @@ class Site:
 
         await until_async(replaced)
         return fresh
+
+    async def _lease_is_stored(self) -> bool:
+        """Whether a successor, which starts with the same state directory, finds the lease of the endpoint."""
+        return (self._directory / REGION / "state" / FILE).exists()
 
     async def registered(self) -> int:
         """The registered epoch; 0 for none."""
