@@ -16,7 +16,7 @@ NO_PIP  = { echo 'pip could not install everything, see above. It needs a packag
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
 # Tests wait more than they compute, so there are more workers than cores. In order of names the tests that wait most run first.
-TOGETHER = -n 4 --dist loadfile --no-loadscope-reorder
+TOGETHER = -n 6 --dist loadfile --no-loadscope-reorder
 
 # The unpacked wheel, from which the benchmarks start agents; lab/bench/compiled.py has the same path.
 COMPILED = $(CURDIR)/$(VENV)/compiled
