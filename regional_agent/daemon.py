@@ -36,7 +36,9 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.locate import Locator
 from regional_agent.runtime import AgentRuntime
-from regional_agent.services import AdminService, PeerService, TrafficService
+from regional_agent.services.admin_service import AdminService
+from regional_agent.services.peer_service import PeerService
+from regional_agent.services.traffic_service import TrafficService
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter

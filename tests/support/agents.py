@@ -43,7 +43,9 @@ from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
-from regional_agent.services import AdminService, PeerService, TrafficService
+from regional_agent.services.admin_service import AdminService
+from regional_agent.services.peer_service import PeerService
+from regional_agent.services.traffic_service import TrafficService
 from regional_agent.shared_load.redis_script import RedisAddress
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange

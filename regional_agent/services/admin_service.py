@@ -1,0 +1,112 @@
+"""The service for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from adapters.access.callers import Role
+from adapters.access.key_access import Denied, KeyAccess
+from penstock.routes.route import ErrorFormat
+from regional_agent.endpoints import endpoint_registration
+from regional_agent.endpoints.endpoint_registration import Registrations
+from regional_agent.http.messages import Request
+from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.proxy.error_formats import error_body
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.readiness import Readiness
+from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
+from regional_agent.services.service import JSON, READS, Service, answer_health
+from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
+
+ROLES: Final = {b"/metrics": Role.MONITOR, b"/explain": Role.VIEWER, b"/status": Role.VIEWER}
+"""The role that each page of the admin listener requires."""
+
+
+class AdminService(Service):
+    """The service for operators: health, metrics, status, explanations, and registration of endpoints.
+
+    Health requires no caller, registration a token of its own, everything else a role.
+    """
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        readiness: Readiness,
+        access: KeyAccess,
+        registrations: Registrations,
+        explain_service: ExplainService,
+        *,
+        update_metrics: Callable[[Mapping[str, int]], None],
+        status: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Create the service that operators and scrapers reach.
+
+        Args:
+            proxy: the requests in progress.
+            readiness: answers health checks.
+            access: authenticates callers.
+            registrations: endpoints that register themselves.
+            explain_service: explains routing decisions.
+            update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
+            status: content of the status page.
+        """
+        super().__init__(proxy)
+        self._readiness = readiness
+        self._access = access
+        self._registrations = registrations
+        self._explain_service = explain_service
+        self._update_metrics = update_metrics
+        self._status = status
+
+    def handle(self, request: Request, connection: RequestSequence) -> None:
+        """Answer without waiting, so that load on the other services does not fail a liveness probe."""
+        path = request.path
+        if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
+            self._register(request, connection)
+        elif request.method not in READS:
+            self._refuse_unknown_path(connection, request)
+        elif path in (b"/readyz", b"/livez"):
+            answer_health(self._readiness, request, connection, shutting_down=self._readiness.shutting_down)
+        elif path not in ROLES:
+            self._refuse_unknown_path(connection, request)
+        elif not self._permits(ROLES[path], request, connection):
+            return
+        elif path == b"/metrics":
+            self._update_metrics(self._proxy.in_flight())
+            connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._proxy.metrics.render())
+        elif path == b"/explain":
+            self._explain(request, connection)
+        else:
+            connection.respond(200, [JSON], msgspec.json.encode(self._status()))
+
+    def _permits(self, role: Role, request: Request, connection: RequestSequence) -> bool:
+        """Whether the caller has a role; if not, the request is answered."""
+        try:
+            authorization, certificate = request.header(b"authorization"), connection.client_certificate()
+            self._access.require(role, authorization, certificate, connection.peer_ip)
+        except Denied as denied:
+            headers = [JSON]
+            if denied.status == 401:
+                headers.append(b"www-authenticate: Bearer\r\n")
+            if denied.retry_after_s:
+                headers.append(b"retry-after: %d\r\n" % denied.retry_after_s)
+            body = error_body(ErrorFormat.OPENAI, denied.status, denied.code, str(denied))
+            connection.respond(denied.status, headers, body)
+            return False
+        return True
+
+    def _explain(self, request: Request, connection: RequestSequence) -> None:
+        try:
+            explanation = self._explain_service.explain(request.target, self._proxy.clock())
+        except BadExplainQuery as error:
+            connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
+        else:
+            connection.respond(200, [JSON], msgspec.json.encode(explanation))
+
+    def _register(self, request: Request, connection: RequestSequence) -> None:
+        authorization, body = request.header(b"authorization"), bytes(request.body)
+        reply = self._registrations.handle(request.method, request.path, authorization, body)
+        connection.respond(reply.status, [JSON], reply.body)

@@ -1,0 +1,94 @@
+"""The service for agents of other regions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire import identity, probe, route_context
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.peers.probe_responder import ProbeResponder
+from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.routing.admission import Admission
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.services.service import READS, TEXT, RoutedService, unknown_path
+
+PROBE_PATH: Final = probe.PATH.encode()
+IDENTITY_PATH: Final = identity.PATH.encode()
+CERTIFICATE_HEADER: Final = identity.HEADER.encode()
+ROUTE_HEADER: Final = route_context.HEADER.encode()
+
+RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
+"""Rejections by a serving region that show a defect of the origin: it must not forward such requests."""
+
+
+class PeerService(RoutedService):
+    """The service for agents of other regions: probes and forwarded requests."""
+
+    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder) -> None:
+        """Create the service that other regions' agents reach.
+
+        Args:
+            admission: verifies the route context of forwarded requests.
+            proxy: sends admitted requests to endpoints of this region.
+            config: the policy in force, for its routes.
+            responder: answers probes.
+        """
+        super().__init__(admission, proxy, config)
+        self._responder = responder
+
+    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+        """Answer a probe, or proxy a forwarded request to an endpoint of this region; it is not forwarded again."""
+        if request.path == PROBE_PATH and request.method == b"GET":
+            certificate = request.header(CERTIFICATE_HEADER)
+            status, body = self._responder.answer(request.header(probe.HEADER.encode()), certificate)
+            connection.respond(status, [TEXT], body)
+        elif request.path == IDENTITY_PATH and request.method in READS:
+            connection.respond(200, [TEXT], self._responder.certificate.encode())
+        elif request.header(ROUTE_HEADER) is not None:
+            refusal = self.refuse_route(request)
+            if refusal is not None:
+                self._refuse(connection, request, refusal)
+                return None
+            route = request.route
+            if route is not None and (route.object_id or route.previous_object or route.client_object):
+                forwarded = self._admission.route_context_of(request)
+                owner = "" if isinstance(forwarded, Refusal) else forwarded.tenant
+                lookup = self._look_up(request, connection, owner, self._serve)
+                if lookup is not None:
+                    return lookup
+            return self._serve(request, connection)
+        else:
+            self._refuse_unknown_path(connection, request)
+        return None
+
+    def _serve(self, request: Request, connection: RequestSequence) -> Exchange | None:
+        """Proxy a forwarded request whose objects have been looked up."""
+        context = self._admission.context_from_peer(request, self._proxy.clock())
+        if isinstance(context, RequestContext):
+            return self._proxy.handle(connection, request, context)
+        self._refuse(connection, request, context)
+        return None
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Count rejections for residency, too: the origin should not have forwarded such a request."""
+        if refusal.reason in RESIDENCY_REASONS:
+            self._proxy.metrics.forwarded_residency_refused()
+        return super().refuse(refusal, request)
+
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+        """Reject a request without a valid signed route context before its body is read."""
+        if request.header(ROUTE_HEADER) is None:
+            return unknown_path(request)
+        refusal = self.refuse_route(request)
+        if refusal is not None:
+            return refusal
+        context = self._admission.route_context_of(request)
+        return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
+
+    def can_start_early(self, request: Request) -> bool:
+        """The signed route context contains all that routing needs, so the body is streamed."""
+        return True

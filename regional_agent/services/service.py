@@ -1,0 +1,145 @@
+"""What the services have in common: rejections, routes, and answers to health checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.admission.queueing import MIN_RETRY_S
+from penstock.routes.route import ErrorFormat
+from penstock.routes.route_query import refusal_of_miss
+from penstock.routes.route_table import RouteMatch
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
+from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.readiness import Readiness
+from regional_agent.routing.admission import Admission, valid_request_id
+
+JSON: Final = b"content-type: application/json\r\n"
+TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
+
+READS: Final = frozenset({b"GET", b"HEAD"})
+
+NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
+
+
+class Service:
+    """Behaviour common to the services: rejections."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Count a rejected request and return its response in the error format of its route.
+
+        Args:
+            request: None if the bytes received were not a valid request.
+        """
+        if request is None:
+            self._proxy.metrics.refused(refusal.reason)
+            return refusal_response(refusal, self._proxy.rng)
+        new_id = self._proxy.rng.randbytes(16).hex()
+        request_id = valid_request_id(request.header(b"x-request-id") or b"", new_id)
+        if self.refuse_route(request) in (None, NO_POLICY):
+            self._proxy.record_rejected(request, refusal, request_id)
+        else:
+            self._proxy.metrics.refused(refusal.reason)
+        return refusal_response(refusal, self._proxy.rng, self.error_format(request), request_id)
+
+    def error_format(self, request: Request) -> ErrorFormat:
+        """The format of error responses to a request. By default OpenAI's."""
+        return ErrorFormat.OPENAI
+
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+        """Admit a request before its body is read, or reject it. By default every path is unknown."""
+        return unknown_path(request)
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Release what an admitted head still holds. By default that is nothing."""
+
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Why to reject a request while its body arrives; None to read on. By default only heads are checked."""
+        return None
+
+    def can_start_early(self, request: Request) -> bool:
+        """Whether a request may be handled before its body is complete. By default it may not."""
+        return False
+
+    def refuse_route(self, request: Request) -> Refusal | None:
+        """Set the route of a request; returns a refusal if the request has none. By default no request has one."""
+        return unknown_path(request)
+
+    def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
+        connection.respond(*self.refuse(refusal, request))
+
+    def _loops(self, request: Request) -> bool:
+        """Whether this agent has already forwarded the request (Via, RFC 9110, section 7.6.3)."""
+        return any(self._proxy.via in value for value in request.every(b"via"))
+
+    def _refuse_unknown_path(self, connection: RequestSequence, request: Request) -> None:
+        self._refuse(connection, request, unknown_path(request))
+
+
+class RoutedService(Service):
+    """A service that proxies the requests of routes."""
+
+    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig) -> None:
+        super().__init__(proxy)
+        self._admission = admission
+        self._config = config
+
+    def _look_up(self, request: Request, connection: RequestSequence, tenant: str, serve: Serve) -> ObjectLookup | None:
+        """Look up the objects that a request of `tenant` names, unless they are known; None where nothing is sought."""
+        if not tenant:
+            return None
+        return look_up_objects(self._admission.objects, request, connection, tenant, serve, self._proxy.clock())
+
+    def refuse_route(self, request: Request) -> Refusal | None:
+        """Set the route of a request under the policy in force; returns a refusal if the request has none.
+
+        A request keeps the route that it has, unless the policy in force does not offer a route of that name.
+        """
+        policy = self._config.policy
+        if policy is None:
+            return NO_POLICY
+        table = policy.route_table
+        if request.route is not None and table.has(request.route):
+            return None
+        found = table.find(request.upgrade or request.method, request.path)
+        if isinstance(found, RouteMatch):
+            request.route, request.reader, request.path_parameters = found.route, found.reader, found.parameters
+            return None
+        request.route = None
+        return refusal_of_miss(found, request.method.decode(), request.path.decode("latin-1"))
+
+    def error_format(self, request: Request) -> ErrorFormat:
+        """The format of the request's route, or of a route of the same path that has another method."""
+        policy = self._config.policy
+        route = request.route
+        if route is None and policy is not None:
+            route = policy.route_table.find(request.upgrade or request.method, request.path).route
+        return ErrorFormat.OPENAI if route is None else route.errors
+
+
+def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
+    """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
+
+    Ready means that a policy is in force, an endpoint is ready (or there is none, and another region serves), and the
+    agent is not shutting down.
+    """
+    if request.path == b"/livez":
+        connection.respond(200, [TEXT], b"ok\n")
+        return
+    reason = "shutting down" if shutting_down else readiness.not_ready_reason()
+    if reason is None:
+        connection.respond(200, [TEXT], b"ok\n")
+    else:
+        connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
+
+
+def unknown_path(request: Request) -> Refusal:
+    target = f"{request.method.decode()} {request.path.decode('latin-1')}"
+    return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}")

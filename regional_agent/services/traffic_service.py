@@ -1,0 +1,132 @@
+"""The service for clients."""
+
+from __future__ import annotations
+
+from math import inf
+
+import msgspec
+
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.http.header_rules import TIMEOUT_HEADER
+from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.readiness import Readiness
+from regional_agent.routing.admission import Admission
+from regional_agent.routing.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
+from regional_agent.routing.model_name import can_start_early
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.services.service import JSON, READS, RoutedService, answer_health
+
+
+class TrafficService(RoutedService):
+    """The service for clients: the paths of OpenAI's API, and health checks for load balancers."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        proxy: Proxy,
+        config: ActiveConfig,
+        readiness: Readiness,
+        endpoints: EndpointSet,
+    ) -> None:
+        """Create the service that clients reach.
+
+        Args:
+            admission: admits requests.
+            proxy: sends admitted requests to their targets.
+            config: the policy in force, for the list of models.
+            readiness: answers health checks.
+            endpoints: those of this region, whose adapters are listed.
+        """
+        super().__init__(admission, proxy, config)
+        self._readiness = readiness
+        self._endpoints = endpoints
+
+    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+        """Proxy an inference request; answer a list of models or a health check directly."""
+        refusal = self.refuse_route(request)
+        if refusal is None:
+            route = request.route
+            if route is not None and (route.object_id or route.previous_object or route.client_object):
+                tenant = self._admission.tenant_of(request)
+                owner = "" if isinstance(tenant, Refusal) else tenant.name
+                lookup = self._look_up(request, connection, owner, self._serve)
+                if lookup is not None:
+                    return lookup
+        return self._serve(request, connection, refusal)
+
+    def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
+        """Handle a request whose objects have been looked up; `refusal` if it has no route."""
+        if refusal is None:
+            context = self._context(request, connection)
+            if isinstance(context, RequestContext):
+                return self._proxy.handle(connection, request, context)
+            refusal = context
+        path = request.path
+        if request.route is not None:
+            self._refuse(connection, request, refusal)
+        elif is_model_page(path) and request.method in READS:
+            self._models(request, connection)
+        elif path in (b"/readyz", b"/livez"):
+            answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
+        else:
+            self._refuse(connection, request, refusal)
+        return None
+
+    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+        """Reject an unknown tenant, or one at its quota, before a large body is read."""
+        refusal = self.refuse_route(request)
+        if refusal is not None:
+            return refusal
+        return self._admission.admit_head(request, self._proxy.clock())
+
+    def release_head(self, admitted: AdmittedHead) -> None:
+        """Release the quota of a request that ended before it had a context."""
+        self._admission.release_head(admitted)
+
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Reject a request whose key was revoked, or which residency keeps out of this region."""
+        return self.refuse_route(request) or self._admission.refuse_sender(request, peer_ip)
+
+    def can_start_early(self, request: Request) -> bool:
+        """A body that is not JSON is streamed to the engine once the model is known."""
+        return can_start_early(request)
+
+    def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
+        client_timeout_s = inf
+        if not request.plain:
+            timeout_ms = request.header(TIMEOUT_HEADER)
+            if timeout_ms is not None:
+                if not timeout_ms.isdigit() or len(timeout_ms) > 9 or int(timeout_ms) == 0:
+                    return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
+                client_timeout_s = int(timeout_ms) / 1000
+            if request.header(b"via") is not None and self._loops(request):
+                return Refusal(
+                    Reason.LOOP_DETECTED, "an endpoint's URL leads back to this agent; correct it in the endpoints file"
+                )
+        now = self._proxy.clock()
+        agent_timeout_s = self._proxy.limits.request_timeout_s
+        return self._admission.context_from_client(request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
+
+    def _models(self, request: Request, connection: RequestSequence) -> None:
+        policy = self._config.policy
+        if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
+            # The place of the key and the format of errors are those of Anthropic's API.
+            request.route = anthropic_route(policy)
+        tenant = self._admission.tenant_of(request)
+        if isinstance(tenant, Refusal) or policy is None:
+            refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
+            self._refuse(connection, request, refusal)
+            return
+        page = model_page(policy, self._endpoints.every(), request.path, for_anthropic=request.route is not None)
+        if page is None:
+            name = request.path.rpartition(b"/")[2].decode("latin-1")
+            self._refuse(
+                connection, request, Refusal(Reason.MODEL_NOT_FOUND, f"no model named {name!r} is served here")
+            )
+            return
+        connection.respond(200, [JSON], msgspec.json.encode(page))
