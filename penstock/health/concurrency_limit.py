@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.health.limit_trial import DEPENDENCE, MAX_SIDES, LimitTrial
 from penstock.health.throughput_fit import Growth, ThroughputFit
 
 DEFAULT_MAX_SLOTS: Final = 256
@@ -28,13 +29,6 @@ DEFAULT_MAX_SLOTS: Final = 256
 
 START_SLOTS: Final = 8
 """The limit before any completion."""
-
-MIN_GROWTH: Final = 0.05
-"""Elasticity of throughput above which a higher limit is kept: 10 % more requests at once for 0.5 % more throughput."""
-
-MAX_GROWTH_GIVEN_UP: Final = 0.2
-"""Elasticity, error included, below which a lower limit is kept. Higher than MIN_GROWTH, because the errors of a small
-step are larger than either, and a limit that is too low costs more than one that is too high."""
 
 REACHED: Final = 0.75
 """Part of the limit that the mean concurrency must reach for a trial: below it, demand is the limit."""
@@ -61,16 +55,6 @@ MAX_SIDE_S: Final = 120.0
 
 MIN_SAMPLES: Final = 20
 """Completions of requests that began on one side of a trial, before it may end."""
-
-MIN_SIDES: Final = 4
-MAX_SIDES: Final = 8
-"""Sides of a trial, at least and at most. Two suffice for a result beyond CLEAR."""
-
-CLEAR: Final = 0.3
-"""Difference of an elasticity from the deciding one that needs no second look."""
-
-DEPENDENCE: Final = 2.0
-"""Factor of the standard error: requests of the same minute are not independent."""
 
 MAX_ELASTICITY: Final = 2.0
 """An elasticity beyond this, either way, is a change of the engine during the trial, and no result."""
@@ -131,50 +115,6 @@ class LimitState(StrEnum):
     """A higher limit has no more throughput, a lower one has less."""
     FOLLOWS = "follows"
     """It is that of another agent of the region, which has measured more."""
-
-
-class _Trial:
-    """A comparison of two limits, in turn."""
-
-    __slots__ = ("area", "by_queue", "high", "low", "passed_s", "sides", "up")
-
-    def __init__(self, low: int, high: int, *, up: bool, by_queue: bool) -> None:
-        self.low = low
-        self.high = high
-        self.up = up
-        """Whether the present limit is the lower one."""
-        self.by_queue = by_queue
-        """Whether requests that wait in the engine are the reason."""
-        self.sides = 0
-        """Sides that have ended, the one before the trial included."""
-        self.area = [0.0, 0.0]
-        """Integral of the concurrency over time at the lower and at the higher limit."""
-        self.passed_s = [0.0, 0.0]
-
-    def add_side(self, limit: int, area: float, passed_s: float) -> None:
-        self.sides += 1
-        self.area[limit == self.high] += area
-        self.passed_s[limit == self.high] += passed_s
-
-    def concurrency(self, *, high: bool) -> float:
-        """The mean concurrency that was measured at one of the limits; 0 before."""
-        return self.area[high] / self.passed_s[high] if self.passed_s[high] > 0.0 else 0.0
-
-    def contrast(self) -> float:
-        """Logarithm of the ratio of the concurrencies that were measured."""
-        low, high = self.concurrency(high=False), self.concurrency(high=True)
-        return log(high / low) if high > low > 0.0 else 0.0
-
-    @property
-    def deciding(self) -> float:
-        """The elasticity that decides between the limits."""
-        return MIN_GROWTH if self.up else MAX_GROWTH_GIVEN_UP
-
-    def is_clear(self, growth: Growth) -> bool:
-        """Whether more sides would hardly change the result."""
-        away = abs(growth.elasticity - self.deciding)
-        enough = self.sides >= (2 if away >= CLEAR else MIN_SIDES)
-        return self.sides >= MAX_SIDES or (enough and away > DEPENDENCE * growth.error)
 
 
 class ConcurrencyLimit:
@@ -240,7 +180,7 @@ class ConcurrencyLimit:
         self._up = True
         self._failed = 0
         self._pause_s = MIN_PAUSE_S
-        self._trial: _Trial | None = None
+        self._trial: LimitTrial | None = None
         self._trial_at = now
         self._fit = ThroughputFit()
         self._side_at, self._side_area, self._side_samples = now, 0.0, 0
@@ -350,23 +290,23 @@ class ConcurrencyLimit:
         self._end_side(trial, now)
         self.limit = trial.high if trial.up else trial.low
 
-    def _higher(self) -> _Trial:
+    def _higher(self) -> LimitTrial:
         step = LARGE_STEP if self._kept_moving >= LARGE_AFTER else STEP
         high = min(self.bounds.max_slots, max(self.settled + 1, round(self.settled * step)))
-        return _Trial(self.settled, high, up=True, by_queue=False)
+        return LimitTrial(self.settled, high, up=True, by_queue=False)
 
-    def _lower(self, queues: bool) -> _Trial:
+    def _lower(self, queues: bool) -> LimitTrial:
         low = min(self.settled - 1, round(self.settled / (LARGE_STEP if self._wide else STEP)))
         if queues:
             low = min(low, round(self._running))
         least = max(self.bounds.min_slots, ceil(self._peak * MIN_OF_PEAK))
-        return _Trial(min(self.settled, max(least, low)), self.settled, up=False, by_queue=queues)
+        return LimitTrial(min(self.settled, max(least, low)), self.settled, up=False, by_queue=queues)
 
     def _engine_queues(self, now: float) -> bool:
         queued, running = self._queued, self._running
         return now - self._signals_at <= SIGNAL_S and queued >= 1.0 and queued > QUEUED_SHARE * (queued + running)
 
-    def _continue_trial(self, trial: _Trial, now: float) -> None:
+    def _continue_trial(self, trial: LimitTrial, now: float) -> None:
         passed_s = now - self._side_at
         if passed_s > MAX_SIDE_S:
             self._no_result(now)
@@ -388,7 +328,7 @@ class ConcurrencyLimit:
             else:
                 self.limit = trial.low if self.limit == trial.high else trial.high
 
-    def _decide(self, trial: _Trial, growth: Growth, now: float) -> None:
+    def _decide(self, trial: LimitTrial, growth: Growth, now: float) -> None:
         elasticity, error = growth.elasticity, DEPENDENCE * growth.error
         if abs(elasticity) > MAX_ELASTICITY:
             self._no_result(now)
@@ -408,7 +348,7 @@ class ConcurrencyLimit:
         self._pause_s = MIN_PAUSE_S
         self._end_trial(better, now)
 
-    def _demand_limits(self, trial: _Trial, now: float) -> None:
+    def _demand_limits(self, trial: LimitTrial, now: float) -> None:
         """Allow somewhat more than the present demand, and nothing beyond."""
         self.state = LimitState.DEMAND
         limit = self.settled
@@ -455,7 +395,7 @@ class ConcurrencyLimit:
         """Minimum duration (s) of one side of a trial."""
         return min(MAX_SIDE_S / 2, max(MIN_SIDE_S, SIDE_SERVICE_TIMES * self._service_s))
 
-    def _end_side(self, trial: _Trial, now: float) -> None:
+    def _end_side(self, trial: LimitTrial, now: float) -> None:
         trial.add_side(self.limit, self._area - self._side_area, now - self._side_at)
         self._side_at, self._side_area, self._side_samples = now, self._area, 0
 
