@@ -14,7 +14,7 @@ import msgspec
 from penstock.health.engine_kinds import EngineKind
 from penstock.policy.policy import Model
 from penstock.routes.presets.preset_registry import preset_routes
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
 from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
@@ -50,7 +50,7 @@ async def serving(
 ) -> AsyncIterator[Agent]:
     """An agent in front of engines, with a policy that admits adapters of the model by a pattern."""
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(agent(directory, [], **fleet))
+        one = await stack.enter_async_context(running_agent(directory, [], **fleet))
         one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
             policy(), anonymous_tenant="open", models={MODEL: Model(MODEL, adapters=("lora-*",))}
         )
@@ -161,8 +161,8 @@ async def test_clients_of_anthropics_api_receive_its_list_of_models(tmp_path: Pa
         assert json.loads((await get(one, "/v1/models", "authorization: Bearer key")).body)["object"] == "list"
 
 
-async def get(one: Agent, path: str, *headers: str) -> Answer:
-    client = await RawClient.connect(one.traffic)
+async def get(agent: Agent, path: str, *headers: str) -> Answer:
+    client = await RawClient.connect(agent.traffic)
     lines = "".join(f"{header}\r\n" for header in headers)
     client.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
     answer = await client.answer()

@@ -27,7 +27,7 @@ from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from tests.support.agents import admin_service, agent
+from tests.support.agents import admin_service, running_agent
 from tests.support.identities import FLEET, YEAR_S, agent_id, authority, control_plane_id, identity, write_identity
 
 HERE = agent_id("eu-de", "agent-1")
@@ -51,8 +51,8 @@ async def admin(
     unforgotten = LoginFailures(clock=lambda: 0.0)
     access = KeyAccess(ApiKeys(directory / "keys.yaml"), sessions, key_setting="KEYS", failures=unforgotten)
     tls = ServerTls(own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES, require_client=require_client)
-    async with agent(directory / "agent", []) as one:
-        listener = Listener(admin_service(one, access=access), Limits(idle_linger_s=0.0), tls=tls)
+    async with running_agent(directory / "agent", []) as agent:
+        listener = Listener(admin_service(agent, access=access), Limits(idle_linger_s=0.0), tls=tls)
         _, port = await listener.start("127.0.0.1", 0)
         try:
             yield f"https://127.0.0.1:{port}"

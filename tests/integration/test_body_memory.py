@@ -16,7 +16,7 @@ import pytest
 from penstock.policy.policy import Quota, Tenant
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, answers_after, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine
@@ -33,16 +33,18 @@ async def shared_agent(
     directory: Path, engines: list[Address], quotas: Mapping[str, Quota] | None = None, **settings: Any
 ) -> AsyncIterator[Agent]:
     """An agent with the tenants `a` and `b`, whose keys are their names."""
-    async with agent(directory, engines, **{"anonymous": None, "limits": MEMORY, **settings}) as one:
-        set_tenants(one, quotas or {})
-        yield one
+    async with running_agent(directory, engines, **{"anonymous": None, "limits": MEMORY, **settings}) as agent:
+        set_tenants(agent, quotas or {})
+        yield agent
 
 
-def set_tenants(one: Agent, quotas: Mapping[str, Quota]) -> None:
+def set_tenants(agent: Agent, quotas: Mapping[str, Quota]) -> None:
     tenants = {
         name: Tenant(name, "open", (sha256(name.encode()).hexdigest(),), quota=quotas.get(name)) for name in ("a", "b")
     }
-    one.config.policy = msgspec.structs.replace(one.config.policy, tenants={**one.config.policy.tenants, **tenants})
+    agent.config.policy = msgspec.structs.replace(
+        agent.config.policy, tenants={**agent.config.policy.tenants, **tenants}
+    )
 
 
 def large(tenant: str, size_bytes: int = PART, path: str = CHAT) -> tuple[bytes, bytes]:
@@ -51,22 +53,22 @@ def large(tenant: str, size_bytes: int = PART, path: str = CHAT) -> tuple[bytes,
     return upload_head(len(body), f"Authorization: Bearer {tenant}", path=path), body
 
 
-async def unfinished(one: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
+async def unfinished(agent: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
     """A client whose upload stops before its end, once all but its first 64 KiB is counted, or it is refused."""
-    before = one.listener.state.bodies.bytes_kept
-    client = await RawClient.connect(one.traffic)
+    before = agent.listener.state.bodies.bytes_kept
+    client = await RawClient.connect(agent.traffic)
     head, body = large(tenant, size_bytes)
     client.send(head + body[:-1])
     expected = before + len(body) - 70_000
-    await until(lambda: one.listener.state.bodies.bytes_kept > expected or is_answered(client))
+    await until(lambda: agent.listener.state.bodies.bytes_kept > expected or is_answered(client))
     return client
 
 
-async def fill(one: Agent, tenant: str) -> list[RawClient]:
+async def fill(agent: Agent, tenant: str) -> list[RawClient]:
     """Clients whose unfinished uploads take the memory until one more is refused."""
-    clients = [await unfinished(one, tenant)]
+    clients = [await unfinished(agent, tenant)]
     while not is_answered(clients[-1]):
-        clients.append(await unfinished(one, tenant))
+        clients.append(await unfinished(agent, tenant))
     status, headers, body = await clients.pop().answer()
     assert (status, code(body)) == (429, "saturated")
     assert int(headers["retry-after"]) >= 1
@@ -77,20 +79,20 @@ def is_answered(client: RawClient) -> bool:
     return bool(client.reader._buffer)  # type: ignore[attr-defined]
 
 
-async def whole(one: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
-    client = await RawClient.connect(one.traffic)
+async def whole(agent: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
+    client = await RawClient.connect(agent.traffic)
     client.send(b"".join(large(tenant, size_bytes)))
     return client
 
 
-async def released(one: Agent) -> None:
-    await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
+async def released(agent: Agent) -> None:
+    await until(lambda: agent.held() == 0 and agent.listener.state.bodies.bytes_kept == 0)
 
 
 async def test_unfinished_uploads_of_one_tenant_do_not_block_another(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address]) as one:
-        blocking = await fill(one, "a")
-        served = await whole(one, "b", 3 * PART // 2)
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address]) as agent:
+        blocking = await fill(agent, "a")
+        served = await whole(agent, "b", 3 * PART // 2)
         assert (await served.answer()).status == 200
         refused = [client for client in blocking if is_answered(client)]
         assert 1 <= len(refused) < len(blocking) - 1, "no more than it takes"
@@ -99,64 +101,64 @@ async def test_unfinished_uploads_of_one_tenant_do_not_block_another(tmp_path: P
             assert await client.closed()
         for client in blocking:
             client.close()
-        await released(one)
+        await released(agent)
 
 
 async def test_a_tenant_keeps_its_share_of_the_memory(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address]) as one:
-        kept = await unfinished(one, "b", 3 * PART // 2)
-        blocking = await fill(one, "a")
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address]) as agent:
+        kept = await unfinished(agent, "b", 3 * PART // 2)
+        blocking = await fill(agent, "a")
         kept.send(b"}")
         assert (await kept.answer()).status == 200
         for client in blocking:
             client.close()
-        await released(one)
+        await released(agent)
 
 
 async def test_a_body_that_was_sent_frees_memory_and_its_request_continues(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as one:
-        sent = [await whole(one, "a", 3 * PART)]
+    async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as agent:
+        sent = [await whole(agent, "a", 3 * PART)]
         await until(lambda: len(gpu.requests) == 1)
-        assert one.listener.state.bodies.bytes_kept > 500_000
-        other = await whole(one, "b", 3 * PART // 2)
+        assert agent.listener.state.bodies.bytes_kept > 500_000
+        other = await whole(agent, "b", 3 * PART // 2)
         await until(lambda: len(gpu.requests) == 2)
         release.set()
         for client in (*sent, other):
             assert (await client.answer()).status == 200
-        await released(one)
+        await released(agent)
 
 
 async def test_a_queued_body_makes_room(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with (
         engine(answers_after(release)) as gpu,
-        shared_agent(tmp_path, [gpu.address], slots=1, queue=0) as one,
+        shared_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent,
     ):
-        running = await whole(one, "b", 10)
+        running = await whole(agent, "b", 10)
         await until(lambda: len(gpu.requests) == 1)
-        queued = await whole(one, "a", 3 * PART)
-        await until(lambda: one.waiting() == 1)
-        other = await whole(one, "b", 3 * PART // 2)
+        queued = await whole(agent, "a", 3 * PART)
+        await until(lambda: agent.waiting() == 1)
+        other = await whole(agent, "b", 3 * PART // 2)
         assert code((await queued.answer()).body) == "saturated"
         release.set()
         assert (await running.answer()).status == (await other.answer()).status == 200
-        await released(one)
-        assert one.waiting() == 0
+        await released(agent)
+        assert agent.waiting() == 0
 
 
 @pytest.mark.parametrize("later", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", large("a")[0] + b"x" * 70_000])
 async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_path: Path, later: bytes) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as one:
-        client = await whole(one, "a", 10)
+    async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as agent:
+        client = await whole(agent, "a", 10)
         await until(lambda: len(gpu.requests) == 1)
-        (connection,) = one.listener.connections
+        (connection,) = agent.listener.connections
         connection.data_received(b"".join(large("a", 3 * PART)) + later)
-        assert one.listener.state.bodies.bytes_kept > 500_000
-        other = await whole(one, "b", 3 * PART // 2)
+        assert agent.listener.state.bodies.bytes_kept > 500_000
+        other = await whole(agent, "b", 3 * PART // 2)
         await until(lambda: len(gpu.requests) == 2)
-        assert one.listener.state.bodies.bytes_kept < 400_000
+        assert agent.listener.state.bodies.bytes_kept < 400_000
         assert connection._final_refusal is not None
         assert connection._final_refusal[1] is not None
         assert connection._final_refusal[1].body == b"", "what is not counted is not held"
@@ -165,24 +167,24 @@ async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_
         assert (await client.answer()).status == 200
         assert code((await client.answer()).body) == "saturated"
         assert await client.closed()
-        await released(one)
+        await released(agent)
 
 
 async def test_an_upload_counts_towards_its_quota_from_its_head_on(tmp_path: Path) -> None:
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=2)}
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as one:
-        first, second = [await unfinished(one, "a") for _ in range(2)]
-        assert one.quotas.running("a") == 2
-        third = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as agent:
+        first, second = [await unfinished(agent, "a") for _ in range(2)]
+        assert agent.quotas.running("a") == 2
+        third = await RawClient.connect(agent.traffic)
         third.send(large("a")[0])
         assert code((await third.answer()).body) == "quota_exceeded", "before any of its body"
         first.close()
-        await until(lambda: one.quotas.running("a") == 1)
+        await until(lambda: agent.quotas.running("a") == 1)
         second.send(b"}")
         assert (await second.answer()).status == 200
-        await until(lambda: one.quotas.running("a") == 0)
+        await until(lambda: agent.quotas.running("a") == 0)
         assert len(gpu.requests) == 1
-        await released(one)
+        await released(agent)
 
 
 @pytest.mark.parametrize(
@@ -197,60 +199,60 @@ async def test_a_quota_held_since_the_head_is_released_when_the_request_is_refus
     tmp_path: Path, body: bytes, status: int
 ) -> None:
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=1)}
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as one:
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as agent:
         for _ in range(3):
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(upload_head(len(body), "Authorization: Bearer a", path=CHAT) + body)
             assert (await client.answer()).status == status
-            assert one.quotas.running("a") == 0
+            assert agent.quotas.running("a") == 0
             client.close()
-        await released(one)
+        await released(agent)
 
 
 @pytest.mark.parametrize("rest", [b"zz\r\n", b"f4240\r\n" + b"x" * 1_000_000])
 async def test_a_quota_held_since_the_head_is_released_when_the_body_is_bad(tmp_path: Path, rest: bytes) -> None:
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=1)}
     limits = msgspec.structs.replace(MEMORY, max_body_bytes=500_000)
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas, limits=limits) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas, limits=limits) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(None, "Authorization: Bearer a", path=CHAT) + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
-        await until(lambda: one.quotas.running("a") == 1)
+        await until(lambda: agent.quotas.running("a") == 1)
         client.send(rest)
         assert (await client.answer()).status in (400, 413)
-        assert one.quotas.running("a") == 0
-        await released(one)
+        assert agent.quotas.running("a") == 0
+        await released(agent)
 
 
 async def test_a_quota_goes_to_the_tenant_that_a_new_policy_gives_the_key(tmp_path: Path) -> None:
     quota = Quota(requests_per_s=None, burst_requests=1, concurrent=1)
-    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], {"a": quota, "b": quota}) as one:
-        client = await unfinished(one, "a")
-        tenants = one.config.policy.tenants
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], {"a": quota, "b": quota}) as agent:
+        client = await unfinished(agent, "a")
+        tenants = agent.config.policy.tenants
         swapped = {**tenants, "b": msgspec.structs.replace(tenants["b"], key_digests=tenants["a"].key_digests)}
         del swapped["a"]
-        one.config.policy = msgspec.structs.replace(one.config.policy, tenants=swapped)
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=swapped)
         client.send(b"}")
         assert (await client.answer()).status == 200
-        assert (one.quotas.running("a"), one.quotas.running("b")) == (0, 0)
-        await released(one)
+        assert (agent.quotas.running("a"), agent.quotas.running("b")) == (0, 0)
+        await released(agent)
 
 
 async def test_an_audio_upload_that_was_started_holds_the_quota_of_its_tenant(tmp_path: Path) -> None:
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=1)}
-    async with taker() as gpu, shared_agent(tmp_path, [gpu.address], quotas) as one:
-        client = await RawClient.connect(one.traffic)
+    async with taker() as gpu, shared_agent(tmp_path, [gpu.address], quotas) as agent:
+        client = await RawClient.connect(agent.traffic)
         head = upload_head(300_000, "Authorization: Bearer a", "Content-Type: audio/wav", f"X-Model: {MODEL}")
         client.send(head + b"x" * 200_000)
         await until(lambda: bool(gpu.head))
-        assert one.quotas.running("a") == 1
-        second = await RawClient.connect(one.traffic)
+        assert agent.quotas.running("a") == 1
+        second = await RawClient.connect(agent.traffic)
         second.send(head)
         assert code((await second.answer()).body) == "quota_exceeded"
         gpu.read_on.set()
         client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200
-        assert one.quotas.running("a") == 0
-        await released(one)
+        assert agent.quotas.running("a") == 0
+        await released(agent)
 
 
 async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_path: Path) -> None:
@@ -258,9 +260,9 @@ async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_p
     async with (
         taker() as far,
         shared_agent(tmp_path / "es", [far.address], region="eu-es") as server,
-        shared_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
+        shared_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
     ):
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         head = upload_head(300_000, "Authorization: Bearer b", "Content-Type: audio/wav", f"X-Model: {MODEL}")
         client.send(head + b"x" * 200_000)
         await until(lambda: bool(far.head))
@@ -271,4 +273,4 @@ async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_p
         far.read_on.set()
         client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200
-        await released(one)
+        await released(agent)

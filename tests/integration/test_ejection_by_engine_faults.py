@@ -17,7 +17,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -45,15 +45,15 @@ async def between(process: EngineProcess, directory: Path, **faults: Any) -> Asy
     """An agent before both engines, the first with faults."""
     addresses = [Address.parse(process.urls[name]) for name in ("sick", "well")]
     await turn(addresses[SICK])
-    async with agent(directory, addresses) as one:
-        one.endpoints.start()
+    async with running_agent(directory, addresses) as agent:
+        agent.endpoints.start()
         try:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
             await turn(addresses[SICK], **faults)
-            yield one
+            yield agent
         finally:
             await turn(addresses[SICK])
-            await one.endpoints.stop()
+            await agent.endpoints.stop()
 
 
 async def turn(address: Address, **faults: Any) -> None:
@@ -65,9 +65,9 @@ async def turn(address: Address, **faults: Any) -> None:
     assert answer.status == 200
 
 
-async def ask(one: Agent, model: str = MODEL) -> Answer | None:
+async def ask(agent: Agent, model: str = MODEL) -> Answer | None:
     """One short completion; None where the connection broke."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     request = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}
     client.send(post(json.dumps({**request, "max_tokens": 5, "ignore_eos": True}).encode()))
     try:
@@ -78,14 +78,14 @@ async def ask(one: Agent, model: str = MODEL) -> Answer | None:
         client.close()
 
 
-def first(one: Agent) -> Endpoint:
-    return one.endpoints.pool(MODEL).endpoints[SICK]
+def first(agent: Agent) -> Endpoint:
+    return agent.endpoints.pool(MODEL).endpoints[SICK]
 
 
-async def ask_until_ejected(one: Agent) -> None:
+async def ask_until_ejected(agent: Agent) -> None:
     for _ in range(200):
-        await ask(one)
-        if first(one).ejection.is_ejected:
+        await ask(agent)
+        if first(agent).ejection.is_ejected:
             return
     pytest.fail("never ejected")
 
@@ -108,10 +108,10 @@ async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_
         assert one.held() == 0
 
 
-async def until_trusted(one: Agent) -> None:
+async def until_trusted(agent: Agent) -> None:
     async with asyncio.timeout(30.0):
-        while first(one).ejection.state is not EjectionState.NONE:
-            answer = await ask(one)
+        while first(agent).ejection.state is not EjectionState.NONE:
+            answer = await ask(agent)
             assert answer is not None
             assert answer.status == 200
 
@@ -147,12 +147,12 @@ async def test_an_engine_that_reports_unhealthy_gets_no_requests_until_it_recove
 async def test_the_only_engine_of_a_model_is_never_ejected(process: EngineProcess, tmp_path: Path) -> None:
     address = Address.parse(process.urls["sick"])
     await turn(address, error_rate=1.0)
-    async with agent(tmp_path, [address]) as one:
+    async with running_agent(tmp_path, [address]) as agent:
         for _ in range(10):
-            answer = await ask(one)
+            answer = await ask(agent)
             assert answer is not None
             assert answer.status == 500
-        assert one.endpoints.pool(MODEL).ready == 1
+        assert agent.endpoints.pool(MODEL).ready == 1
     await turn(address)
 
 
@@ -174,20 +174,22 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
     async with (
         engine(stall_after_one_chunk) as stalling,
         engine(answer_well) as well,
-        agent(tmp_path, [stalling.address, well.address], limits=limits) as one,
+        running_agent(tmp_path, [stalling.address, well.address], limits=limits) as agent,
     ):
-        await ask_until_ejected(one)
-        assert [view.ready for view in one.endpoints.pool(MODEL).views] == [False, True]
+        await ask_until_ejected(agent)
+        assert [view.ready for view in agent.endpoints.pool(MODEL).views] == [False, True]
     patient = Limits(stall_timeout_s=20.0, idle_linger_s=0.0)
     async with (
         engine(stall_after_one_chunk) as stalling,
-        agent(tmp_path / "2", [stalling.address, stalling.address._replace(host="127.0.0.2")], limits=patient) as one,
+        running_agent(
+            tmp_path / "2", [stalling.address, stalling.address._replace(host="127.0.0.2")], limits=patient
+        ) as agent,
     ):
         for _ in range(6):
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 100"))
             await client.head()
             while await client.chunk():
                 pass
             client.close()
-        assert one.endpoints.pool(MODEL).ejected == 0
+        assert agent.endpoints.pool(MODEL).ejected == 0

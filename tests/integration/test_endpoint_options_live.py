@@ -20,7 +20,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import ask
 from tests.support.engines import running_engines
@@ -85,14 +85,14 @@ def put(file: Path, text: str) -> Path:
 @asynccontextmanager
 async def serving(directory: Path, *entries: Mapping[str, Any], limits: Limits | None = None) -> AsyncIterator[Agent]:
     """An agent with these entries in its endpoints file."""
-    async with agent(directory / "agent", [], limits=limits) as one:
+    async with running_agent(directory / "agent", [], limits=limits) as agent:
         write(directory, *entries)
-        await one.endpoints.sources.reload_file()
-        one.endpoints.start()
+        await agent.endpoints.sources.reload_file()
+        agent.endpoints.start()
         try:
-            yield one
+            yield agent
         finally:
-            await one.endpoints.stop()
+            await agent.endpoints.stop()
 
 
 def write(directory: Path, *entries: Mapping[str, Any]) -> None:
@@ -100,12 +100,12 @@ def write(directory: Path, *entries: Mapping[str, Any]) -> None:
     put(directory / "agent" / "endpoints.yaml", json.dumps(specs))
 
 
-def named(one: Agent, name: str) -> Endpoint:
-    return next(endpoint for endpoint in one.endpoints.every() if endpoint.name == name)
+def named(agent: Agent, name: str) -> Endpoint:
+    return next(endpoint for endpoint in agent.endpoints.every() if endpoint.name == name)
 
 
-def statuses(one: Agent) -> str:
-    return json.dumps([endpoint.status(None) for endpoint in one.endpoints.every()])
+def statuses(agent: Agent) -> str:
+    return json.dumps([endpoint.status(None) for endpoint in agent.endpoints.every()])
 
 
 async def test_a_request_arrives_with_base_path_headers_credential_and_engine_name(tmp_path: Path) -> None:
@@ -262,15 +262,15 @@ async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> 
             {"url": f"http://{one_gpu.address}", "engine_names": {MODEL: "org/llama"}},
             {"url": f"http://{other_gpu.address}"},
         )
-        async with agent(tmp_path / "agent", []) as one:
+        async with running_agent(tmp_path / "agent", []) as agent:
             write(tmp_path, *entries)
-            await one.endpoints.sources.reload_file()
-            for endpoint in one.endpoints.every():
+            await agent.endpoints.sources.reload_file()
+            for endpoint in agent.endpoints.every():
                 endpoint.probed(ProbeOutcome.GOOD)
             seen = set()
             for _ in range(12):
                 order.clear()
-                assert (await ask(one)).status == 200
+                assert (await ask(agent)).status == 200
                 seen.add(tuple(order))
             assert seen == {("org/llama", MODEL), (MODEL, "org/llama")}
 

@@ -24,7 +24,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
 from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
-from tests.support.agents import Agent, admin_service, agent
+from tests.support.agents import Agent, admin_service, running_agent
 from tests.support.identities import region_sessions
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -39,9 +39,9 @@ async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 
 
 @asynccontextmanager
-async def admin(one: Agent, access: KeyAccess | None = None) -> AsyncIterator[Address]:
-    one.locator.locate = lambda address: Location("DE", "BE")
-    listener = Listener(admin_service(one, access=access), Limits(idle_linger_s=0.0))
+async def admin(agent: Agent, access: KeyAccess | None = None) -> AsyncIterator[Address]:
+    agent.locator.locate = lambda address: Location("DE", "BE")
+    listener = Listener(admin_service(agent, access=access), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -72,10 +72,12 @@ def regions(explanation: Explanation) -> dict[str, ConsideredRegion]:
 async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
     async with (
         engine(answers) as serving,
-        agent(tmp_path, [serving.address, NOBODY], plan=plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)) as one,
-        admin(one) as address,
+        running_agent(
+            tmp_path, [serving.address, NOBODY], plan=plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+        ) as agent,
+        admin(agent) as address,
     ):
-        for busy in list(one.endpoints.every())[1:]:
+        for busy in list(agent.endpoints.every())[1:]:
             busy.view.draining = True
             busy.view.update_score()
         reported = await explained(address, "tenant=open&session=s")
@@ -84,8 +86,8 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
             ("gpu-0", True, None),
             ("gpu-1", False, Reason.ENDPOINT_DRAINING),
         ]
-        assert one.held() == 0
-        client = await RawClient.connect(one.traffic)
+        assert agent.held() == 0
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         answer = await client.answer()
         client.close()
@@ -95,7 +97,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
 
 async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
     peers, credits = {"eu-es": NOBODY, "us-east": NOBODY}, {"us-east": 3}
-    async with agent(tmp_path, [NOBODY], peers=peers, credits=credits) as one, admin(one) as address:
+    async with running_agent(tmp_path, [NOBODY], peers=peers, credits=credits) as agent, admin(agent) as address:
         reported = await explained(address, "tenant=open&tried=eu-de:saturated&overflow=true")
         seen = regions(reported)
         assert seen["us-east"].spends_credit
@@ -104,7 +106,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         assert seen["eu-es"].reasons[0].reason is Reason.NO_CREDIT
         governed = regions(await explained(address, "tenant=personal&ip=192.0.2.1"))
         assert governed["us-east"].verdict is RegionVerdict.FORBIDDEN
-        assert not one.peers.spent
+        assert not agent.peers.spent
 
 
 @pytest.mark.parametrize(
@@ -123,22 +125,22 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
     ],
 )
 async def test_bad_questions(tmp_path: Path, query: str, message: str) -> None:
-    async with agent(tmp_path, []) as one, admin(one) as address:
+    async with running_agent(tmp_path, []) as agent, admin(agent) as address:
         status, body = await get(address, f"/explain?{query}")
         assert status == 400
         assert message in json.loads(body)["problem"]
 
 
 async def test_without_a_policy(tmp_path: Path) -> None:
-    async with agent(tmp_path, []) as one, admin(one) as address:
-        one.config.policy = None
+    async with running_agent(tmp_path, []) as agent, admin(agent) as address:
+        agent.config.policy = None
         status, body = await get(address, f"/explain?model={MODEL}")
         assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
 
 
 async def test_clients_cannot_use_explain(tmp_path: Path) -> None:
-    async with agent(tmp_path, []) as one:
-        for face in (one.traffic, one.peer):
+    async with running_agent(tmp_path, []) as agent:
+        for face in (agent.traffic, agent.peer):
             assert (await get(face, f"/explain?model={MODEL}"))[0] == 404
 
 
@@ -159,7 +161,7 @@ async def test_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "agents.key").touch(mode=0o600)
     (tmp_path / "agents.key").write_text(ADMIN_KEY)
     try:
-        async with agent(tmp_path / "agent", [NOBODY]) as one, admin(one, access) as address:
+        async with running_agent(tmp_path / "agent", [NOBODY]) as agent, admin(agent, access) as address:
             known = AgentStatus("eu-de", "one", True, "http://p", f"http://{address}", 0.5)
             status = status_of("north", server.url, LeaderStatus("north", server.url, 7))
             server.answer = msgspec.json.encode(msgspec.structs.replace(status, agents=(known,)))

@@ -16,7 +16,7 @@ from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -44,7 +44,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineP
 @asynccontextmanager
 async def between(processes: list[EngineProcess], directory: Path) -> AsyncIterator[Agent]:
     addresses = [Address.parse(process.urls["e"]) for process in processes]
-    async with agent(directory, addresses, limits=LIMITS) as running:
+    async with running_agent(directory, addresses, limits=LIMITS) as running:
         running.endpoints.start()
         try:
             await until(lambda: running.endpoints.pool(MODEL).ready == 2)
@@ -118,7 +118,7 @@ async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: 
     async with (
         engine(script) as hung,  # type: ignore[arg-type]
         engine(answer_well) as well,
-        agent(tmp_path, [hung.address, well.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [hung.address, well.address], limits=LIMITS) as running,
         updating(running),
     ):
         asked = [asyncio.create_task(ask(running)) for _ in range(4)]
@@ -135,7 +135,7 @@ async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -
         engine(stay_silent) as second,
         engine(stay_silent) as third,
         engine(stay_silent) as fourth,
-        agent(tmp_path, [hung.address for hung in (first, second, third, fourth)], limits=LIMITS) as running,
+        running_agent(tmp_path, [hung.address for hung in (first, second, third, fourth)], limits=LIMITS) as running,
         updating(running),
     ):
         asked = asyncio.create_task(ask(running))
@@ -151,7 +151,7 @@ async def test_a_stall_of_all_engines_makes_none_suspect(tmp_path: Path) -> None
     async with (
         engine(stay_silent) as first,
         engine(stay_silent) as second,
-        agent(tmp_path, [first.address, second.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [first.address, second.address], limits=LIMITS) as running,
         updating(running),
     ):
         asked = [asyncio.create_task(ask(running)) for _ in range(6)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regional_agent.upstream.address import Address
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY
 from tests.support.sockets import RawClient, post
 from tests.support.wait import until
@@ -75,14 +75,14 @@ REFUSED: dict[str, Sends] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_malformed_response_is_refused(tmp_path: Path, case: str) -> None:
-    async with engine_that_sends(REFUSED[case]) as address, agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine_that_sends(REFUSED[case]) as address, running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         status, headers, _ = await client.answer()
         assert status in (502, 503), headers
         assert "x-penstock-refusal" in headers
         assert "set-cookie" not in str(headers).lower()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 ENDLESS: dict[str, Sends] = {
@@ -93,8 +93,8 @@ ENDLESS: dict[str, Sends] = {
 
 @pytest.mark.parametrize("case", ENDLESS)
 async def test_a_response_that_becomes_endless_framing_is_cut(tmp_path: Path, case: str) -> None:
-    async with engine_that_sends(ENDLESS[case]) as address, agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine_that_sends(ENDLESS[case]) as address, running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         tracemalloc.start()
         try:
@@ -104,14 +104,14 @@ async def test_a_response_that_becomes_endless_framing_is_cut(tmp_path: Path, ca
             assert tracemalloc.get_traced_memory()[1] < 16_000_000
         finally:
             tracemalloc.stop()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) -> None:
     packed = gzip.compress(bytes(50_000_000))
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
-    async with engine_that_sends(lambda: iter([head + packed])) as address, agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine_that_sends(lambda: iter([head + packed])) as address, running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         tracemalloc.start()
         try:
             client.send(post(BODY))
@@ -123,8 +123,8 @@ async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) 
 
 @pytest.mark.parametrize("extra", [OK.replace(b"ok", b"no"), b"garbage"])
 async def test_what_follows_a_response_is_in_no_other_response(tmp_path: Path, extra: bytes) -> None:
-    async with engine_that_sends(lambda: iter([OK + extra])) as address, agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine_that_sends(lambda: iter([OK + extra])) as address, running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for _ in range(5):
             client.send(post(BODY))
             assert (await client.answer()).body == b"ok"

@@ -24,7 +24,7 @@ from regional_agent.routing.locate import Locator
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers
 from tests.support.identities import region_sessions
 from tests.support.planet import policy
@@ -73,17 +73,17 @@ async def client(traffic: Address, ip: str) -> AsyncIterator[Client]:
         raw.close()
 
 
-def govern(one: Agent) -> None:
-    one.config.policy = replace(one.config.policy, residency=RULES)
+def govern(agent: Agent) -> None:
+    agent.config.policy = replace(agent.config.policy, residency=RULES)
 
 
 async def test_residency_follows_the_header_of_a_trusted_proxy(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     log = AccessLog(file, 1.0, Random(1))
     where = locator(tmp_path)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where, access_log=log) as one:
-        govern(one)
-        async with client(one.traffic, PROXY) as proxy:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], locator=where, access_log=log) as agent:
+        govern(agent)
+        async with client(agent.traffic, PROXY) as proxy:
             for _ in range(2):
                 assert await proxy.outcome("DE") == (200, "")
                 assert await proxy.outcome("US") == (421, "misdirected")
@@ -105,9 +105,9 @@ async def test_residency_follows_the_header_of_a_trusted_proxy(tmp_path: Path) -
 
 async def test_headers_of_other_senders_are_ignored_and_removed(tmp_path: Path) -> None:
     where = locator(tmp_path)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where) as one:
-        govern(one)
-        async with client(one.traffic, PROXY) as proxy, client(one.traffic, STRANGER) as outsider:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], locator=where) as agent:
+        govern(agent)
+        async with client(agent.traffic, PROXY) as proxy, client(agent.traffic, STRANGER) as outsider:
             for _ in range(2):
                 assert await proxy.outcome("DE") == (200, "")
                 for forged in ("DE", "de", "XX", "FR"):
@@ -115,7 +115,7 @@ async def test_headers_of_other_senders_are_ignored_and_removed(tmp_path: Path) 
                 forwarded = await outsider.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
                 assert forwarded.status == 421
             assert len(gpu.requests) == 2
-            one.config.policy = replace(one.config.policy, residency=RULES[:1])
+            agent.config.policy = replace(agent.config.policy, residency=RULES[:1])
             assert [await outsider.outcome(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
         assert len(gpu.requests) == 5
         assert all(received.header("cf-ipcountry") is None for received in gpu.requests)
@@ -157,8 +157,10 @@ async def test_a_peer_receives_the_location_in_the_signed_context_only(tmp_path:
     async with (
         engine(answers) as gpu,
         engine(peer) as serving,
-        agent(tmp_path / "serving", [gpu.address], locator=where) as server,
-        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.address}, locator=where) as origin,
+        running_agent(tmp_path / "serving", [gpu.address], locator=where) as server,
+        running_agent(
+            tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.address}, locator=where
+        ) as origin,
     ):
         govern(server)
         async with client(origin.traffic, PROXY) as proxy:

@@ -16,7 +16,7 @@ import pytest
 from penstock.health.region_health import RegionState
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routing.weighted_sampler import samplers_of
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -61,10 +61,10 @@ def _json(status: int, value: dict[str, Any]) -> bytes:
     )
 
 
-async def create(one: Agent, *headers: str, path: str = RESPONSES, **fields: Any) -> str:
+async def create(agent: Agent, *headers: str, path: str = RESPONSES, **fields: Any) -> str:
     """The identifier of a new object."""
     body = json.dumps({"model": MODEL, "input": "hello", **fields}).encode()
-    answer = await ask(one, *headers, body=body, path=path)
+    answer = await ask(agent, *headers, body=body, path=path)
     assert answer.status == 200, answer
     if fields.get("stream"):
         line = next(line for line in answer.body.split(b"\n") if line.startswith(b"data: "))
@@ -72,9 +72,9 @@ async def create(one: Agent, *headers: str, path: str = RESPONSES, **fields: Any
     return str(json.loads(answer.body)["id"])
 
 
-async def request(one: Agent, method: str, path: str, *headers: str) -> Answer:
+async def request(agent: Agent, method: str, path: str, *headers: str) -> Answer:
     """The answer to a request for an object."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     if method == "POST":
         client.send(post(b"", *headers, path=path))
     else:
@@ -92,10 +92,10 @@ async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
     async with (
         engine(keeps("first", split=split)) as first,
         engine(keeps("second", split=split)) as second,
-        agent(directory, [first.address, second.address], **fields) as one,
+        running_agent(directory, [first.address, second.address], **fields) as agent,
     ):
-        yield one
-        await until(lambda: one.held() == 0)
+        yield agent
+        await until(lambda: agent.held() == 0)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_an_object_that_another_region_created(tmp_path: Path) -> None:
     async with (
         pair(tmp_path / "server", region="eu-es") as server,
         engine(keeps("near")) as near,
-        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         created = [await create(origin, stream=stream) for stream in (False, True, False, True)]
         assert not near.requests
@@ -243,9 +243,9 @@ def comfyui(name: str) -> Script:
     return script
 
 
-async def open_websocket(one: Agent, client_id: str) -> tuple[RawClient, str]:
+async def open_websocket(agent: Agent, client_id: str) -> tuple[RawClient, str]:
     """A WebSocket of a client, and the name of the ComfyUI at its other end."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     head = f"GET /ws?clientId={client_id} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     client.send(head.encode())
     status, _ = await client.head()
@@ -257,32 +257,32 @@ async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tm
     async with (
         engine(comfyui("first")) as first,
         engine(comfyui("other")) as other,
-        agent(tmp_path, [first.address, other.address], slots=1, queue=0) as one,
+        running_agent(tmp_path, [first.address, other.address], slots=1, queue=0) as agent,
     ):
         routes = preset_routes("comfyui", MODEL)
-        one.config.policy = msgspec.structs.replace(one.config.policy, routes=routes)
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, routes=routes)
         opened = []
         for number in range(6):
-            client, at = await open_websocket(one, f"before-{number}")
+            client, at = await open_websocket(agent, f"before-{number}")
             opened.append(client)
             for _ in range(2):
                 prompt = json.dumps({"prompt": {}, "client_id": f"before-{number}"}).encode()
-                answer = json.loads((await ask(one, body=prompt, path="/prompt")).body)
+                answer = json.loads((await ask(agent, body=prompt, path="/prompt")).body)
                 assert answer["at"] == at
                 for path in (
                     f"/view?filename=a.png&prompt_id={answer['prompt_id']}",
                     f"/history/{answer['prompt_id']}",
                 ):
-                    assert json.loads((await request(one, "GET", path)).body)["at"] == at
-        assert one.held() == 0, "a WebSocket that only notifies takes no slot"
+                    assert json.loads((await request(agent, "GET", path)).body)["at"] == at
+        assert agent.held() == 0, "a WebSocket that only notifies takes no slot"
         for number in range(6):
             prompt = json.dumps({"prompt": {}, "client_id": f"after-{number}"}).encode()
-            at = json.loads((await ask(one, body=prompt, path="/prompt")).body)["at"]
-            client, connected_to = await open_websocket(one, f"after-{number}")
+            at = json.loads((await ask(agent, body=prompt, path="/prompt")).body)["at"]
+            client, connected_to = await open_websocket(agent, f"after-{number}")
             opened.append(client)
             assert connected_to == at
-        assert (await request(one, "GET", "/view?filename=a.png")).status == 200
-        assert (await request(one, "GET", "/view?filename=a.png&prompt_id=unknown")).status == 404
+        assert (await request(agent, "GET", "/view?filename=a.png")).status == 200
+        assert (await request(agent, "GET", "/view?filename=a.png&prompt_id=unknown")).status == 404
         for client in opened:
             client.close()
-        await until(lambda: not list(one.proxy.active))
+        await until(lambda: not list(agent.proxy.active))

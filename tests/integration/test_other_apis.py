@@ -21,7 +21,7 @@ from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import SSE_HEAD, answers, ask, chunk
 from tests.support.engines import Connect, EngineProcess, running_engines
 from tests.support.planet import MODEL
@@ -54,15 +54,15 @@ async def serving(
     if isinstance(target, str):
         url = urlsplit(target)
         target = Address(url.hostname or "", url.port or 0)
-    async with agent(directory, [target], access_log=log) as one:
-        policy = replace(one.config.policy, routes=ROUTES)
+    async with running_agent(directory, [target], access_log=log) as agent:
+        policy = replace(agent.config.policy, routes=ROUTES)
         if cost is not None:
             policy = replace(policy, models={**policy.models, MODEL: replace(policy.models[MODEL], cost=cost)})
         if key:
             tenants = {"t": replace(next(iter(policy.tenants.values())), name="t", key_digests=(_digest(key),))}
             policy = replace(policy, tenants=tenants, anonymous_tenant=None)
-        one.config.policy = policy
-        async with httpx.AsyncClient(base_url=f"http://{one.traffic}", timeout=30) as client:
+        agent.config.policy = policy
+        async with httpx.AsyncClient(base_url=f"http://{agent.traffic}", timeout=30) as client:
             yield client
 
 
@@ -256,14 +256,14 @@ async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> No
             await writer.drain()
         writer.write(event("message_delta", delta={}, usage={"output_tokens": 2000}) + b"0\r\n\r\n")
 
-    async with engine(streams_long) as gpu, agent(tmp_path, [gpu.address]) as one:
-        policy = one.config.policy
+    async with engine(streams_long) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        policy = agent.config.policy
         by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
-        one.config.policy = replace(policy, routes=preset_routes("anthropic"), models={MODEL: by_token})
+        agent.config.policy = replace(policy, routes=preset_routes("anthropic"), models={MODEL: by_token})
         messages = [{"role": "user", "content": "hello " * 100}]
         body = json.dumps({"model": MODEL, "stream": True, "messages": messages}).encode()
-        assert (await ask(one, body=body, path="/v1/messages")).status == 200
-        expectations = one.router.chooser.expectations
-        await until(lambda: one.held() == 0)
+        assert (await ask(agent, body=body, path="/v1/messages")).status == 200
+        expectations = agent.router.chooser.expectations
+        await until(lambda: agent.held() == 0)
         assert round(expectations.prompt_tokens(MODEL, len(body))) == 77
         assert expectations.answer_tokens("open", MODEL, None) == 2000

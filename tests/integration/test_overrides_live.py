@@ -27,7 +27,7 @@ from lab.servers.etcd import EtcdServer
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from regional_agent.config.active_config import ActiveConfig
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask
 from tests.support.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
 from tests.support.reports import MODEL, offered
@@ -51,8 +51,8 @@ async def real_agents(directory: Path, store: SignedStore) -> AsyncIterator[dict
         engine(answers) as spanish,
         following("eu-es", directory, store) as in_spain,
         following("eu-de", directory, store) as in_germany,
-        agent(directory / "es", [spanish.address], region="eu-es", config=in_spain) as spain,
-        agent(
+        running_agent(directory / "es", [spanish.address], region="eu-es", config=in_spain) as spain,
+        running_agent(
             directory / "de", [german.address], region="eu-de", peers={"eu-es": spain.peer}, config=in_germany
         ) as germany,
     ):
@@ -71,11 +71,11 @@ async def following(region: str, directory: Path, store: SignedStore) -> AsyncIt
         await config.stop()
 
 
-async def serving(one: Agent, requests: int = 40) -> Counter[str]:
+async def serving(agent: Agent, requests: int = 40) -> Counter[str]:
     """Which regions serve what lands on an agent."""
     found: Counter[str] = Counter()
     for _ in range(requests):
-        status, headers, body = await ask(one, KEY)
+        status, headers, body = await ask(agent, KEY)
         assert status == 200, body
         found[headers["x-penstock-region"]] += 1
     return found
@@ -97,9 +97,9 @@ def in_small_steps(shares: Iterable[float]) -> bool:
     return all(after - before <= MAX_STEP + 1e-6 for before, after in pairwise(shares))
 
 
-async def applied(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
+async def applied(agent: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
     def holds() -> bool:
-        plan = one.config.plan
+        plan = agent.config.plan
         return plan is not None and shares(plan) == wanted
 
     await until(holds, within_s)

@@ -23,7 +23,7 @@ from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, UpstreamError
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, answers
 from tests.support.identities import (
     YEAR_S,
@@ -60,7 +60,7 @@ def pool_of(directory: Path, sessions: Sessions | None = None) -> UpstreamPool:
 async def peer(directory: Path, id_: SpiffeId, fleet: int = 0) -> AsyncIterator[Address]:
     """An agent of region eu-es whose certificate identifies it as `id_`."""
     tls = server_tls(write_identity(directory / "identity", id_, fleet))
-    async with engine(answers) as gpu, agent(directory, [gpu.address], region="eu-es", peer_tls=tls) as there:
+    async with engine(answers) as gpu, running_agent(directory, [gpu.address], region="eu-es", peer_tls=tls) as there:
         yield there.peer._replace(region="eu-es")
 
 
@@ -79,8 +79,8 @@ async def test_requests_are_forwarded_to_an_agent_of_the_expected_region(tmp_pat
     tls = server_tls(write_identity(tmp_path / "identity", THERE))
     async with (
         engine(answers) as far,
-        agent(tmp_path / "there", [far.address], region="eu-es", peer_tls=tls) as there,
-        agent(
+        running_agent(tmp_path / "there", [far.address], region="eu-es", peer_tls=tls) as there,
+        running_agent(
             tmp_path / "here",
             [],
             plan=away,
@@ -103,7 +103,7 @@ async def test_the_host_in_the_certificate_does_not_count(tmp_path: Path) -> Non
     (directory / CERTIFICATE).write_bytes(certificate)
     async with (
         engine(answers) as gpu,
-        agent(tmp_path, [gpu.address], region="eu-es", peer_tls=server_tls(directory)) as there,
+        running_agent(tmp_path, [gpu.address], region="eu-es", peer_tls=server_tls(directory)) as there,
     ):
         assert await answered(pool_of(tmp_path / "own"), there.peer._replace(region="eu-es"))
 
@@ -155,7 +155,7 @@ async def test_a_renewed_certificate_is_used_by_new_connections(tmp_path: Path) 
     tls = server_tls(directory)
     async with (
         engine(answers) as gpu,
-        agent(tmp_path, [gpu.address], region="eu-es", peer_tls=tls) as there,
+        running_agent(tmp_path, [gpu.address], region="eu-es", peer_tls=tls) as there,
     ):
         context = client_tls(write_identity(tmp_path / "own", HERE))()
         before = await served_serial(there.peer, context)

@@ -17,7 +17,7 @@ from penstock.policy.geography import Location
 from penstock.policy.policy import Cost, CostUnit, EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
 from penstock.what_if.outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
 from tests.support.identities import agent_id, agent_sessions, write_identity
 from tests.support.planet import MODEL
@@ -32,8 +32,8 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
     log = AccessLog(file, 1.0, Random(1))
     async with (
         engine(answers) as gpu,
-        agent(tmp_path / "serving", [gpu.address], access_log=log) as serving,
-        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=log) as origin,
+        running_agent(tmp_path / "serving", [gpu.address], access_log=log) as serving,
+        running_agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=log) as origin,
     ):
         origin.location = Location("US", "CA", 34.0, -118.2)
         assert (await ask(origin))[0] == 200
@@ -61,8 +61,10 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
 
     async with (
         engine(counts_tokens) as gpu,
-        agent(tmp_path / "serving", [gpu.address], access_log=logs[0], slots=1, queue=0) as serving,
-        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=logs[1]) as origin,
+        running_agent(tmp_path / "serving", [gpu.address], access_log=logs[0], slots=1, queue=0) as serving,
+        running_agent(
+            tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=logs[1]
+        ) as origin,
     ):
         eu_only = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset(REGIONS))
         for one in (serving, origin):
@@ -110,10 +112,10 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
 
 async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_look(tmp_path: Path) -> None:
     log = AccessLog(Path("/dev/full"), 1.0, Random(1))
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
         for _ in range(3):
-            assert (await ask(one)).status == 200
-        await until(lambda: b"penstock_agent_access_log_lines_dropped_total 3.0" in one.metrics.render())
+            assert (await ask(agent)).status == 200
+        await until(lambda: b"penstock_agent_access_log_lines_dropped_total 3.0" in agent.metrics.render())
     log.close()
 
 
@@ -129,11 +131,11 @@ async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_loo
 )
 async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status: int, code: str | None) -> None:
     californians = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset({"us-east"}))
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        config = one.config
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        config = agent.config
         config.policy = msgspec.structs.replace(config.policy, residency=(californians,))
-        one.location = location
-        answer = await ask(one)
+        agent.location = location
+        answer = await ask(agent)
     assert answer[0] == status
     if code is not None:
         assert json.loads(answer[2])["error"]["code"] == code
@@ -142,16 +144,16 @@ async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status:
 async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> None:
     away = ResidencyRule("away", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
     by_sea = EntryMap("by-sea", frozenset({"DE"}), frozenset(), ("us-east",))
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        config = one.config
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        config = agent.config
         config.policy = msgspec.structs.replace(config.policy, residency=(away,), entry_maps=(by_sea,))
-        one.location = Location("DE")
-        status, headers, _ = await ask(one)
+        agent.location = Location("DE")
+        status, headers, _ = await ask(agent)
     assert (status, headers["x-penstock-regions"]) == (421, "us-east,eu-es")
 
 
-def under_quota(one: Agent, quota: Quota) -> None:
-    config = one.config
+def under_quota(agent: Agent, quota: Quota) -> None:
+    config = agent.config
     tenant = msgspec.structs.replace(config.policy.tenants["open"], quota=quota)
     config.policy = msgspec.structs.replace(config.policy, tenants=config.policy.tenants | {"open": tenant})
 
@@ -159,13 +161,13 @@ def under_quota(one: Agent, quota: Quota) -> None:
 async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     log = AccessLog(file, 1.0, Random(1))
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
-        under_quota(one, Quota(requests_per_s=0.01, burst_requests=2, concurrent=None))
-        assert [(await ask(one))[0] for _ in range(2)] == [200, 200]
-        status, headers, body = await ask(one)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
+        under_quota(agent, Quota(requests_per_s=0.01, burst_requests=2, concurrent=None))
+        assert [(await ask(agent))[0] for _ in range(2)] == [200, 200]
+        status, headers, body = await ask(agent)
         assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
         assert 90 <= int(headers["retry-after"]) <= 150
-        assert len(one.offered) == 2, "what a quota refuses is no demand to plan for"
+        assert len(agent.offered) == 2, "what a quota refuses is no demand to plan for"
     log.close()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(line["status"], line["tenant"]) for line in lines] == [(200, "open"), (200, "open"), (429, "open")]
@@ -180,35 +182,35 @@ async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_
         await go_on.wait()
         writer.write(JSON_ANSWER)
 
-    async with engine(waits) as gpu, agent(tmp_path, [gpu.address]) as one:
-        under_quota(one, Quota(requests_per_s=None, burst_requests=1, concurrent=2))
-        stays, leaves = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
+    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        under_quota(agent, Quota(requests_per_s=None, burst_requests=1, concurrent=2))
+        stays, leaves = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
         for client in (stays, leaves):
             client.send(post(BODY))
-        await until(lambda: one.quotas.running("open") == 2)
-        assert (await ask(one))[0] == 429
+        await until(lambda: agent.quotas.running("open") == 2)
+        assert (await ask(agent))[0] == 429
         leaves.close()
-        await until(lambda: one.quotas.running("open") == 1)
+        await until(lambda: agent.quotas.running("open") == 1)
         go_on.set()
         assert (await stays.answer())[0] == 200
-        assert (await ask(one))[0] == 200
-        await until(lambda: one.quotas.running("open") == 0)
+        assert (await ask(agent))[0] == 200
+        await until(lambda: agent.quotas.running("open") == 0)
         stays.close()
 
 
 async def test_each_of_two_agents_lets_its_half_through(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.agents_here = 2
-        under_quota(one, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
-        assert [(await ask(one))[0] for _ in range(3)] == [200, 200, 429]
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.agents_here = 2
+        under_quota(agent, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
+        assert [(await ask(agent))[0] for _ in range(3)] == [200, 200, 429]
 
 
 LIGHTER = "llama-3.2-1b"
 
 
-def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
+def with_lighter(agent: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
     """The fleet has a lighter model: as a fallback, or as a version with a share of the requested model."""
-    config = one.config
+    config = agent.config
     models = {MODEL: Model(MODEL, fallback=LIGHTER if fallback else None), LIGHTER: Model(LIGHTER)}
     versions = {}
     if percent is not None:
@@ -225,31 +227,37 @@ async def responds_with_its_model(e: ScriptedEngine, received: ReceivedRequest, 
 
 @pytest.mark.parametrize(("percent", "model"), [(0.0, MODEL), (100.0, LIGHTER)])
 async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: str) -> None:
-    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
-        with_lighter(one, percent)
-        status, headers, body = await ask(one, body=json.dumps({"model": "llama", "messages": ["hi"]}).encode())
+    async with (
+        engine(responds_with_its_model) as gpu,
+        running_agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as agent,
+    ):
+        with_lighter(agent, percent)
+        status, headers, body = await ask(agent, body=json.dumps({"model": "llama", "messages": ["hi"]}).encode())
         assert status == 200
         assert json.loads(body)["served"] == {"model": model, "messages": ["hi"]}
         assert headers["x-penstock-model"] == model
-        assert one.offered[0][0] == model, "demand is of the version that serves it"
+        assert agent.offered[0][0] == model, "demand is of the version that serves it"
 
 
 async def test_a_session_keeps_its_version_and_others_are_drawn(tmp_path: Path) -> None:
     body = json.dumps({"model": "llama", "messages": []}).encode()
-    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
-        with_lighter(one, 50.0)
-        drawn = {(await ask(one, body=body))[1]["x-penstock-model"] for _ in range(40)}
+    async with (
+        engine(responds_with_its_model) as gpu,
+        running_agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as agent,
+    ):
+        with_lighter(agent, 50.0)
+        drawn = {(await ask(agent, body=body))[1]["x-penstock-model"] for _ in range(40)}
         assert drawn == {MODEL, LIGHTER}
         for session in ("a", "b", "c", "d"):
-            kept = {(await ask(one, f"x-session-id: {session}", body=body))[1]["x-penstock-model"] for _ in range(8)}
+            kept = {(await ask(agent, f"x-session-id: {session}", body=body))[1]["x-penstock-model"] for _ in range(8)}
             assert len(kept) == 1
 
 
 async def test_a_forwarded_request_names_the_version(tmp_path: Path) -> None:
     async with (
         engine(responds_with_its_model) as gpu,
-        agent(tmp_path / "serving", [gpu.address], models=[MODEL, LIGHTER]) as serving,
-        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}) as origin,
+        running_agent(tmp_path / "serving", [gpu.address], models=[MODEL, LIGHTER]) as serving,
+        running_agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}) as origin,
     ):
         with_lighter(origin, 100.0)
         with_lighter(serving, 0.0)
@@ -260,40 +268,43 @@ async def test_a_forwarded_request_names_the_version(tmp_path: Path) -> None:
 
 async def test_a_body_that_cannot_be_rewritten_gets_the_named_version_or_an_error_with_names(tmp_path: Path) -> None:
     upload = ("content-type: audio/wav", "x-model: llama")
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
-        with_lighter(one, 100.0)
-        status, _, body = await ask(one, *upload, body=b"RIFF", path="/v1/audio/transcriptions")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as agent:
+        with_lighter(agent, 100.0)
+        status, _, body = await ask(agent, *upload, body=b"RIFF", path="/v1/audio/transcriptions")
         assert (status, json.loads(body)["error"]["code"]) == (400, "bad_request")
         assert LIGHTER in json.loads(body)["error"]["message"]
-        status, _, body = await ask(one, body=b'{"model": "llama", "model": "llama"}')
+        status, _, body = await ask(agent, body=b'{"model": "llama", "model": "llama"}')
         assert (status, "repeated" in json.loads(body)["error"]["message"]) == (400, True)
 
 
 async def test_a_lighter_model_serves_when_no_endpoint_has_the_model(tmp_path: Path) -> None:
-    async with engine(responds_with_its_model) as gpu, agent(tmp_path, [gpu.address], models=[LIGHTER]) as one:
-        with_lighter(one)
-        assert (await ask(one))[0] == 503
-        with_lighter(one, fallback=True)
-        status, headers, body = await ask(one)
+    async with (
+        engine(responds_with_its_model) as gpu,
+        running_agent(tmp_path, [gpu.address], models=[LIGHTER]) as agent,
+    ):
+        with_lighter(agent)
+        assert (await ask(agent))[0] == 503
+        with_lighter(agent, fallback=True)
+        status, headers, body = await ask(agent)
         assert (status, json.loads(body)["served"]["model"]) == (200, LIGHTER)
         assert headers["x-penstock-model"] == LIGHTER
-        assert one.offered[-1][0] == LIGHTER
-        status, headers, _ = await ask(one, body=json.dumps({"model": LIGHTER, "messages": []}).encode())
+        assert agent.offered[-1][0] == LIGHTER
+        status, headers, _ = await ask(agent, body=json.dumps({"model": LIGHTER, "messages": []}).encode())
         assert "x-penstock-model" not in headers
-    assert one.held() == 0
+    assert agent.held() == 0
 
 
 async def test_a_lighter_model_that_is_not_there_either_changes_no_refusal(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=["another"]) as one:
-        with_lighter(one, fallback=True)
-        status, _, body = await ask(one)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], models=["another"]) as agent:
+        with_lighter(agent, fallback=True)
+        status, _, body = await ask(agent)
         assert (status, json.loads(body)["error"]["code"]) == (503, "none_ready")
 
 
 async def test_the_list_of_models_has_the_names_of_versions(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        with_lighter(one, 10.0)
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        with_lighter(agent, 10.0)
+        client = await RawClient.connect(agent.traffic)
         client.send(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
         _, _, body = await client.answer()
         client.close()
@@ -307,13 +318,13 @@ async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tm
         await go_on.wait()
         writer.write(JSON_ANSWER)
 
-    async with engine(waits) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
-        first, second = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
+    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
+        first, second = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
         first.send(post(BODY))
-        await until(lambda: one.held() == 1)
+        await until(lambda: agent.held() == 1)
         second.send(post(BODY))
-        await until(lambda: one.waiting() == 1)
-        config = one.config
+        await until(lambda: agent.waiting() == 1)
+        config = agent.config
         not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
         config.policy = msgspec.structs.replace(config.policy, residency=(not_here,))
         go_on.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -22,29 +22,29 @@ async def test_a_stream_flows_as_it_comes(tmp_path: Path) -> None:
         await go_on.wait()
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         status, headers = await client.head()
         assert (status, headers["x-penstock-region"], headers["x-penstock-endpoint"]) == (200, "eu-de", "gpu-0")
         assert await client.chunk() == b"data: 1\n\n", "before the stream has ended"
-        assert one.held() == 1
+        assert agent.held() == 1
         go_on.set()
         assert await client.chunk() == b"data: [DONE]\n\n"
         assert await client.chunk() == b""
-        assert one.held() == 0
-        assert one.counted() == {"ok": 1}
+        assert agent.held() == 0
+        assert agent.counted() == {"ok": 1}
 
 
 async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for _ in range(3):
             client.send(post(BODY))
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
         assert len(gpu.requests) == 3
-        reported = one.tally.report()
+        reported = agent.tally.report()
         assert (reported.ended, reported.failed, reported.begun) == (3, 0, 3)
         assert reported.first_byte_s > 0.0
 
@@ -55,33 +55,33 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         name = received.header("x-request-id") or ""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
 
-    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(40)))
         assert [(await client.answer()).body for _ in range(40)] == [f"r{n}".encode() for n in range(40)]
 
 
 async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await client.head()
         client.close()
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"cancelled": 1}
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"cancelled": 1}
 
 
 async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path) -> None:
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await until(lambda: bool(gpu.requests))
         client.close()
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 @on_uvloop
@@ -97,8 +97,8 @@ async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_pat
             await writer.drain()
             sent_bytes += len(block)
 
-    async with engine(floods) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(floods) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(post(BODY))
         await until(lambda: sent_bytes > 0)
@@ -107,17 +107,17 @@ async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_pat
             before = sent_bytes
             await asyncio.sleep(0.3)
         assert sent_bytes < 64 * 1024 * 1024, "socket buffers, not the answer"
-        (connection,) = one.listener.connections
+        (connection,) = agent.listener.connections
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 1024 * 1024, "one read, and not a turn's"
         client.close()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         await ask(
-            one,
+            agent,
             "Connection: keep-alive, X-Hop",
             "X-Hop: 1",
             "TE: trailers",
@@ -149,8 +149,8 @@ async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
             b"X-Penstock-Region: moon\r\nX-Penstock-Refusal: saturated\r\n\r\nok"
         )
 
-    async with engine(forges) as gpu, agent(tmp_path, [gpu.address]) as one:
-        status, headers, _ = await ask(one)
+    async with engine(forges) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        status, headers, _ = await ask(agent)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
         assert "x-penstock-refusal" not in headers
 
@@ -160,19 +160,19 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
 ) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context.get("exception")))
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        monkeypatch.delattr(one.demand, "offered")
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        monkeypatch.delattr(agent.demand, "offered")
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         assert await client.closed(), "and does not leave it waiting"
         assert len(reported) == 1
-        assert not one.listener.connections
+        assert not agent.listener.connections
 
 
 async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for byte in head + chunk(BODY[:10]) + chunk(BODY[10:]) + b"0\r\n\r\n":
             client.send(bytes([byte]))
             await client.writer.drain()
@@ -189,16 +189,16 @@ async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> Non
         await go_on.wait()
         writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
 
-    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
-        idle = await RawClient.connect(one.traffic)
-        busy = await RawClient.connect(one.traffic)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        idle = await RawClient.connect(agent.traffic)
+        busy = await RawClient.connect(agent.traffic)
         busy.send(post(BODY))
         await busy.head()
-        one.listener.stop_accepting()
-        drained = asyncio.create_task(one.listener.drain(PATIENCE_S))
+        agent.listener.stop_accepting()
+        drained = asyncio.create_task(agent.listener.drain(PATIENCE_S))
         assert await idle.closed()
         with pytest.raises(OSError, match=r"."):
-            await RawClient.connect(one.traffic)
+            await RawClient.connect(agent.traffic)
         go_on.set()
         assert await busy.chunk() == b"data: 1\n\n"
         assert await busy.chunk() == b"data: 2\n\n"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine, post
@@ -35,8 +35,8 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
         if length is None:
             client.send(b"0\r\n\r\n")
 
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
-        client = await RawClient.connect(one.traffic)
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         sending = asyncio.create_task(send(client))
         await until(lambda: bool(gpu.head))
@@ -45,25 +45,25 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
             before = sent_bytes
             await asyncio.sleep(0.3)
         assert sent_bytes < 48 * 1024 * 1024, "what sockets hold, not the whole upload"
-        assert one.listener.state.bodies.bytes_kept == 0, "too large to be sent again, so nothing is kept"
+        assert agent.listener.state.bodies.bytes_kept == 0, "too large to be sent again, so nothing is kept"
         gpu.read_on.set()
         await sending
         assert (await client.answer()).body == b"ok"
         assert gpu.body_bytes >= total
-        assert (one.held(), one.listener.state.bodies.bytes_kept, one.counted()) == (0, 0, {"ok": 1})
+        assert (agent.held(), agent.listener.state.bodies.bytes_kept, agent.counted()) == (0, 0, {"ok": 1})
 
 
 async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: Path) -> None:
     limits = replace(LIMITS, stall_timeout_s=0.3)
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
-        client = await RawClient.connect(one.traffic)
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(200_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         client.send(b"x" * 64_000_000)
         status, _, answer = await client.answer()
         assert (status, code(answer)) == (504, "engine_timeout")
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"timeout": 1}
-        (endpoint,) = one.endpoints.every()
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"timeout": 1}
+        (endpoint,) = agent.endpoints.every()
         assert endpoint.ejection.failures == 1
         client.close()
         gpu.read_on.set()
@@ -93,11 +93,11 @@ async def test_the_connection_of_an_engine_that_responds_early_and_stops_reading
     server = await asyncio.start_server(answers_early, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
 
-    async with agent(tmp_path, [address], limits=ROOMY) as one:
-        client = await RawClient.connect(one.traffic)
+    async with running_agent(tmp_path, [address], limits=ROOMY) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(said)
-        await until(lambda: any(not upstream.writable for upstream in one.upstreams()))
-        (connection,) = one.upstreams()
+        await until(lambda: any(not upstream.writable for upstream in agent.upstreams()))
+        (connection,) = agent.upstreams()
         full.set()
         assert (await client.answer()).status == 413
         await until(lambda: connection._transport is None)
@@ -121,9 +121,9 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
 ) -> None:
     slow = 0.2 if status == 408 else 20.0
     limits = replace(LIMITS, max_body_bytes=500_000, body_timeout_s=slow, min_body_bytes_per_s=1 << 30)
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
         gpu.read_on.set()
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         client.send(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
         await until(lambda: gpu.body_bytes > 0x40000)
@@ -131,7 +131,7 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, why)
         assert await client.closed()
-        assert (one.held(), one.listener.state.bodies.bytes_kept, one.counted()) == (0, 0, {"client_error": 1})
+        assert (agent.held(), agent.listener.state.bodies.bytes_kept, agent.counted()) == (0, 0, {"client_error": 1})
 
 
 async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of_its_client(tmp_path: Path) -> None:
@@ -144,16 +144,16 @@ async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of
 
     server = await asyncio.start_server(listens, "127.0.0.1", 0)
     address, stall_s = Address(*server.sockets[0].getsockname()[:2]), 0.3
-    async with agent(tmp_path, [address], limits=replace(ROOMY, stall_timeout_s=stall_s)) as one:
-        client = await RawClient.connect(one.traffic)
+    async with running_agent(tmp_path, [address], limits=replace(ROOMY, stall_timeout_s=stall_s)) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(200_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
         assert (await client.head())[0] == 200
         assert await client.chunk() == b"data: 1\n\n"
         await asyncio.sleep(3 * stall_s)
         client.send(b"x" * 100_000)
         assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
-        (endpoint,) = one.endpoints.every()
-        assert (endpoint.ejection.failures, one.counted()) == (0, {"ok": 1})
+        (endpoint,) = agent.endpoints.every()
+        assert (endpoint.ejection.failures, agent.counted()) == (0, {"ok": 1})
     server.close()
 
 
@@ -164,9 +164,9 @@ async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
         + b"\x00" * 300_000
         + b"\r\n--b1--\r\n"
     )
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
         gpu.read_on.set()
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1"))
         client.send(form[:100_000])
         await until(lambda: bool(gpu.head))
@@ -181,11 +181,11 @@ async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: P
     async with (
         engine(is_busy) as busy,
         engine(answers) as gpu,
-        agent(tmp_path, [busy.address, gpu.address], limits=kept) as one,
+        running_agent(tmp_path, [busy.address, gpu.address], limits=kept) as agent,
     ):
         outcomes = set()
         for _ in range(12):
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(post(body))
             status, _, answer = await client.answer()
             outcomes.add((status, code(answer) if status != 200 else ""))
@@ -193,15 +193,15 @@ async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: P
         assert busy.requests
         assert gpu.requests
         assert gpu.requests[0].body == body
-        await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
+        await until(lambda: agent.held() == 0 and agent.listener.state.bodies.bytes_kept == 0)
         again = {(200, "")}
         assert outcomes == (again if kept is ROOMY else again | {(502, "engine_failed")})
 
 
 async def test_a_large_body_that_names_no_model_in_time_is_refused(tmp_path: Path) -> None:
     body = json.dumps({"messages": ["x" * 600_000], "model": MODEL}).encode()
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(body))
         status, _, answer = await client.answer()
         assert (status, code(answer)) == (400, "bad_request")
@@ -211,16 +211,16 @@ async def test_a_large_body_that_names_no_model_in_time_is_refused(tmp_path: Pat
 
 
 async def test_100_continue_is_sent_only_for_admitted_requests(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], anonymous=None) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(5, "Expect: 100-continue", path="/v1/chat/completions"))
         status, _, _ = await client.answer()
         assert status == 401, "no 100 before it"
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(1 << 30, "Expect: 100-continue", path="/v1/chat/completions"))
         assert (await client.answer()).status == 413
-    async with engine(answers) as gpu, agent(tmp_path / "open", [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path / "open", [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions"))
         assert (await client.head())[0] == 100
         assert not gpu.requests
@@ -231,12 +231,12 @@ async def test_100_continue_is_sent_only_for_admitted_requests(tmp_path: Path) -
 
 async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await until(lambda: bool(gpu.requests))
         client.send(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions") + BODY)
-        connection = next(iter(one.listener.connections))
+        connection = next(iter(agent.listener.connections))
         await until(lambda: bool(connection._waiting))
         release.set()
         for _ in range(2):
@@ -248,30 +248,30 @@ async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: 
 async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None:
     large = json.dumps({"model": MODEL, "prompt": "x" * 100_000}).encode()
     room_for_one = Limits(max_kept_bytes=150_000, idle_linger_s=0.0)
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=room_for_one) as one:
-        clients = [await RawClient.connect(one.traffic) for _ in range(3)]
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=room_for_one) as agent:
+        clients = [await RawClient.connect(agent.traffic) for _ in range(3)]
         for client, body in zip(clients, (BODY, large, large), strict=True):
             client.send(post(body))
             assert (await client.head())[0] == 200
             assert await client.chunk()
-        assert one.listener.state.bodies.bytes_kept == 0
-        kept = [len(connection._serving.body) for connection in one.listener.connections if connection._serving]
+        assert agent.listener.state.bodies.bytes_kept == 0
+        kept = [len(connection._serving.body) for connection in agent.listener.connections if connection._serving]
         assert kept == [0, 0, 0]
 
 
 async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None:
     limits = Limits(max_kept_bytes=300_000, idle_linger_s=0.0)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
-        first = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        first = await RawClient.connect(agent.traffic)
         first.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
-        await until(lambda: one.listener.state.bodies.bytes_kept > 100_000)
-        second = await RawClient.connect(one.traffic)
+        await until(lambda: agent.listener.state.bodies.bytes_kept > 100_000)
+        second = await RawClient.connect(agent.traffic)
         second.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
         status, headers, body = await second.answer()
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
         first.close()
-        await until(lambda: one.listener.state.bodies.bytes_kept == 0)
+        await until(lambda: agent.listener.state.bodies.bytes_kept == 0)
 
 
 @pytest.mark.parametrize("length", [300_000, None])
@@ -279,11 +279,11 @@ async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         taker() as far,
-        agent(tmp_path / "es", [far.address], region="eu-es", limits=LIMITS) as server,
-        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}, limits=LIMITS) as one,
+        running_agent(tmp_path / "es", [far.address], region="eu-es", limits=LIMITS) as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}, limits=LIMITS) as agent,
     ):
         half = b"x" * 150_000
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         client.send(half if length else b"%x\r\n%b\r\n" % (len(half), half))
         await until(lambda: bool(far.head))
@@ -313,9 +313,9 @@ FILE_FIRST = (
 async def test_a_form_that_turns_out_ambiguous_is_never_forwarded_whole(
     tmp_path: Path, form: bytes, chunked: bool
 ) -> None:
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
         gpu.read_on.set()
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         length = None if chunked else len(form)
         client.send(upload_head(length, "Content-Type: multipart/form-data; boundary=b1", f"X-Model: {MODEL}"))
         blocks = [form[:150_000], form[150_000:299_000], form[299_000:]]
@@ -328,15 +328,15 @@ async def test_a_form_that_turns_out_ambiguous_is_never_forwarded_whole(
         assert (answer.status, code(answer.body)) == (400, "bad_request")
         assert gpu.head
         assert chunked or gpu.body_bytes < len(form)
-        assert (one.held(), one.listener.state.bodies.bytes_kept) == (0, 0)
+        assert (agent.held(), agent.listener.state.bodies.bytes_kept) == (0, 0)
 
 
 async def test_a_form_may_name_its_model_after_its_file(tmp_path: Path) -> None:
     form = FILE_FIRST % MODEL.encode()
     for headers in ((), (f"X-Model: {MODEL}",)):
-        async with taker() as gpu, agent(tmp_path, [gpu.address], limits=ROOMY) as one:
+        async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=ROOMY) as agent:
             gpu.read_on.set()
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(upload_head(len(form), "Content-Type: multipart/form-data; boundary=b1", *headers) + form)
             assert (await client.answer()).status == 200
             assert gpu.body_bytes == len(form)

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from regional_agent.telemetry.access_log import AccessLog
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, JSON_ANSWER, SSE_HEAD, answers, ask, chunk
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -22,15 +22,15 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> 
         await writer.drain()
         writer.transport.abort()
 
-    async with engine(dies) as gpu, engine(answers) as other, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(dies) as gpu, engine(answers) as other, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         _, _, body = await client.answer()
         first, _, event = body.partition(b"data: {")
         assert first == b"data: 1\n\n"
         assert json.loads(b"{" + event)["error"]["code"] == "engine_failed"
         assert await client.closed()
-        assert (one.held(), one.counted()) == (0, {"engine_error": 1})
+        assert (agent.held(), agent.counted()) == (0, {"engine_error": 1})
         assert not other.requests, "never again after the first byte"
 
 
@@ -39,8 +39,8 @@ async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: P
         writer.write(SSE_HEAD + chunk(b'data: {"choi'))
         writer.close()
 
-    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         half, event, end = (await client.answer()).body.split(b"\n\n")
         assert (half, end) == (b'data: {"choi', b"")
@@ -60,8 +60,8 @@ async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path:
         writer.transport.abort()
 
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
-    async with engine(dies) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await client.head()
         for data in parts:
@@ -81,8 +81,8 @@ async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
         writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + chunk(b"\x1f\x8b"))
         writer.close()
 
-    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await client.head()
         assert await client.chunk() == b"\x1f\x8b"
@@ -95,12 +95,12 @@ async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path)
         await writer.drain()
         writer.transport.abort()
 
-    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.answer()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 @pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
@@ -110,11 +110,11 @@ async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: 
         await writer.drain()
         writer.close()
 
-    async with engine(stops) as gpu, agent(tmp_path, [gpu.address]) as one:
-        _, _, body = await ask(one)
+    async with engine(stops) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        _, _, body = await ask(agent)
         assert body.startswith(b"data: 1\n\n")
         assert json.loads(body[body.index(b"data: {") + 6 :])["error"]["code"] == "engine_failed"
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -
         await writer.drain()
         writer.close()
 
-    async with engine(short) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(short) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await ask(one)
-        await until(lambda: one.held() == 0)
+            await ask(agent)
+        await until(lambda: agent.held() == 0)

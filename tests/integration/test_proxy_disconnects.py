@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.tls_contexts import ClientTls, ServerTls
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, full, streams_forever
 from tests.support.on_uvloop import on_uvloop
@@ -40,11 +40,11 @@ def reset(client: RawClient) -> None:
     client.writer.transport.abort()
 
 
-async def half_way(one: Agent, half: bytes) -> RawClient:
+async def half_way(agent: Agent, half: bytes) -> RawClient:
     """A client whose request waits for room with half of its body on the way."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     client.send(half)
-    await until(lambda: one.waiting() == 1)
+    await until(lambda: agent.waiting() == 1)
     client.send(b"x" * 5000)
     await client.writer.drain()
     return client
@@ -87,34 +87,35 @@ async def test_so_it_is_over_tls(tmp_path: Path) -> None:
     context = ClientTls(tmp_path / "ours.pem")()
     async with (
         engine(streams_forever) as gpu,
-        agent(tmp_path, [gpu.address], slots=1, queue=0, limits=LIMITS, tls=shown) as one,
+        running_agent(tmp_path, [gpu.address], slots=1, queue=0, limits=LIMITS, tls=shown) as agent,
     ):
         clients = [
-            RawClient(*await asyncio.open_connection(one.traffic.host, one.traffic.port, ssl=context)) for _ in range(2)
+            RawClient(*await asyncio.open_connection(agent.traffic.host, agent.traffic.port, ssl=context))
+            for _ in range(2)
         ]
-        one.endpoints.pool(MODEL).prior_s = 0.1
-        one.endpoints.pool(MODEL).recount()
+        agent.endpoints.pool(MODEL).prior_s = 0.1
+        agent.endpoints.pool(MODEL).recount()
         clients[0].send(post(BODY))
         await clients[0].head()
         clients[1].send(HALF_OF_A_LARGE_ONE)
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         clients[1].close()
-        await until(lambda: one.waiting() == 0)
-        assert one.counted() == {"cancelled": 1}
+        await until(lambda: agent.waiting() == 0)
+        assert agent.counted() == {"cancelled": 1}
         clients[0].close()
 
 
 async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_path: Path) -> None:
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
-        client = await RawClient.connect(one.traffic)
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         block = b"x" * (1 << 18)
-        while one.listener.state.disconnects.watching == 0:
+        while agent.listener.state.disconnects.watching == 0:
             client.send(b"%x\r\n%b\r\n" % (len(block), block))
             await asyncio.sleep(0)
         reset(client)
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"cancelled": 1}
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"cancelled": 1}
         gpu.read_on.set()
 
 
@@ -144,12 +145,12 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
-    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with echoing() as (address, _), running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
         assert (await client.head())[0] == 101
         said_bytes = 0
-        while one.listener.state.disconnects.watching == 0:
+        while agent.listener.state.disconnects.watching == 0:
             client.send(b"x" * (1 << 18))
             said_bytes += 1 << 18
             await asyncio.sleep(0)
@@ -171,14 +172,14 @@ def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:
 @on_uvloop
 async def test_the_kernel_looks_for_hosts_that_vanish(tmp_path: Path) -> None:
     limits = replace(LIMITS, write_stall_timeout_s=30.0)
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await client.head()
-        (connection,) = one.listener.connections
+        (connection,) = agent.listener.connections
         assert connection._transport is not None
         assert probed(connection._transport) == (1, 30_000)
-        (upstream,) = one.upstreams()
+        (upstream,) = agent.upstreams()
         assert upstream._transport is not None
         assert probed(upstream._transport) == (1, 60_000)
         client.close()

@@ -11,27 +11,27 @@ import pytest
 
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
 async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, Address("127.0.0.1", 2), gpu.address]) as one:
+    async with engine(answers) as gpu, running_agent(tmp_path, [NOBODY, Address("127.0.0.1", 2), gpu.address]) as agent:
         for _ in range(5):
-            status, headers, _ = await ask(one)
+            status, headers, _ = await ask(agent)
             assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-2")
-        assert one.held() == 0
+        assert agent.held() == 0
 
 
 async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, gpu.address]) as one:
-        nowhere = next(iter(one.endpoints.every()))
+    async with engine(answers) as gpu, running_agent(tmp_path, [NOBODY, gpu.address]) as agent:
+        nowhere = next(iter(agent.endpoints.every()))
         nowhere.address = Address("a..b", 80)
         for _ in range(6):
-            assert (await ask(one))[0] == 200
-        assert one.held() == 0
+            assert (await ask(agent))[0] == 200
+        assert agent.held() == 0
 
 
 @pytest.mark.parametrize("early", [b"", SSE_HEAD, b"HTTP/1.1 200 OK\r\nContent-Le"])
@@ -40,12 +40,16 @@ async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_pat
         writer.write(early)
         writer.close()
 
-    async with engine(dies) as dead, engine(answers) as gpu, agent(tmp_path, [dead.address, gpu.address]) as one:
+    async with (
+        engine(dies) as dead,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [dead.address, gpu.address]) as agent,
+    ):
         for _ in range(12):
-            status, headers, _ = await ask(one)
+            status, headers, _ = await ask(agent)
             assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-1")
         assert dead.requests, "it was tried"
-        assert one.held() == 0
+        assert agent.held() == 0
 
 
 async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing(tmp_path: Path) -> None:
@@ -58,29 +62,33 @@ async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing
             served.add(writer)
             writer.write(JSON_ANSWER)
 
-    async with engine(answers_once) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(answers_once) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for _ in range(8):
-            assert (await ask(one))[0] == 200
-        endpoint = next(iter(one.endpoints.every()))
+            assert (await ask(agent))[0] == 200
+        endpoint = next(iter(agent.endpoints.every()))
         assert (endpoint.health.ready, endpoint.ejection.failures) == (True, 0)
         assert len(gpu.requests) == 15, "each but the first was sent again at once"
 
 
 async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None:
-    async with engine(is_busy) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+    async with (
+        engine(is_busy) as busy,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [busy.address, gpu.address]) as agent,
+    ):
         for _ in range(12):
-            assert (await ask(one))[0] == 200
+            assert (await ask(agent))[0] == 200
         assert busy.requests
 
 
 async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
-    async with engine(is_busy) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(is_busy) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         client.close()
-        await until(lambda: one.counted() == {"cancelled": 1})
+        await until(lambda: agent.counted() == {"cancelled": 1})
     log.close()
     assert json.loads((tmp_path / "access.log").read_text())["status"] == 0
 
@@ -97,11 +105,11 @@ async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: 
     async with (
         engine(is_busy_at_length) as busy,
         engine(answers) as gpu,
-        agent(tmp_path, [busy.address, gpu.address]) as one,
+        running_agent(tmp_path, [busy.address, gpu.address]) as agent,
     ):
         while not busy.requests:
-            assert (await ask(one))[0] == 200
-        assert one.held() == 0
+            assert (await ask(agent))[0] == 200
+        assert agent.held() == 0
         await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
 
 
@@ -110,20 +118,24 @@ async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbu")
         writer.close()
 
-    async with engine(breaks_off) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+    async with (
+        engine(breaks_off) as busy,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [busy.address, gpu.address]) as agent,
+    ):
         while not busy.requests:
-            assert (await ask(one))[0] == 200
-        assert all(endpoint.health.ready for endpoint in one.endpoints.every()), "it lives"
+            assert (await ask(agent))[0] == 200
+        assert all(endpoint.health.ready for endpoint in agent.endpoints.every()), "it lives"
 
 
 async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
-    async with engine(is_busy) as busy, agent(tmp_path / "busy", [busy.address]) as one:
-        status, headers, body = await ask(one)
+    async with engine(is_busy) as busy, running_agent(tmp_path / "busy", [busy.address]) as agent:
+        status, headers, body = await ask(agent)
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
-        assert one.tally.report().failed == 1
-    async with agent(tmp_path / "none", [NOBODY]) as one:
-        status, headers, body = await ask(one)
+        assert agent.tally.report().failed == 1
+    async with running_agent(tmp_path / "none", [NOBODY]) as agent:
+        status, headers, body = await ask(agent)
         assert (status, code(body)) == (503, "none_ready")
 
 
@@ -135,8 +147,8 @@ async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path:
         engine(dies) as a,
         engine(dies) as b,
         engine(dies) as c,
-        agent(tmp_path, [a.address, b.address, c.address]) as one,
+        running_agent(tmp_path, [a.address, b.address, c.address]) as agent,
     ):
-        status, _, body = await ask(one)
+        status, _, body = await ask(agent)
         assert (status, code(body)) == (502, "engine_failed")
         assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2

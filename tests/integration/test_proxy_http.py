@@ -10,7 +10,7 @@ import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -75,19 +75,19 @@ WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
     ],
 )
 async def test_ambiguous_requests_are_refused_and_never_forwarded(tmp_path: Path, said: bytes) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(said + post(BODY))
         status, _, body = await client.answer()
         assert (status, code(body)) == (400, "bad_request")
         assert await client.closed(), "where the next request begins is unknown"
         assert not gpu.requests
-        assert (one.held(), one.listener.state.bodies.bytes_kept) == (0, 0)
+        assert (agent.held(), agent.listener.state.bodies.bytes_kept) == (0, 0)
 
 
 async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY) + b"nonsense\r\n\r\n")
         assert (await client.answer()).body == b'{"ok": 1}'
         assert (await client.answer()).status == 400
@@ -95,8 +95,8 @@ async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: 
 
 
 async def test_what_comes_after_the_last_request_is_not_read(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, "Connection: close") + post(BODY))
         status, headers, _ = await client.answer()
         assert (status, headers["connection"]) == (200, "close")
@@ -108,8 +108,8 @@ async def test_trailers_end_here(tmp_path: Path) -> None:
     async def with_trailers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\nX-Secret: 1\r\nSet-Cookie: a=b\r\n\r\n")
 
-    async with engine(with_trailers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(with_trailers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for _ in range(2):
             client.send(CHUNKED + WHOLE[:-2] + b"X-Penstock-Route: forged\r\nAuthorization: Bearer x\r\n\r\n")
             assert (await client.answer()).body == b"data: 1\n\n"
@@ -118,8 +118,8 @@ async def test_trailers_end_here(tmp_path: Path) -> None:
 
 
 async def test_a_target_in_absolute_form_is_a_path_and_a_host(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, path="http://api.test:8080/v1/chat/completions?x=1"))
         assert (await client.answer()).status == 200
         assert gpu.requests[0].head.startswith(b"POST /v1/chat/completions?x=1 HTTP/1.1\r\n")
@@ -128,8 +128,8 @@ async def test_a_target_in_absolute_form_is_a_path_and_a_host(tmp_path: Path) ->
 
 
 async def test_head_is_get_without_a_body(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for path in ("/v1/models", "/livez", "/readyz"):
             client.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
             head_status, head = await client.head()
@@ -138,16 +138,16 @@ async def test_head_is_get_without_a_body(tmp_path: Path) -> None:
 
 
 async def test_an_agent_without_endpoints_is_ready_while_another_region_serves(tmp_path: Path) -> None:
-    async def readiness(one: Agent) -> tuple[int, bytes]:
-        client = await RawClient.connect(one.traffic)
+    async def readiness(agent: Agent) -> tuple[int, bytes]:
+        client = await RawClient.connect(agent.traffic)
         client.send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = await client.answer()
         return answer.status, answer.body
 
     async with (
         engine(answers) as gpu,
-        agent(tmp_path / "serving", [gpu.address]) as serving,
-        agent(tmp_path / "entry", [], region="eu-es", peers={"eu-de": serving.peer}) as entry,
+        running_agent(tmp_path / "serving", [gpu.address]) as serving,
+        running_agent(tmp_path / "entry", [], region="eu-es", peers={"eu-de": serving.peer}) as entry,
     ):
         assert await readiness(entry) == (200, b"ok\n")
         assert (await ask(entry)).status == 200
@@ -163,8 +163,8 @@ async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\n\r\n")
 
-    async with engine(streams) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY).replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: test\r\n", b""))
         _, headers = await client.head()
         assert "transfer-encoding" not in headers
@@ -172,8 +172,8 @@ async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:
 
 
 async def test_http_1_0_clients_receive_connection_keep_alive(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for _ in range(2):
             client.send(post(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"))
             assert (await client.answer()).headers["connection"] == "keep-alive"
@@ -194,9 +194,9 @@ async def test_headers_by_trust(tmp_path: Path) -> None:
     for trusted, proto, host in ((False, "http", "test"), (True, "https", "api.test")):
         async with (
             engine(answers) as gpu,
-            agent(tmp_path / str(trusted), [gpu.address], trusted=trusted) as one,
+            running_agent(tmp_path / str(trusted), [gpu.address], trusted=trusted) as agent,
         ):
-            await ask(one, *claims, "Forwarded: for=x", "Via: 1.0 edge", "X-Real-Ip: 192.0.2.1", "Accept: */*")
+            await ask(agent, *claims, "Forwarded: for=x", "Via: 1.0 edge", "X-Real-Ip: 192.0.2.1", "Accept: */*")
             received = gpu.requests[0]
             assert received.header("x-forwarded-proto") == proto
             assert received.header("x-forwarded-host") == host
@@ -207,34 +207,34 @@ async def test_headers_by_trust(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_has_been_here_is_a_loop(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        status, _, body = await ask(one, "Via: 1.1 edge", "Via: 1.1 agent-1.eu-de.test, 1.1 x")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        status, _, body = await ask(agent, "Via: 1.1 edge", "Via: 1.1 agent-1.eu-de.test, 1.1 x")
         assert (status, code(body)) == (508, "loop_detected")
         assert not gpu.requests
 
 
 async def test_a_trace_is_continued_or_started(tmp_path: Path) -> None:
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        await ask(one, f"Traceparent: {theirs}", "Tracestate: a=1")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        await ask(agent, f"Traceparent: {theirs}", "Tracestate: a=1")
         assert gpu.requests[0].header("traceparent") == theirs
         assert gpu.requests[0].header("tracestate") == "a=1"
-        _, headers, _ = await ask(one)
+        _, headers, _ = await ask(agent)
         started = gpu.requests[1].header("traceparent") or ""
         assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", started)
         assert headers["x-request-id"] == gpu.requests[1].header("x-request-id") == started[3:35]
-        await ask(one, "Traceparent: 00-zero-zero-00", "Tracestate: a=1")
+        await ask(agent, "Traceparent: 00-zero-zero-00", "Tracestate: a=1")
         assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", gpu.requests[2].header("traceparent") or "")
         assert gpu.requests[2].header("tracestate") is None, "it belonged to another trace"
 
 
 async def test_a_request_id_is_one_and_usable(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for given in ("bad id", "x" * 200, "\x80"):
-            _, headers, _ = await ask(one, f"X-Request-Id: {given}")
+            _, headers, _ = await ask(agent, f"X-Request-Id: {given}")
             assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
             assert gpu.requests[-1].head.lower().count(b"x-request-id") == 1
-        assert (await ask(one, "X-Request-Id: mine"))[1]["x-request-id"] == "mine"
+        assert (await ask(agent, "X-Request-Id: mine"))[1]["x-request-id"] == "mine"
 
 
 async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
     async with (
         engine(answers) as far,
         engine(answers) as near,
-        agent(tmp_path / "server", [far.address], region="eu-es") as server,
-        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "server", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         _, headers, _ = await ask(origin, "X-Request-Timeout-Ms: 5000")
         received = far.requests[0]
@@ -283,11 +283,15 @@ async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, gar
         await writer.drain()
         await asyncio.Event().wait()
 
-    async with engine(garbles) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
+    async with (
+        engine(garbles) as bad,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [bad.address, gpu.address]) as agent,
+    ):
         for _ in range(12):
-            assert (await ask(one))[0] == 200
+            assert (await ask(agent))[0] == 200
         assert bad.requests
-        assert one.held() == 0
+        assert agent.held() == 0
 
 
 async def test_more_than_one_answer_is_never_the_next_request_s(tmp_path: Path) -> None:
@@ -296,8 +300,8 @@ async def test_more_than_one_answer_is_never_the_next_request_s(tmp_path: Path) 
         mine = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode())
         writer.write(mine + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
 
-    async with engine(twice) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(twice) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(10)))
         assert [(await client.answer()).body for _ in range(10)] == [f"r{n}".encode() for n in range(10)]
 
@@ -307,8 +311,8 @@ async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
         status = (received.header("x-status") or "").encode()
         writer.write(b"HTTP/1.1 %b X\r\n%b\r\n" % (status, b"" if status == b"204" else b"Content-Length: 7\r\n"))
 
-    async with engine(bare) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(bare) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         for status in (204, 304, 204):
             client.send(post(BODY, f"X-Status: {status}"))
             got, headers = await client.head()
@@ -324,7 +328,7 @@ async def test_an_answer_may_end_with_its_connection(tmp_path: Path, headers: by
         writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"\r\nhello")
         writer.close()
 
-    async with engine(closes) as gpu, agent(tmp_path, [gpu.address]) as one:
-        status, _, body = await ask(one)
+    async with engine(closes) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        status, _, body = await ask(agent)
         assert (status, body) == (200, b"hello")
-        assert one.counted() == {"ok": 1}
+        assert agent.counted() == {"ok": 1}

@@ -12,7 +12,7 @@ from regional_agent.http.client_connection import MAX_WAITING, ClientConnection
 from regional_agent.http.connection_counts import client_network
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener_state import ListenerState
-from tests.support.agents import MAX_BODY_BYTES, Agent, agent
+from tests.support.agents import MAX_BODY_BYTES, Agent, running_agent
 from tests.support.chats import (
     BODY,
     CHAT,
@@ -44,8 +44,8 @@ def limits(**changed: float) -> Limits:
     ],
 )
 async def test_an_incomplete_request_times_out(tmp_path: Path, said: bytes, bound: dict[str, float]) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(**bound)) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits(**bound)) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(said)
         status, _, body = await client.answer()
         assert (status, code(body)) == (408, "request_timeout")
@@ -75,16 +75,16 @@ class LaterClock:
 
 
 async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        clock = LaterClock(one.listener.state)
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        clock = LaterClock(agent.listener.state)
+        client = await RawClient.connect(agent.traffic)
         body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 60_000]}).encode()
         head, _, _ = post(body).partition(body)
         client.send(head)
         for at in range(0, len(body), 16_000):
             client.send(body[at : at + 16_000])
             if at + 16_000 < len(body):
-                connection = await only(one.listener.connections)
+                connection = await only(agent.listener.connections)
                 await comes(connection, at + 16_000)
                 clock.later_s += 15.0
                 connection.check_timeouts(clock())
@@ -93,11 +93,14 @@ async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) ->
 
 @pytest.mark.parametrize("media", ["Content-Type: audio/wav", "Content-Type: application/json"])
 async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
-        clock = LaterClock(one.listener.state)
-        client = await RawClient.connect(one.traffic)
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as agent,
+    ):
+        clock = LaterClock(agent.listener.state)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(900_000, media, f"X-Model: {MODEL}") + b"x" * 800_000)
-        connection = await only(one.listener.connections)
+        connection = await only(agent.listener.connections)
         await comes(connection, 800_000)
         connection.check_timeouts(clock())
         clock.later_s = 19.0
@@ -105,20 +108,23 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str
         client.send(b"x")
         await comes(connection, 800_001)
         connection.check_timeouts(clock())
-        assert one.held() == ("audio" in media), "it goes on, and the engine of an upload has begun"
+        assert agent.held() == ("audio" in media), "it goes on, and the engine of an upload has begun"
         clock.later_s = 21.0
         connection.check_timeouts(clock())
         assert (await client.answer()).status == 408
         assert await client.closed()
-        await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
+        await until(lambda: agent.held() == 0 and agent.listener.state.bodies.bytes_kept == 0)
 
 
 async def test_a_slow_upload_does_not_hold_body_memory(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
-        clock = LaterClock(one.listener.state)
-        client = await RawClient.connect(one.traffic)
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as agent,
+    ):
+        clock = LaterClock(agent.listener.state)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(2_000_000, path="/v1/chat/completions"))
-        connection = await only(one.listener.connections)
+        connection = await only(agent.listener.connections)
         said = 0
         while clock.later_s < 590.0:
             clock.later_s += 15.0
@@ -129,17 +135,20 @@ async def test_a_slow_upload_does_not_hold_body_memory(tmp_path: Path) -> None:
         clock.later_s += 15.0
         connection.check_timeouts(clock())
         assert (await client.answer()).status == 408
-        await until(lambda: one.listener.state.bodies.bytes_kept == 0)
+        await until(lambda: agent.listener.state.bodies.bytes_kept == 0)
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=1.0)) as one:
-        assert await (await RawClient.connect(one.traffic)).closed()
-        client = await RawClient.connect(one.traffic)
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=1.0)) as agent,
+    ):
+        assert await (await RawClient.connect(agent.traffic)).closed()
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         assert (await client.answer()).status == 200
         assert await client.closed()
-        await until(lambda: not one.listener.connections)
+        await until(lambda: not agent.listener.connections)
 
 
 async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
@@ -149,42 +158,53 @@ async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
             writer.write(chunk(b"x" * 65536))
             await writer.drain()
 
-    async with engine(floods) as gpu, agent(tmp_path, [gpu.address], limits=limits(write_stall_timeout_s=0.3)) as one:
-        client = await RawClient.connect(one.traffic)
+    async with (
+        engine(floods) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=limits(write_stall_timeout_s=0.3)) as agent,
+    ):
+        client = await RawClient.connect(agent.traffic)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(post(BODY))
-        await until(lambda: one.held() == 1)
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"cancelled": 1}
-        assert not one.listener.connections
+        await until(lambda: agent.held() == 1)
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"cancelled": 1}
+        assert not agent.listener.connections
 
 
 async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -> None:
     few = limits(max_connections_per_address=2)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=few) as one:
-        allowed = [await RawClient.connect(one.traffic) for _ in range(2)]
-        await until(lambda: len(one.listener.connections) == 2)
-        third = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=few) as agent:
+        allowed = [await RawClient.connect(agent.traffic) for _ in range(2)]
+        await until(lambda: len(agent.listener.connections) == 2)
+        third = await RawClient.connect(agent.traffic)
         status, headers, body = await third.answer()
         assert (status, code(body)) == (429, "too_many_connections")
         assert "retry-after" in headers
         assert await third.closed()
         allowed[0].close()
-        await until(lambda: len(one.listener.connections) == 1)
-        fourth = await RawClient.connect(one.traffic)
+        await until(lambda: len(agent.listener.connections) == 1)
+        fourth = await RawClient.connect(agent.traffic)
         fourth.send(post(BODY))
         assert (await fourth.answer()).status == 200
     total = limits(max_connections=1, max_connections_per_address=1)
-    async with engine(answers) as gpu, agent(tmp_path / "b", [gpu.address], limits=total, trusted=True) as one:
-        first = await RawClient.connect(one.traffic)
-        await until(lambda: len(one.listener.connections) == 1)
-        assert (await (await RawClient.connect(one.traffic)).answer()).status == 429, "a trusted proxy counts here too"
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path / "b", [gpu.address], limits=total, trusted=True) as agent,
+    ):
+        first = await RawClient.connect(agent.traffic)
+        await until(lambda: len(agent.listener.connections) == 1)
+        assert (await (await RawClient.connect(agent.traffic)).answer()).status == 429, (
+            "a trusted proxy counts here too"
+        )
         first.close()
 
 
 async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_connections=8)) as one:
-        clients = [await RawClient.connect(one.traffic) for _ in range(3)]
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=limits(max_connections=8)) as agent,
+    ):
+        clients = [await RawClient.connect(agent.traffic) for _ in range(3)]
         assert (await clients[2].answer()).status == 429
         clients[0].send(post(BODY))
         assert (await clients[0].answer()).status == 200
@@ -203,16 +223,16 @@ async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path)
         name = received.header("x-request-id") or ""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
 
-    async with engine(numbers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_pipelined=2)) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(numbers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits(max_pipelined=2)) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
 
 
 async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY) + b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
         await until(lambda: bool(gpu.requests))
         release.set()
@@ -223,12 +243,12 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
         assert await client.closed()
 
 
-async def deaf_client(one: Agent) -> tuple[RawClient, ClientConnection]:
+async def deaf_client(agent: Agent) -> tuple[RawClient, ClientConnection]:
     """A client that reads nothing yet, and the agent's side of its connection."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await until(lambda: bool(one.listener.connections))
-    connection = next(iter(one.listener.connections))
+    await until(lambda: bool(agent.listener.connections))
+    connection = next(iter(agent.listener.connections))
     return client, connection
 
 
@@ -244,8 +264,8 @@ async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer
 async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path) -> None:
     patience_s = 0.5
     bounds = limits(first_byte_timeout_s=patience_s)
-    async with engine(answers_at_length) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
-        client, connection = await deaf_client(one)
+    async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=bounds) as agent:
+        client, connection = await deaf_client(agent)
         client.send(post(BODY) * 120)
         await until(lambda: connection._write_stalled_since is not None)
         await asyncio.sleep(2 * patience_s)
@@ -257,8 +277,8 @@ async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path
 
 
 async def test_nor_do_refusals(tmp_path: Path) -> None:
-    async with agent(tmp_path, [], limits=limits()) as one:
-        client, connection = await deaf_client(one)
+    async with running_agent(tmp_path, [], limits=limits()) as agent:
+        client, connection = await deaf_client(agent)
         client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
         await until(lambda: connection._write_stalled_since is not None)
         assert unsent_bytes(connection) < 200_000
@@ -272,17 +292,17 @@ async def test_nor_do_refusals(tmp_path: Path) -> None:
 
 async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.state.clock = lambda: loop.time() + later_s
-        client = await RawClient.connect(one.traffic)
+        agent.listener.state.clock = lambda: loop.time() + later_s
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         await until(lambda: bool(gpu.requests))
         later_s = 100.0
         client.send(post(BODY)[:-5])
-        connection = next(iter(one.listener.connections))
+        connection = next(iter(agent.listener.connections))
         await until(lambda: connection._current is not None)
-        connection.check_timeouts(one.listener.state.clock())
+        connection.check_timeouts(agent.listener.state.clock())
         release.set()
         assert (await client.answer()).status == 200
         client.send(BODY[-5:])
@@ -291,17 +311,17 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
 
 async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine(tmp_path: Path) -> None:
     bounds = limits(stall_timeout_s=1.0)
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=bounds) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         _, _, body = await client.answer()
         event = json.loads(body.partition(b"data: {")[2].join([b"{", b""]))
         assert event["error"]["code"] == "stream_stalled"
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
-        (endpoint,) = one.endpoints.every()
+        (endpoint,) = agent.endpoints.every()
         assert endpoint.ejection.failures == 1
-        assert (one.held(), one.counted()) == (0, {"engine_error": 1})
+        assert (agent.held(), agent.counted()) == (0, {"engine_error": 1})
 
 
 async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
@@ -309,34 +329,34 @@ async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
     async with (
         engine(never_responds) as gpu,
         engine(never_responds) as other,
-        agent(tmp_path, [gpu.address, other.address], limits=bounds) as one,
+        running_agent(tmp_path, [gpu.address, other.address], limits=bounds) as agent,
     ):
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         status, _, body = await client.answer()
         assert (status, code(body)) == (504, "engine_timeout")
         assert len(gpu.requests) + len(other.requests) == 1, "it may have started, so it is not sent again"
-        assert (one.held(), one.counted()) == (0, {"timeout": 1})
+        assert (agent.held(), agent.counted()) == (0, {"timeout": 1})
 
 
 async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        status, _, body = await ask(one, "X-Request-Timeout-Ms: 1500")
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        status, _, body = await ask(agent, "X-Request-Timeout-Ms: 1500")
         assert (status, code(body)) == (504, "deadline_passed")
         assert 0 < int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 1500
         for bad in ("0", "-1", "soon", "1.5", "9999999999"):
-            assert (await ask(one, f"X-Request-Timeout-Ms: {bad}"))[0] == 400
+            assert (await ask(agent, f"X-Request-Timeout-Ms: {bad}"))[0] == 400
     async with (
         engine(answers) as gpu,
-        agent(tmp_path / "b", [gpu.address], limits=limits(request_timeout_s=5.0)) as one,
+        running_agent(tmp_path / "b", [gpu.address], limits=limits(request_timeout_s=5.0)) as agent,
     ):
-        await ask(one, "X-Request-Timeout-Ms: 999999999")
+        await ask(agent, "X-Request-Timeout-Ms: 999999999")
         assert int(gpu.requests[0].header("x-request-timeout-ms") or "") <= 5000, "within what is allowed here"
 
 
 async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        _, _, body = await ask(one, "X-Request-Timeout-Ms: 1500")
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        _, _, body = await ask(agent, "X-Request-Timeout-Ms: 1500")
         assert b'"code":"deadline_passed"' in body
 
 
@@ -344,10 +364,10 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async with engine(dies) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        while one.proxy.retry_budget.withdraw(one.proxy.clock()):
+    async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
             pass
-        status, _, body = await ask(one)
+        status, _, body = await ask(agent)
         assert (status, code(body)) == (502, "engine_failed")
         assert b"the retry budget is used up" in body
         assert len(gpu.requests) == 1
@@ -355,8 +375,8 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"])
 async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: bytes) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(before + post(BODY, "X-Big: " + "x" * 70_000))
         if before:
             assert (await client.answer()).body == b"ok\n"
@@ -370,9 +390,9 @@ async def test_a_number_of_any_length_in_a_body_keeps_nothing_reserved(tmp_path:
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(usage), usage))
 
-    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for digits in (1, 400, 4000):
             body = b'{"model": "%b", "messages": [], "max_tokens": %b}' % (MODEL.encode(), b"9" * digits)
-            assert (await ask(one, body=body)).status == 200
-            assert one.held() == 0
-            assert not list(one.proxy.active)
+            assert (await ask(agent, body=body)).status == 200
+            assert agent.held() == 0
+            assert not list(agent.proxy.active)

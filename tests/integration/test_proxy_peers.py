@@ -10,7 +10,7 @@ import pytest
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from regional_agent.http.limits import Limits
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, never_responds, streams_forever
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -22,8 +22,8 @@ async def test_a_request_is_forwarded_by_the_plan_and_checked_by_the_server(tmp_
     async with (
         engine(answers) as far,
         engine(answers) as near,
-        agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None) as server,
-        agent(
+        running_agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None) as server,
+        running_agent(
             tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": server.peer}
         ) as origin,
     ):
@@ -42,10 +42,12 @@ async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path
     async with (
         engine(answers) as near,
         engine(answers) as forbidden,
-        agent(tmp_path, [near.address], anonymous="personal", plan=wrong, peers={"us-east": forbidden.address}) as one,
+        running_agent(
+            tmp_path, [near.address], anonymous="personal", plan=wrong, peers={"us-east": forbidden.address}
+        ) as agent,
     ):
-        one.location = Location("DE")
-        status, headers, _ = await ask(one)
+        agent.location = Location("DE")
+        status, headers, _ = await ask(agent)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
         assert not forbidden.requests
 
@@ -54,8 +56,8 @@ async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_pat
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         engine(answers) as near,
-        agent(tmp_path / "server", [NOBODY], region="eu-es") as server,
-        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "server", [NOBODY], region="eu-es") as server,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
         assert server.counted() == {"refused": 1}
@@ -69,7 +71,7 @@ async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path
     async with (
         engine(never_responds) as black_hole,
         engine(answers) as near,
-        agent(tmp_path, [near.address], plan=away, peers={"eu-es": black_hole.address}) as origin,
+        running_agent(tmp_path, [near.address], plan=away, peers={"eu-es": black_hole.address}) as origin,
     ):
         asked = asyncio.create_task(ask(origin))
         await until(lambda: bool(black_hole.requests))
@@ -84,10 +86,10 @@ async def test_a_peer_whose_engine_may_have_started_is_the_last_to_be_tried(tmp_
     async with (
         engine(never_responds) as far,
         engine(answers) as near,
-        agent(tmp_path / "es", [far.address], region="eu-es", limits=slow) as server,
-        agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as one,
+        running_agent(tmp_path / "es", [far.address], region="eu-es", limits=slow) as server,
+        running_agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as agent,
     ):
-        status, _, body = await ask(one)
+        status, _, body = await ask(agent)
         assert (status, code(body)) == (504, "engine_timeout")
         assert not near.requests
 
@@ -107,8 +109,8 @@ async def test_a_stream_that_its_server_cut_counts_as_failed_in_both_regions(
     impatient = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
     async with (
         engine(script) as far,
-        agent(tmp_path / "server", [far.address], region="eu-es", limits=impatient) as server,
-        agent(tmp_path / "origin", [], peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "server", [far.address], region="eu-es", limits=impatient) as server,
+        running_agent(tmp_path / "origin", [], peers={"eu-es": server.peer}) as origin,
     ):
         answer = await ask(origin)
         events = answer.body.strip().split(b"\n\n")
@@ -122,8 +124,8 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
     async with (
         engine(streams_forever) as near,
         engine(answers) as far,
-        agent(tmp_path / "server", [far.address], region="us-east") as server,
-        agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
+        running_agent(tmp_path / "server", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
     ):
         first = await RawClient.connect(origin.traffic)
         first.send(post(BODY))
@@ -139,13 +141,13 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
 
 
 async def test_the_peer_listener_rejects_requests_without_a_signature(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for route in ("forged", "e30.00", ""):
-            client = await RawClient.connect(one.peer)
+            client = await RawClient.connect(agent.peer)
             client.send(post(BODY, f"X-Penstock-Route: {route}"))
             assert (await client.answer()).status == 403
             client.close()
-        client = await RawClient.connect(one.peer)
+        client = await RawClient.connect(agent.peer)
         client.send(post(BODY))
         assert (await client.answer()).status == 404, "clients have no business there"
         assert not gpu.requests

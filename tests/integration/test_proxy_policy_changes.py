@@ -16,7 +16,7 @@ from penstock.policy.geography import Location
 from penstock.policy.policy import Policy, ResidencyRule
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, answers_after, ask, code, full, never_responds, streams_forever
 from tests.support.planet import EU_ONLY, MODEL, plan, policy
 from tests.support.sockets import RawClient, engine, post
@@ -43,36 +43,36 @@ CHANGES = pytest.mark.parametrize(
 )
 
 
-def revocations(one: Agent) -> dict[tuple[str, str], float]:
+def revocations(agent: Agent) -> dict[tuple[str, str], float]:
     """`revocations_total` by state and reason."""
     return {
         (sample.labels["state"], sample.labels["reason"]): sample.value
-        for family in one.metrics.registry.collect()
+        for family in agent.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "penstock_agent_revocations_total"
     }
 
 
-async def ended(one: Agent, state: str, reason: str) -> None:
+async def ended(agent: Agent, state: str, reason: str) -> None:
     """Wait until the new policy has ended the only request, and nothing is held."""
-    await until(lambda: one.held() == one.waiting() == 0)
-    assert revocations(one) == {(state, reason): 1.0}
-    assert one.counted() == {"revoked": 1.0}
+    await until(lambda: agent.held() == agent.waiting() == 0)
+    assert revocations(agent) == {(state, reason): 1.0}
+    assert agent.counted() == {"revoked": 1.0}
 
 
 @CHANGES
 async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: Policy, reason: str) -> None:
     log = AccessLog(tmp_path / "access.log", 0.0, Random(1))
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
-        one.config.policy = with_key()
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
+        agent.config.policy = with_key()
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, KEY))
         await client.head()
         assert await client.chunk() == b"data: 1\n\n"
-        one.config.policy = change
+        agent.config.policy = change
         assert code((await client.chunk()).removeprefix(b"data: ")) == reason
         await gpu.closed_by_client.wait()
-        await ended(one, "streaming", reason)
+        await ended(agent, "streaming", reason)
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
     assert (line["outcome"], line["reason"], line["tenant"]) == ("revoked", reason, "open")
@@ -80,15 +80,15 @@ async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: Policy, rea
 
 @CHANGES
 async def test_a_tunnel_is_closed_on_both_sides(tmp_path: Path, change: Policy, reason: str) -> None:
-    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
-        one.config.policy = with_key()
-        client = await RawClient.connect(one.traffic)
+    async with echoing() as (address, _), running_agent(tmp_path, [address]) as agent:
+        agent.config.policy = with_key()
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + KEY.encode() + b"\r\n\r\n")
         await client.head()
         assert await client.reader.readexactly(5) == b"hello"
-        one.config.policy = change
+        agent.config.policy = change
         assert await client.closed()
-        await ended(one, "tunnel", reason)
+        await ended(agent, "tunnel", reason)
 
 
 @CHANGES
@@ -105,29 +105,29 @@ async def test_a_queued_request_is_refused(tmp_path: Path, change: Policy, reaso
 
 @CHANGES
 async def test_a_request_without_a_response_yet_is_refused(tmp_path: Path, change: Policy, reason: str) -> None:
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.config.policy = with_key()
-        client = await RawClient.connect(one.traffic)
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = with_key()
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, KEY))
         await until(lambda: bool(gpu.requests))
-        one.config.policy = change
+        agent.config.policy = change
         assert code((await client.answer()).body) == reason
         await gpu.closed_by_client.wait()
-        await ended(one, "awaiting", reason)
+        await ended(agent, "awaiting", reason)
 
 
 @CHANGES
 async def test_an_upload_that_an_engine_reads_ends(tmp_path: Path, change: Policy, reason: str) -> None:
-    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
-        one.config.policy = with_key()
+    async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+        agent.config.policy = with_key()
         gpu.read_on.set()
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(64 << 20, KEY, f"x-model: {MODEL}", "content-type: audio/wav") + b"x" * (1 << 20))
         await until(lambda: gpu.body_bytes == 1 << 20)
-        one.config.policy = change
+        agent.config.policy = change
         assert code((await client.answer()).body) == reason
-        await ended(one, "awaiting", reason)
-        assert one.listener.state.bodies.bytes_kept == 0
+        await ended(agent, "awaiting", reason)
+        assert agent.listener.state.bodies.bytes_kept == 0
 
 
 @CHANGES
@@ -135,23 +135,23 @@ async def test_an_upload_that_an_engine_reads_ends(tmp_path: Path, change: Polic
 async def test_a_body_that_still_arrives_is_not_read_to_its_end(
     tmp_path: Path, change: Policy, reason: str, path: str
 ) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
-        one.config.policy = with_key()
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+        agent.config.policy = with_key()
+        client = await RawClient.connect(agent.traffic)
         client.send(upload_head(200_000, KEY, path=path) + b"x" * 100_000)
-        await until(lambda: one.listener.state.bodies.bytes_kept > 0)
-        one.config.policy = change
+        await until(lambda: agent.listener.state.bodies.bytes_kept > 0)
+        agent.config.policy = change
         assert code((await client.answer()).body) == reason
         assert not gpu.requests
-        assert one.listener.state.bodies.bytes_kept == 0
+        assert agent.listener.state.bodies.bytes_kept == 0
 
 
 async def test_a_request_in_a_region_that_is_now_forbidden_ends_at_its_origin(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         engine(streams_forever) as far,
-        agent(tmp_path / "es", [far.address], region="eu-es") as server,
-        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "es", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         client = await RawClient.connect(origin.traffic)
         client.send(post(BODY))
@@ -176,8 +176,8 @@ async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
     async with (
         engine(streams_forever) as far,
         engine(answers) as near,
-        agent(tmp_path / "es", [far.address], region="eu-es") as server,
-        agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+        running_agent(tmp_path / "es", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
     ):
         server.config.policy = origin.config.policy = with_key()
         client = await RawClient.connect(origin.traffic)
@@ -195,28 +195,28 @@ async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
 
 async def test_requests_that_a_new_policy_permits_continue(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
-        one.endpoints.pool(MODEL).prior_s = 0.1
-        one.endpoints.pool(MODEL).recount()
-        one.config.policy = with_key()
-        running, waiting = [asyncio.create_task(ask(one, KEY)) for _ in range(2)]
-        await until(lambda: one.waiting() == 1)
-        one.config.policy = with_key(NOT_IN_MADRID)
-        await until(lambda: all(entry._context.policy is one.config.policy for entry in contexts(one)))
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
+        agent.endpoints.pool(MODEL).prior_s = 0.1
+        agent.endpoints.pool(MODEL).recount()
+        agent.config.policy = with_key()
+        running, waiting = [asyncio.create_task(ask(agent, KEY)) for _ in range(2)]
+        await until(lambda: agent.waiting() == 1)
+        agent.config.policy = with_key(NOT_IN_MADRID)
+        await until(lambda: all(entry._context.policy is agent.config.policy for entry in contexts(agent)))
         release.set()
         assert {(await running).status, (await waiting).status} == {200}
-        assert revocations(one) == {}
+        assert revocations(agent) == {}
 
 
 async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.config.policy = with_key()
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = with_key()
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, KEY))
         await client.head()
-        one.config.policy = replace(with_key(), models={})
-        await until(lambda: all(entry._context.policy is one.config.policy for entry in contexts(one)))
-        assert one.held() == 1
+        agent.config.policy = replace(with_key(), models={})
+        await until(lambda: all(entry._context.policy is agent.config.policy for entry in contexts(agent)))
+        assert agent.held() == 1
         client.close()
 
 
@@ -238,8 +238,8 @@ async def test_the_serving_region_applies_its_own_data_class(tmp_path: Path) -> 
     async with (
         engine(answers) as far,
         engine(answers) as near,
-        agent(tmp_path / "us", [far.address], region="us-east") as server,
-        agent(tmp_path / "de", [near.address], plan=away, peers={"us-east": server.peer}) as origin,
+        running_agent(tmp_path / "us", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "de", [near.address], plan=away, peers={"us-east": server.peer}) as origin,
     ):
         origin.config.policy = with_key()
         origin.location = Location("DE")
@@ -251,8 +251,8 @@ async def test_the_serving_region_applies_its_own_data_class(tmp_path: Path) -> 
 async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
     limits = Limits(max_tunnel_s=0.5, idle_linger_s=0.0)
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
-    async with echoing() as (address, _), agent(tmp_path, [address], limits=limits, access_log=log) as one:
-        client = await RawClient.connect(one.traffic)
+    async with echoing() as (address, _), running_agent(tmp_path, [address], limits=limits, access_log=log) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
         await client.head()
 
@@ -264,11 +264,11 @@ async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             async with asyncio.timeout(30.0):
                 await talk()
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"ok": 1.0}
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"ok": 1.0}
     log.close()
     assert json.loads((tmp_path / "access.log").read_text())["reason"] == "deadline_passed"
 
 
-def contexts(one: Agent) -> list[Any]:
-    return list(one.proxy.active)
+def contexts(agent: Agent) -> list[Any]:
+    return list(agent.proxy.active)

@@ -17,7 +17,7 @@ from regional_agent.http.listener import drain_all
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, answers
 from tests.support.on_uvloop import on_uvloop
@@ -65,16 +65,16 @@ def shown_to(one: RawClient) -> str:
 
 
 async def test_clients_are_served_over_tls_and_engines_receive_the_scheme(tmp_path: Path, made: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made)) as one:
-        over = await connect(one.traffic, client(made))
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made)) as agent:
+        over = await connect(agent.traffic, client(made))
         assert over.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
         for _ in range(3):
             over.send(post(BODY))
             assert (await over.answer()).body == b'{"ok": 1}'
         assert gpu.requests[0].header("x-forwarded-proto") == "https"
         with pytest.raises(ssl.SSLCertVerificationError):
-            await connect(one.traffic, client(made, ca="stranger"))
-        plain = await RawClient.connect(one.traffic)
+            await connect(agent.traffic, client(made, ca="stranger"))
+        plain = await RawClient.connect(agent.traffic)
         plain.send(post(BODY))
         assert await plain.closed()
         over.close()
@@ -91,16 +91,16 @@ async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: P
 
     put("one")
     tls = ServerTls(*live)
-    async with engine(answers) as gpu, agent(tmp_path / "a", [gpu.address], tls=tls) as one:
-        before = await connect(one.traffic, client(made))
+    async with engine(answers) as gpu, running_agent(tmp_path / "a", [gpu.address], tls=tls) as agent:
+        before = await connect(agent.traffic, client(made))
         assert shown_to(before) == "one"
         put("two")
         tls.reload_if_changed()
-        after = await connect(one.traffic, client(made))
+        after = await connect(agent.traffic, client(made))
         assert shown_to(after) == "two"
         live[0].write_text("no certificate")
         tls.reload_if_changed()
-        still = await connect(one.traffic, client(made))
+        still = await connect(agent.traffic, client(made))
         assert shown_to(still) == "two", "the last good one stays"
         for connection in (before, after, still):
             connection.send(post(BODY))
@@ -109,14 +109,17 @@ async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: P
 
 
 async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made, client_ca="ours")) as one:
-        known = await connect(one.traffic, client(made, "client"))
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], tls=server(made, client_ca="ours")) as agent,
+    ):
+        known = await connect(agent.traffic, client(made, "client"))
         known.send(post(BODY))
         assert (await known.answer()).status == 200
         known.close()
         for who in (client(made), client(made, "intruder")):
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
-                await ask_over(one.traffic, who)
+                await ask_over(agent.traffic, who)
         assert len(gpu.requests) == 1
 
 
@@ -142,13 +145,13 @@ async def test_who_is_trusted_no_more_cannot_resume_a_session(
     tls = ServerTls(made / "one.pem", made / "one.key", trusted)
     context = client(made, "client")()
     context.maximum_version = version
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=tls) as one:
-        session = await asyncio.to_thread(ask_again, one.traffic, context, None)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=tls) as agent:
+        session = await asyncio.to_thread(ask_again, agent.traffic, context, None)
         assert session is not None
-        assert await asyncio.to_thread(ask_again, one.traffic, context, session) is not None
+        assert await asyncio.to_thread(ask_again, agent.traffic, context, session) is not None
         trusted.write_bytes((made / "stranger.pem").read_bytes())
         tls.reload_if_changed()
-        assert await asyncio.to_thread(ask_again, one.traffic, context, session) is None
+        assert await asyncio.to_thread(ask_again, agent.traffic, context, session) is None
         assert len(gpu.requests) == 2
 
 
@@ -159,8 +162,8 @@ async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
     async with (
         engine(answers, tls=server(made)()) as far,
         engine(answers) as near,
-        agent(tmp_path / "server", [far.address], region="eu-es", peer_tls=both_ways, pool=pool) as there,
-        agent(
+        running_agent(tmp_path / "server", [far.address], region="eu-es", peer_tls=both_ways, pool=pool) as there,
+        running_agent(
             tmp_path / "origin",
             [near.address],
             plan=away,
@@ -177,8 +180,8 @@ async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
         asking.close()
     async with (
         engine(answers) as near,
-        agent(tmp_path / "there", [near.address], region="eu-es", peer_tls=both_ways) as there,
-        agent(
+        running_agent(tmp_path / "there", [near.address], region="eu-es", peer_tls=both_ways) as there,
+        running_agent(
             tmp_path / "shut out",
             [near.address],
             plan=away,
@@ -216,23 +219,26 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None
 
 async def handshakes_are_counted(directory: Path, made: Path) -> None:
     limits = Limits(max_connections_per_address=2, idle_linger_s=0.0)
-    async with engine(answers) as gpu, agent(directory, [gpu.address], tls=server(made), limits=limits) as one:
-        silent = [await RawClient.connect(one.traffic) for _ in range(2)]
-        third = await RawClient.connect(one.traffic)
+    async with (
+        engine(answers) as gpu,
+        running_agent(directory, [gpu.address], tls=server(made), limits=limits) as agent,
+    ):
+        silent = [await RawClient.connect(agent.traffic) for _ in range(2)]
+        third = await RawClient.connect(agent.traffic)
         assert await third.closed(), "before it has cost a handshake"
         with pytest.raises(OSError):  # noqa: PT011  which one is the platform's business
-            await connect(one.traffic, client(made))
+            await connect(agent.traffic, client(made))
         silent.pop().send(b"no TLS at all\r\n\r\n")
         over = None
         async with asyncio.timeout(PATIENCE_S):
             while over is None:
                 with suppress(OSError):
-                    over = await connect(one.traffic, client(made))
+                    over = await connect(agent.traffic, client(made))
         over.send(post(BODY))
         assert (await over.answer()).status == 200
         with pytest.raises(OSError):  # noqa: PT011
-            await connect(one.traffic, client(made))
-        assert len(one.listener.connections) == 1
+            await connect(agent.traffic, client(made))
+        assert len(agent.listener.connections) == 1
         for each in (*silent, over):
             each.close()
 
@@ -248,22 +254,22 @@ async def test_so_they_do_where_agents_run_in_earnest(tmp_path: Path, made: Path
 
 async def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path, made: Path) -> None:
     limits = Limits(head_timeout_s=0.2, idle_linger_s=0.0)
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as one:
-        silent = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:
+        silent = await RawClient.connect(agent.traffic)
         assert await silent.closed()
 
 
 async def test_a_drain_waits_for_handshakes_and_begins_no_more(tmp_path: Path, made: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made)) as one:
-        slow = await asyncio.open_connection(one.traffic.host, one.traffic.port)
-        fresh = await RawClient.connect(one.traffic)
-        await until(lambda: one.listener.handshakes == 2)
-        leaving = asyncio.create_task(drain_all([one.listener], PATIENCE_S))
-        await until(lambda: one.listener.state.draining)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made)) as agent:
+        slow = await asyncio.open_connection(agent.traffic.host, agent.traffic.port)
+        fresh = await RawClient.connect(agent.traffic)
+        await until(lambda: agent.listener.handshakes == 2)
+        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S))
+        await until(lambda: agent.listener.state.draining)
         with pytest.raises(OSError):  # noqa: PT011
-            await connect(one.traffic, client(made))
+            await connect(agent.traffic, client(made))
         fresh.close()
-        await slow[1].start_tls(client(made)(), server_hostname=one.traffic.host)
+        await slow[1].start_tls(client(made)(), server_hostname=agent.traffic.host)
         over = RawClient(*slow)
         over.send(post(BODY))
         answer = await over.answer()

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from regional_agent.telemetry.access_log import AccessLog
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -18,8 +18,8 @@ from tests.support.wait import PATIENCE_S, until
 
 async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
-    async with echoing() as (address, heads), agent(tmp_path, [address], access_log=log) as one:
-        client = await RawClient.connect(one.traffic)
+    async with echoing() as (address, heads), running_agent(tmp_path, [address], access_log=log) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
         status, headers = await client.head()
         assert (status, headers["upgrade"], headers["sec-websocket-accept"]) == (101, "websocket", "abc")
@@ -30,12 +30,12 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
         blob = b"y" * (4 << 20)
         client.send(blob)
         assert await client.reader.readexactly(len(blob)) == blob
-        assert one.held() == 1, "in flight until the end"
+        assert agent.held() == 1, "in flight until the end"
         client.writer.write_eof()
         async with asyncio.timeout(PATIENCE_S):
             assert await client.reader.read() == b"bye"
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"ok": 1}
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"ok": 1}
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
     assert (line["status"], line["received_bytes"]) == (101, len(b"early " + blob))
@@ -43,8 +43,8 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
 
 
 async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
-    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with echoing() as (address, _), running_agent(tmp_path, [address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
         await client.head()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -65,22 +65,22 @@ async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
         assert sent_bytes < 64 * 1024 * 1024
         flooding.cancel()
         client.close()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
         assert (await client.answer()).body == b'{"ok": 1}', "the engine does not support WebSocket"
         assert await client.closed()
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
         assert (await client.answer()).status == 404
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
         assert (await client.answer()).status == 426, "HTTP/1.0 has no upgrades"
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         for _ in range(2):
             client.send(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
             assert (await client.answer()).status == 200, "an offer of h2c is passed over"
@@ -94,8 +94,8 @@ async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) 
     posted = post(
         BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
     )
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         # More than Python's limit of recursion.
         client.send(offer * 1200 + posted + offer)
         for _ in range(1200):
@@ -109,9 +109,13 @@ async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path
     async def switches(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
 
-    async with engine(switches) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
+    async with (
+        engine(switches) as bad,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [bad.address, gpu.address]) as agent,
+    ):
         for _ in range(12):
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(post(BODY))
             assert (await client.answer()).status == 200
             client.close()
@@ -122,10 +126,10 @@ async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         echoing() as (address, heads),
-        agent(tmp_path / "es", [address], region="eu-es") as server,
-        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
+        running_agent(tmp_path / "es", [address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
     ):
-        client = await RawClient.connect(one.traffic)
+        client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n" + b"early")
         assert (await client.head())[0] == 101
         assert await client.reader.readexactly(10) == b"helloearly"

@@ -10,25 +10,25 @@ from msgspec.structs import replace
 
 from penstock.admission.queueing import MAX_WAIT_S
 from regional_agent.http.listener import drain_all
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
-async def one_more(one: Agent, *headers: str) -> RawClient:
+async def one_more(agent: Agent, *headers: str) -> RawClient:
     """A client whose request waits."""
-    before = one.waiting()
-    client = await RawClient.connect(one.traffic)
+    before = agent.waiting()
+    client = await RawClient.connect(agent.traffic)
     client.send(post(BODY, *headers))
-    await until(lambda: one.waiting() == before + 1)
+    await until(lambda: agent.waiting() == before + 1)
     return client
 
 
-def report_dead(one: Agent) -> None:
+def report_dead(agent: Agent) -> None:
     """The only endpoint is found out to be gone."""
-    for endpoint in one.endpoints.every():
+    for endpoint in agent.endpoints.every():
         endpoint.connection_failed()
 
 
@@ -36,40 +36,40 @@ async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path
     async with (
         engine(streams_forever) as one_gpu,
         engine(streams_forever) as other_gpu,
-        agent(tmp_path, [one_gpu.address, other_gpu.address], slots=1, queue=0) as one,
+        running_agent(tmp_path, [one_gpu.address, other_gpu.address], slots=1, queue=0) as agent,
     ):
-        clients = [await RawClient.connect(one.traffic) for _ in range(4)]
+        clients = [await RawClient.connect(agent.traffic) for _ in range(4)]
         for client in clients[:2]:
             client.send(post(BODY))
             await client.head()
         for number, client in enumerate(clients[2:], 1):
             client.send(post(BODY))
-            await until(lambda number=number: one.waiting() == number)
+            await until(lambda number=number: agent.waiting() == number)
         assert (len(one_gpu.requests), len(other_gpu.requests)) == (1, 1)
         clients[2].close()
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         clients[1].close()
         assert (await clients[3].head())[0] == 200
-        assert (one.waiting(), one.held(), one.counted()) == (0, 2, {"cancelled": 2})
+        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 2, {"cancelled": 2})
         for client in clients:
             client.close()
-        await until(lambda: one.held() == 0)
+        await until(lambda: agent.held() == 0)
 
 
 async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
-        clients = [await RawClient.connect(one.traffic) for _ in range(9)]
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
+        clients = [await RawClient.connect(agent.traffic) for _ in range(9)]
         for client in clients:
             client.send(post(BODY))
-        await until(lambda: one.counted().get("refused", 0) > 0)
+        await until(lambda: agent.counted().get("refused", 0) > 0)
         for _ in range(3):
-            status, headers, body = await ask(one)
+            status, headers, body = await ask(agent)
             assert (status, code(body)) == (429, "saturated")
             assert int(headers["retry-after"]) >= 1
         assert len(gpu.requests) == 1
         for client in clients:
             client.close()
-        await until(lambda: one.held() == 0 and one.waiting() == 0)
+        await until(lambda: agent.held() == 0 and agent.waiting() == 0)
 
 
 async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_when_the_last_endpoint_fails_queued_requests_fail_over(tmp_path: 
     async with (
         engine(streams_forever) as near,
         engine(answers) as far,
-        agent(tmp_path / "far", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "far", [far.address], region="us-east") as server,
         full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (one, _),
     ):
         clients = [await one_more(one) for _ in range(3)]
@@ -131,28 +131,28 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
     async with (
         engine(breaks_the_second) as gpu,
         engine(streams_forever) as other,
-        agent(tmp_path, [gpu.address, other.address], slots=1, queue=0) as one,
+        running_agent(tmp_path, [gpu.address, other.address], slots=1, queue=0) as agent,
     ):
-        for endpoint in one.endpoints.every():
+        for endpoint in agent.endpoints.every():
             endpoint.service_s = 0.1
-        one.endpoints.pool(MODEL).recount()
-        running = [await RawClient.connect(one.traffic) for _ in range(2)]
+        agent.endpoints.pool(MODEL).recount()
+        running = [await RawClient.connect(agent.traffic) for _ in range(2)]
         runs_on = {}
         for client in running:
             client.send(post(BODY))
             _, headers = await client.head()
             runs_on[headers["x-penstock-endpoint"]] = client
-        clients = [await one_more(one, f"x-request-id: r{n}") for n in range(2)]
+        clients = [await one_more(agent, f"x-request-id: r{n}") for n in range(2)]
         runs_on["gpu-0"].close()
         await until(lambda: len(gpu.requests) >= 2)
         assert gpu.requests[1].header("x-request-id") == "r0"
-        await until(lambda: one.waiting() == 2)
+        await until(lambda: agent.waiting() == 2)
         runs_on["gpu-1"].close()
         assert (await clients[0].head())[0] == 200
         assert other.requests[1].header("x-request-id") == "r0", "not r1"
         for client in (*running, *clients):
             client.close()
-        await until(lambda: one.held() == one.waiting() == 0)
+        await until(lambda: agent.held() == agent.waiting() == 0)
 
 
 async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> No
     async with (
         engine(streams_forever) as far,
         full(tmp_path / "far", far.address, region="us-east") as (server, first),
-        agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
+        running_agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
     ):
         report_dead(origin)
         client = await RawClient.connect(origin.traffic)
@@ -227,15 +227,15 @@ async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path
     async def picky(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await (is_busy if received.header("x-request-id") == "unwelcome" else answers)(e, received, writer)
 
-    async with engine(picky) as gpu, agent(tmp_path, [gpu.address]) as one:
-        unwelcome = asyncio.create_task(ask(one, "x-request-id: unwelcome"))
+    async with engine(picky) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        unwelcome = asyncio.create_task(ask(agent, "x-request-id: unwelcome"))
         await until(lambda: bool(gpu.requests))
         for _ in range(5):
-            assert (await ask(one))[0] == 200
+            assert (await ask(agent))[0] == 200
         status, headers, body = await unwelcome
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
         assert sum(received.header("x-request-id") == "unwelcome" for received in gpu.requests) > 1, (
             "it was tried again"
         )
-        assert one.held() == one.waiting() == 0
+        assert agent.held() == agent.waiting() == 0

@@ -17,7 +17,7 @@ from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, Rout
 from penstock.wire.session import Session
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
-from tests.support.agents import MAX_BODY_BYTES, agent
+from tests.support.agents import MAX_BODY_BYTES, running_agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce, region_sessions, session_between
 from tests.support.planet import MODEL
@@ -56,14 +56,14 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
 async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
     tmp_path: Path, request_bytes: bytes, status: int, reason: str
 ) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
         client.send(request_bytes)
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, reason)
-        assert one.metrics.registry.get_sample_value("penstock_agent_refusals_total", {"reason": reason}) == 1
+        assert agent.metrics.registry.get_sample_value("penstock_agent_refusals_total", {"reason": reason}) == 1
         assert not gpu.requests
-        assert one.held() == 0
+        assert agent.held() == 0
 
 
 @pytest.mark.parametrize("size_bytes", [10, 100_000], ids=["whole", "by-its-head"])
@@ -73,24 +73,27 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_
     roomy = Limits(idle_linger_s=0.0)
     async with (
         engine(answers) as gpu,
-        agent(tmp_path, [gpu.address], anonymous=None, access_log=log, limits=roomy) as one,
+        running_agent(tmp_path, [gpu.address], anonymous=None, access_log=log, limits=roomy) as agent,
     ):
-        status, headers, body = await ask(one, body=asked)
+        status, headers, body = await ask(agent, body=asked)
         assert (status, code(body)) == (401, "invalid_api_key")
         assert headers["www-authenticate"] == "Bearer"
-        assert one.tally.report().failed == 1
+        assert agent.tally.report().failed == 1
     log.close()
     (line,) = (tmp_path / "access.log").read_text().splitlines()
     assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "invalid_api_key")
 
 
 async def test_a_forbidden_origin_redirects_the_client(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], region="us-east", anonymous="personal") as one:
-        status, headers, body = await ask(one)
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], region="us-east", anonymous="personal") as agent,
+    ):
+        status, headers, body = await ask(agent)
         assert (status, code(body)) == (421, "misdirected")
         assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
         assert not gpu.requests
-        assert one.offered == [], "not this origin's demand"
+        assert agent.offered == [], "not this origin's demand"
 
 
 async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
@@ -98,9 +101,9 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         ResidencyRule("only-here", allow=frozenset({"eu-de"}), source="residency.yaml:3"),
         ResidencyRule("not-here", deny=frozenset({"eu-de"}), source="residency.yaml:9"),
     )
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.config.policy = replace(one.config.policy, residency=nowhere)
-        answer = await ask(one)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = replace(agent.config.policy, residency=nowhere)
+        answer = await ask(agent)
         assert answer.status == 451
         assert answer.headers["x-penstock-refusal"] == "no_permitted_region"
         error = json.loads(answer.body)["error"]
@@ -143,15 +146,15 @@ def unknown_peer() -> Session:
 
 async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answer:
     """The response of an agent of eu-de to a request with this route header; engines receive it only if it is 200."""
-    async with engine(answers) as gpu, agent(directory, [gpu.address]) as one:
+    async with engine(answers) as gpu, running_agent(directory, [gpu.address]) as agent:
         if rules:
-            one.config.policy = replace(one.config.policy, residency=rules)
-        client = await RawClient.connect(one.peer)
+            agent.config.policy = replace(agent.config.policy, residency=rules)
+        client = await RawClient.connect(agent.peer)
         client.send(post(BODY, f"X-Penstock-Route: {token}"))
         answer = await client.answer()
         client.close()
         assert bool(gpu.requests) is (answer.status == 200)
-        assert one.held() == one.waiting() == 0
+        assert agent.held() == agent.waiting() == 0
         return answer
 
 
@@ -160,8 +163,8 @@ async def test_what_is_signed_for_us_is_served(tmp_path: Path) -> None:
 
 
 async def test_what_is_signed_is_served_once(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.peer)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.peer)
         request = post(BODY, f"X-Penstock-Route: {signed()}")
         client.send(request + request)
         assert (await client.answer()).status == 200

@@ -12,7 +12,7 @@ from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, admin_service, agent
+from tests.support.agents import Agent, admin_service, running_agent
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, post
@@ -22,11 +22,11 @@ TOKEN = "0123456789abcdef-registration"
 
 
 @asynccontextmanager
-async def admin(one: Agent, directory: Path) -> AsyncIterator[Address]:
+async def admin(agent: Agent, directory: Path) -> AsyncIterator[Address]:
     """The admin listener of an agent, with a registration token."""
     (directory / "tokens").write_text(TOKEN)
-    registrations = Registrations(one.endpoints, directory / "tokens")
-    listener = Listener(admin_service(one, registrations), Limits(idle_linger_s=0.0))
+    registrations = Registrations(agent.endpoints, directory / "tokens")
+    listener = Listener(admin_service(agent, registrations), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -47,14 +47,14 @@ async def call(address: Address, method: str, path: str, body: Any = None, token
 
 async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "new"}) as process:
-        async with agent(tmp_path / "agent", []) as one, admin(one, tmp_path) as address:
-            one.endpoints.start()
+        async with running_agent(tmp_path / "agent", []) as agent, admin(agent, tmp_path) as address:
+            agent.endpoints.start()
             spec = {"url": process.urls["new"], "models": [MODEL], "slots": 8, "engine": "vllm", "zone": "a"}
             assert (await call(address, "PUT", "/v1/endpoints/new", spec, token="wrong")).status == 401
             assert (await call(address, "PUT", "/v1/endpoints/new", spec)).status == 201
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
 
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
             client.send(post(json.dumps({**request, "max_tokens": 400, "ignore_eos": True}).encode()))
             assert (await client.head())[0] == 200
@@ -63,13 +63,13 @@ async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path)
             assert drained == {"name": "new", "draining": True, "in_flight": 1}
             listed = json.loads((await call(address, "GET", "/v1/endpoints")).body)["endpoints"]
             assert [(shown["name"], shown["draining"], shown["loaded"]) for shown in listed] == [("new", True, [MODEL])]
-            assert one.endpoints.pool(MODEL).ready == 0
+            assert agent.endpoints.pool(MODEL).ready == 0
 
             parts = []
             while part := await client.chunk():
                 parts.append(part)
             assert b"".join(parts).rstrip().endswith(b"data: [DONE]")
             client.close()
-            await until(lambda: not list(one.endpoints.every()))
+            await until(lambda: not list(agent.endpoints.every()))
             assert json.loads((await call(address, "GET", "/v1/endpoints")).body) == {"endpoints": []}
-            await one.endpoints.stop()
+            await agent.endpoints.stop()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.route import BodyKind, ModelLocation, ModelSource, Route, StreamKind
 from regional_agent.http.limits import Limits
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask, chunk, code
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine
@@ -34,12 +34,12 @@ ROUTES = (
 )
 
 
-def serve(one: Agent) -> None:
-    one.config.policy = replace(one.config.policy, routes=ROUTES)
+def serve(agent: Agent) -> None:
+    agent.config.policy = replace(agent.config.policy, routes=ROUTES)
 
 
-async def get(one: Agent, path: str, method: str = "GET") -> Answer:
-    client = await RawClient.connect(one.traffic)
+async def get(agent: Agent, path: str, method: str = "GET") -> Answer:
+    client = await RawClient.connect(agent.traffic)
     client.send(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
     if method == "HEAD":
         return Answer(*await client.head(), b"")
@@ -49,28 +49,28 @@ async def get(one: Agent, path: str, method: str = "GET") -> Answer:
 
 
 async def test_a_model_in_the_path(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        serve(one)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        serve(agent)
         body = b'{"inputs": []}'
-        answer = await ask(one, body=body, path=f"/v2/models/{MODEL}/infer")
+        answer = await ask(agent, body=body, path=f"/v2/models/{MODEL}/infer")
         assert answer.status == 200
         assert gpu.requests[0].head.startswith(f"POST /v2/models/{MODEL}/infer HTTP/1.1".encode())
         assert gpu.requests[0].body == body
-        assert (await get(one, f"/v2/models/{MODEL}/ready")).status == 200
+        assert (await get(agent, f"/v2/models/{MODEL}/ready")).status == 200
         assert len(gpu.requests) == 2
-        unknown = await ask(one, body=body, path="/v2/models/nothing/infer")
+        unknown = await ask(agent, body=body, path="/v2/models/nothing/infer")
         assert (unknown.status, code(unknown.body)) == (404, "model_not_found")
-        assert (await ask(one, body=body, path="/v2/models/..%2Fx/infer")).status == 404
+        assert (await ask(agent, body=body, path="/v2/models/..%2Fx/infer")).status == 404
 
 
 async def test_an_opaque_body_is_streamed_as_it_arrives(tmp_path: Path) -> None:
     body = bytes(range(256)) * 1024
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits()) as one:
-        serve(one)
-        answer = await ask(one, "Content-Type: application/json", body=body, path=f"/predict?model={MODEL}")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=Limits()) as agent:
+        serve(agent)
+        answer = await ask(agent, "Content-Type: application/json", body=body, path=f"/predict?model={MODEL}")
         assert answer.status == 200
         assert gpu.requests[0].body == body
-        missing = await ask(one, body=b"x", path="/predict")
+        missing = await ask(agent, body=b"x", path="/predict")
         assert (missing.status, code(missing.body)) == (400, "bad_request")
         assert "query parameter `model`" in json.loads(missing.body)["error"]["message"]
 
@@ -84,9 +84,9 @@ async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
         await go_on.wait()
         writer.write(chunk(b'{"done": true}\n') + chunk(b""))
 
-    async with engine(lines) as gpu, agent(tmp_path, [gpu.address]) as one:
-        serve(one)
-        client = await RawClient.connect(one.traffic)
+    async with engine(lines) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        serve(agent)
+        client = await RawClient.connect(agent.traffic)
         body = json.dumps({"options": {"model": MODEL}}).encode()
         client.send(b"POST /api/generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         assert (await client.head())[0] == 200
@@ -97,33 +97,33 @@ async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
 
 
 async def test_what_has_no_route_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        serve(one)
-        wrong = await get(one, "/api/generate")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        serve(agent)
+        wrong = await get(agent, "/api/generate")
         assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
-        files = await get(one, "/v1/files")
+        files = await get(agent, "/v1/files")
         assert (files.status, code(files.body)) == (501, "not_offered")
-        tunnel = await get(one, "/v1/realtime")
+        tunnel = await get(agent, "/v1/realtime")
         assert (tunnel.status, tunnel.headers["upgrade"]) == (426, "websocket")
-        assert (await get(one, "/v2/models/x/ready", "HEAD")).status == 404
+        assert (await get(agent, "/v2/models/x/ready", "HEAD")).status == 404
         assert not gpu.requests
 
 
 async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        serve(one)
-        assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 200
-        one.config.policy = replace(one.config.policy, routes=OPENAI_ROUTES)
-        assert (await ask(one, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 404
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        serve(agent)
+        assert (await ask(agent, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 200
+        agent.config.policy = replace(agent.config.policy, routes=OPENAI_ROUTES)
+        assert (await ask(agent, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 404
         assert len(gpu.requests) == 1
 
 
 async def test_one_model_is_described(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        described = await get(one, f"/v1/models/{MODEL}")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        described = await get(agent, f"/v1/models/{MODEL}")
         assert described.status == 200
         assert json.loads(described.body)["id"] == MODEL
-        assert (await get(one, f"/v1/models/{MODEL}", "HEAD")).status == 200
-        missing = await get(one, "/v1/models/nothing%2Felse")
+        assert (await get(agent, f"/v1/models/{MODEL}", "HEAD")).status == 200
+        missing = await get(agent, "/v1/models/nothing%2Felse")
         assert (missing.status, code(missing.body)) == (404, "model_not_found")
         assert not gpu.requests

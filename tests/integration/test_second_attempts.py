@@ -12,7 +12,7 @@ from penstock.admission.hedging import HedgeDelays
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.outcomes import HedgeOutcome
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, never_responds
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL
@@ -68,7 +68,7 @@ async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp
     async with (
         engine(never_responds) as slow,
         engine(answers) as quick,
-        agent(tmp_path, [slow.address, quick.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [slow.address, quick.address], limits=LIMITS) as running,
     ):
         save_up(running, 2)
         members = running.endpoints.pool(MODEL).endpoints
@@ -85,7 +85,7 @@ async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp
 async def test_a_second_attempt_that_serves_is_a_span(tmp_path: Path) -> None:
     async with collector() as one, engine(never_responds) as slow, engine(answers) as quick:
         exporter = one.exporter()
-        async with agent(tmp_path, [slow.address, quick.address], limits=LIMITS, exporter=exporter) as running:
+        async with running_agent(tmp_path, [slow.address, quick.address], limits=LIMITS, exporter=exporter) as running:
             save_up(running, 2)
             prefer(*running.endpoints.pool(MODEL).endpoints)
             assert (await ask(running)).status == 200
@@ -111,7 +111,7 @@ async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) ->
     async with (
         engine(first_waits) as one,
         engine(first_waits) as two,
-        agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
     ):
         save_up(running, 1)
         assert (await ask(running)).body == b"ok"
@@ -134,7 +134,7 @@ async def test_an_error_of_the_second_endpoint_does_not_win(tmp_path: Path) -> N
     async with (
         engine(answers_later) as slow,
         engine(fails) as broken,
-        agent(tmp_path, [slow.address, broken.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [slow.address, broken.address], limits=LIMITS) as running,
     ):
         save_up(running, 1)
         members = running.endpoints.pool(MODEL).endpoints
@@ -164,7 +164,7 @@ async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path)
     async with (
         engine(first_breaks) as first,
         engine(second) as other,
-        agent(tmp_path, [first.address, other.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [first.address, other.address], limits=LIMITS) as running,
     ):
         save_up(running, 5)
         members = running.endpoints.pool(MODEL).endpoints
@@ -179,7 +179,7 @@ async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -
     async with (
         engine(never_responds) as one,
         engine(never_responds) as two,
-        agent(tmp_path, [one.address, two.address], limits=LIMITS, slots=2) as running,
+        running_agent(tmp_path, [one.address, two.address], limits=LIMITS, slots=2) as running,
     ):
         save_up(running, 1)
         asked = [asyncio.create_task(ask(running)) for _ in range(2)]
@@ -198,7 +198,7 @@ async def test_chat_is_not_hedged(tmp_path: Path) -> None:
     async with (
         engine(never_responds) as one,
         engine(never_responds) as two,
-        agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+        running_agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
     ):
         save_up(running, 5)
         body = json.dumps({"model": MODEL, "messages": []}).encode()

@@ -18,7 +18,7 @@ from regional_agent.objects.object_script import object_keys
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.shared_load.redis_script import RedisAddress
 from tests.integration.test_objects import RESPONSES, comfyui, create, keeps, open_websocket, request
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
 from tests.support.planet import MODEL, plan
 from tests.support.shared_loads import region_keys
@@ -37,7 +37,7 @@ async def twins(
         addresses = [each.address for each in engines]
         agents = [
             await stack.enter_async_context(
-                agent(directory / name, addresses, region=region, name=name, redis_url=redis_url)
+                running_agent(directory / name, addresses, region=region, name=name, redis_url=redis_url)
             )
             for name in ("agent-1", "agent-2")
         ]
@@ -64,7 +64,7 @@ async def test_the_other_agent_of_a_serving_region_finds_the_endpoint(
     async with (
         twins(tmp_path / "b", redis_server.url, "eu-es") as (one, other),
         engine(keeps("near")) as near,
-        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": one.peer}) as origin,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": one.peer}) as origin,
     ):
         object_id = await create(origin)
         origin.peers.addresses["eu-es"] = other.peer

@@ -21,7 +21,7 @@ from penstock.policy.policy import Cost, CostUnit
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask, is_busy, never_responds
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL, plan
@@ -52,14 +52,14 @@ async def before(directory: Path, *scripts: Script, engines: int = 2, **options:
     async with AsyncExitStack() as stack:
         shared = in_turn(*scripts)
         scripted = [await stack.enter_async_context(engine(shared)) for _ in range(engines)]
-        one = await stack.enter_async_context(agent(directory, [each.address for each in scripted], **options))
+        one = await stack.enter_async_context(running_agent(directory, [each.address for each in scripted], **options))
         one.continue_streams()
         yield one, scripted
         await until(lambda: released(one))
 
 
-def released(one: Agent) -> bool:
-    return one.held() == one.waiting() == sum(one.proxy.in_flight().values()) == 0
+def released(agent: Agent) -> bool:
+    return agent.held() == agent.waiting() == sum(agent.proxy.in_flight().values()) == 0
 
 
 @pytest.mark.parametrize("failure", [dies, ends, reports_an_error, hangs])
@@ -124,13 +124,13 @@ async def test_a_model_without_a_continuation_policy_is_not_continued(tmp_path: 
         assert one.continued() == {}
 
 
-def spend_the_budget(one: Agent) -> None:
-    while one.proxy.retry_budget.withdraw(one.proxy.clock()):
+def spend_the_budget(agent: Agent) -> None:
+    while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
         pass
 
 
-def clear_the_kinds(one: Agent) -> None:
-    for endpoint in one.endpoints.every():
+def clear_the_kinds(agent: Agent) -> None:
+    for endpoint in agent.endpoints.every():
         endpoint.set_kind(EngineKind.AUTO)
 
 
@@ -168,13 +168,13 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
     async with (
         engine(streams_chat(1, 7, dies_later)) as dying,
         engine(speaks_later) as other,
-        agent(tmp_path, [dying.address, other.address], slots=count) as one,
+        running_agent(tmp_path, [dying.address, other.address], slots=count) as agent,
     ):
-        one.continue_streams()
-        asked = [asyncio.create_task(chat(one)) for _ in range(count)]
+        agent.continue_streams()
+        asked = [asyncio.create_task(chat(agent)) for _ in range(count)]
         await until(lambda: len(dying.requests) + len(other.requests) == count)
         dead = len(dying.requests)
-        budget, now = one.proxy.retry_budget, one.proxy.clock
+        budget, now = agent.proxy.retry_budget, agent.proxy.clock
         left = sum(budget.withdraw(now()) for _ in range(1000))
         budget._retries -= permitted
         assert left > permitted < dead
@@ -183,9 +183,9 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
         complete = sum(stream.done and stream.text == words(0, 30) for stream in streams)
         cut = sum(stream.error is not None and stream.text == words(0, 7) for stream in streams)
         assert (complete, cut) == (count - dead + permitted, dead - permitted)
-        assert one.continued() == {"resumed": permitted, "over_budget": cut}
-        await until(lambda: released(one))
-        assert one.counted() == {"ok": complete, "engine_error": cut}
+        assert agent.continued() == {"resumed": permitted, "over_budget": cut}
+        await until(lambda: released(agent))
+        assert agent.counted() == {"ok": complete, "engine_error": cut}
 
 
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
@@ -349,10 +349,10 @@ async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIter
         engines = [await stack.enter_async_context(engine(shared)) for _ in away]
         near = await stack.enter_async_context(engine(home))
         server = await stack.enter_async_context(
-            agent(directory / "server", [each.address for each in engines], region="eu-es", anonymous=None)
+            running_agent(directory / "server", [each.address for each in engines], region="eu-es", anonymous=None)
         )
         origin = await stack.enter_async_context(
-            agent(directory / "origin", [near.address], plan=elsewhere, peers={"eu-es": server.peer})
+            running_agent(directory / "origin", [near.address], plan=elsewhere, peers={"eu-es": server.peer})
         )
         for one in (server, origin):
             one.continue_streams()
@@ -407,16 +407,16 @@ async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_
             directory.mkdir()
             processes.append(stack.enter_context(running_engines(directory, fields)))
         addresses = [Address.parse(process.urls["gpu"]) for process in processes]
-        async with agent(tmp_path, addresses) as one:
-            one.endpoints.start()
+        async with running_agent(tmp_path, addresses) as agent:
+            agent.endpoints.start()
             try:
-                await until(lambda: one.endpoints.pool(MODEL).ready == 2)
-                await until(lambda: {each.kind for each in one.endpoints.every()} == {EngineKind.VLLM})
-                one.continue_streams()
-                policy = one.config.policy
+                await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+                await until(lambda: {each.kind for each in agent.endpoints.every()} == {EngineKind.VLLM})
+                agent.continue_streams()
+                policy = agent.config.policy
                 by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
-                one.config.policy = replace(policy, models={MODEL: by_token})
-                client = await RawClient.connect(one.traffic)
+                agent.config.policy = replace(policy, models={MODEL: by_token})
+                client = await RawClient.connect(agent.traffic)
                 client.send(post(json.dumps(request).encode()))
                 _, headers = await client.head()
                 body = await client.chunk()
@@ -425,8 +425,8 @@ async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_
                     body += part
                 assert is_complete(body, 200)
                 assert b'"usage"' not in body
-                assert one.continued() == {"resumed": 1}
-                await until(lambda: released(one))
-                assert one.router.chooser.expectations.answer_tokens("open", MODEL, None) == 200
+                assert agent.continued() == {"resumed": 1}
+                await until(lambda: released(agent))
+                assert agent.router.chooser.expectations.answer_tokens("open", MODEL, None) == 200
             finally:
-                await one.endpoints.stop()
+                await agent.endpoints.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.routes.route import Timeouts
 from regional_agent.http.limits import Limits
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code, never_responds, streams_forever
 from tests.support.planet import MODEL
 from tests.support.sockets import engine
@@ -34,7 +34,7 @@ def use_limits(running: Agent, model: Timeouts, route: Timeouts) -> None:
     ],
 )
 async def test_the_first_byte_of_a_whole_response_has_a_limit(tmp_path: Path, model: Timeouts, route: Timeouts) -> None:
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as running:
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as running:
         use_limits(running, model, route)
         status, _, body = await ask(running, body=WHOLE)
         assert (status, code(body)) == (504, "engine_timeout")
@@ -44,11 +44,14 @@ async def test_the_first_byte_of_a_whole_response_has_a_limit(tmp_path: Path, mo
 
 async def test_a_streamed_response_has_its_own_limits(tmp_path: Path) -> None:
     route = Timeouts(first_byte_s=LONG_S, stream_first_byte_s=SHORT_S)
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as running:
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as running:
         use_limits(running, Timeouts(), route)
         status, _, body = await ask(running)
         assert (status, code(body)) == (504, "engine_timeout")
-    async with engine(streams_forever) as gpu, agent(tmp_path / "idle", [gpu.address], limits=LIMITS) as running:
+    async with (
+        engine(streams_forever) as gpu,
+        running_agent(tmp_path / "idle", [gpu.address], limits=LIMITS) as running,
+    ):
         use_limits(running, Timeouts(), Timeouts(stream_first_byte_s=LONG_S, idle_s=SHORT_S))
         assert b"stream_stalled" in (await ask(running)).body
         assert running.held() == 0
@@ -56,7 +59,7 @@ async def test_a_streamed_response_has_its_own_limits(tmp_path: Path) -> None:
 
 async def test_the_total_limit_of_a_route_replaces_the_agents_and_the_client_may_lower_it(tmp_path: Path) -> None:
     limits = msgspec.structs.replace(LIMITS, request_timeout_s=SHORT_S)
-    async with engine(never_responds) as gpu, agent(tmp_path, [gpu.address], limits=limits) as running:
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as running:
         use_limits(running, Timeouts(), Timeouts(total_s=LONG_S))
         status, _, body = await ask(running, "x-request-timeout-ms: 1000")
         assert (status, code(body)) == (504, "deadline_passed")

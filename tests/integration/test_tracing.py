@@ -14,7 +14,7 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing import span_exporter, tracer
 from regional_agent.telemetry.tracing.span_builder import SERVER, Span
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL, plan, policy
@@ -47,10 +47,10 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
     async with collector() as one, engine(streams) as far:
         there, here = one.exporter("eu-es"), one.exporter("eu-de")
         async with (
-            agent(
+            running_agent(
                 tmp_path / "server", [far.address], region="eu-es", anonymous=None, exporter=there, trace_share=0.0
             ) as server,
-            agent(
+            running_agent(
                 tmp_path / "origin", [], anonymous="personal", plan=away, peers={"eu-es": server.peer}, exporter=here
             ) as origin,
         ):
@@ -94,7 +94,9 @@ async def test_each_attempt_is_a_span_with_its_reason(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with collector() as one, engine(answers) as near:
         exporter = one.exporter()
-        async with agent(tmp_path, [near.address], plan=away, peers={"eu-es": NOBODY}, exporter=exporter) as origin:
+        async with running_agent(
+            tmp_path, [near.address], plan=away, peers={"eu-es": NOBODY}, exporter=exporter
+        ) as origin:
             assert (await ask(origin)).status == 200
         await exporter.close()
     attempts = [span for _, span in one.spans if span.name == f"chat {MODEL}"]
@@ -110,7 +112,7 @@ async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> Non
     script = in_turn(streams_chat(1, 5), streams_chat(2))
     async with collector() as one, engine(script) as first, engine(script) as second:
         exporter = one.exporter()
-        async with agent(tmp_path, [first.address, second.address], exporter=exporter) as origin:
+        async with running_agent(tmp_path, [first.address, second.address], exporter=exporter) as origin:
             origin.continue_streams()
             assert is_complete((await chat(origin))[2])
             await until(lambda: origin.counted() == {"ok": 1})
@@ -131,7 +133,9 @@ async def test_only_trusted_callers_decide_what_is_sampled(
 ) -> None:
     async with collector() as one, engine(answers) as near:
         exporter = one.exporter()
-        async with agent(tmp_path, [near.address], trusted=trusted, exporter=exporter, trace_share=share) as origin:
+        async with running_agent(
+            tmp_path, [near.address], trusted=trusted, exporter=exporter, trace_share=share
+        ) as origin:
             await ask(origin, traceparent(sampled))
         await exporter.close()
     assert bool(one.spans) is kept
@@ -140,7 +144,7 @@ async def test_only_trusted_callers_decide_what_is_sampled(
 async def test_failed_requests_are_exported_at_any_sampling_share(tmp_path: Path) -> None:
     async with collector() as one, engine(fails) as near:
         exporter = one.exporter()
-        async with agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
+        async with running_agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
             assert (await ask(origin)).status == 500
             assert (await ask(origin, body=b"{")).status == 400
         await exporter.close()
@@ -151,7 +155,9 @@ async def test_failed_requests_are_exported_at_any_sampling_share(tmp_path: Path
 async def test_slow_requests_are_exported_at_any_sampling_share(tmp_path: Path, slow_s: float, kept: bool) -> None:
     async with collector() as one, engine(answers) as near:
         exporter = one.exporter()
-        async with agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0, trace_slow_s=slow_s) as origin:
+        async with running_agent(
+            tmp_path, [near.address], exporter=exporter, trace_share=0.0, trace_slow_s=slow_s
+        ) as origin:
             assert (await ask(origin)).status == 200
         await exporter.close()
     assert bool(one.spans) is kept
@@ -160,7 +166,7 @@ async def test_slow_requests_are_exported_at_any_sampling_share(tmp_path: Path, 
 async def test_a_request_that_is_not_admitted_is_a_span_with_the_reason(tmp_path: Path) -> None:
     async with collector() as one:
         exporter = one.exporter()
-        async with agent(tmp_path, [], anonymous=None, exporter=exporter) as origin:
+        async with running_agent(tmp_path, [], anonymous=None, exporter=exporter) as origin:
             assert (await ask(origin, traceparent(sampled=False))).status == 401
         await exporter.close()
     request = one.named("eu-de")["POST /v1/chat/completions"]
@@ -208,7 +214,7 @@ async def test_failed_requests_are_exported_up_to_a_limit(tmp_path: Path, monkey
     monkeypatch.setattr(tracer, "MAX_KEPT_PER_S", 2)
     async with collector() as one, engine(fails) as near:
         exporter = one.exporter()
-        async with agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
+        async with running_agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
             origin.proxy._recorder.wall_clock = lambda: 1000.0
             for _ in range(4):
                 await ask(origin)

@@ -15,7 +15,7 @@ from penstock.fleet import shared_counts
 from regional_agent.background_tasks import cancel
 from regional_agent.routing import admission_queue
 from regional_agent.shared_load import other_agents, shared_load_exchange
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -92,7 +92,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
         server = await stack.enter_async_context(engine(gpu.script))
         agents = {
             name: await stack.enter_async_context(
-                agent(tmp_path / name, [server.address], slots=1, queue=0, name=name, redis_url=own_redis.url)
+                running_agent(tmp_path / name, [server.address], slots=1, queue=0, name=name, redis_url=own_redis.url)
             )
             for name in ("a", "b", "c")
         }

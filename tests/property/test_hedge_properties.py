@@ -15,7 +15,7 @@ from penstock.admission.hedging import HedgeDelays
 from penstock.health.endpoint_health import ProbeOutcome
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.hedge import OVER, PLANNED, TRANSITIONS, WON
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.examples import examples
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -60,7 +60,7 @@ async def _run(directory: Path, scripts: list[tuple[list[tuple[int, str]], int |
     async with (
         engine(act) as one,
         engine(act) as two,
-        agent(directory, [one.address, two.address], limits=limits) as running,
+        running_agent(directory, [one.address, two.address], limits=limits) as running,
     ):
         for attempts, leaves_after in scripts:
             for endpoint in running.endpoints.every():

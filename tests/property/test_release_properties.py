@@ -22,7 +22,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
 from tests.support.examples import examples
 from tests.support.planet import MODEL
@@ -67,11 +67,11 @@ async def _script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 
 async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: list[str]) -> None:
     access_log = AccessLog(directory / "access.log", 1.0, Random(1))
-    async with engine(_script) as gpu, agent(directory, [gpu.address], access_log=access_log) as one:
-        policy = one.config.policy
+    async with engine(_script) as gpu, running_agent(directory, [gpu.address], access_log=access_log) as agent:
+        policy = agent.config.policy
         quota = Quota(None, 1, concurrent=1)
         tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
-        one.config.policy = msgspec.structs.replace(policy, tenants=tenants)
+        agent.config.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:
                 owner, name = STEPS[step]
@@ -79,7 +79,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
             for ending in endings:
                 stream = ending != "whole"
                 body = msgspec.json.encode({"model": MODEL, "stream": stream, "messages": [], "max_tokens": 5})
-                client = await RawClient.connect(one.traffic)
+                client = await RawClient.connect(agent.traffic)
                 client.send(post(body, f"X-Request-Id: {ending}"))
                 status, _ = await client.head()
                 assert status == 200, f"the request before holds its quota: {ending}, {failing}"
@@ -87,8 +87,8 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"data: 1\n\n"
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
-                await until(lambda: one.held() == 0 and not list(one.proxy.active))
-                assert one.quotas.running("open") == 0
+                await until(lambda: agent.held() == 0 and not list(agent.proxy.active))
+                assert agent.quotas.running("open") == 0
     access_log.close()
 
 

@@ -185,7 +185,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(
+async def running_agent(
     directory: Path,
     engines: Sequence[Address],
     *,
@@ -292,42 +292,42 @@ async def agent(
 
 
 def admin_service(
-    one: Agent, registrations: Registrations | None = None, access: KeyAccess | None = None
+    agent: Agent, registrations: Registrations | None = None, access: KeyAccess | None = None
 ) -> AdminService:
     """The service of an agent's admin listener; requests for what it lacks fail. Without `access` everybody has every
     role."""
     everybody = SimpleNamespace(require=lambda *_: None)
     return AdminService(
-        one.proxy,
-        Readiness(one.config, one.endpoints, one.peers.serve_any),
+        agent.proxy,
+        Readiness(agent.config, agent.endpoints, agent.peers.serve_any),
         access or cast(Any, everybody),
         cast(Any, registrations),
-        ExplainService(one.router, one.config, one.locator),
+        ExplainService(agent.router, agent.config, agent.locator),
         update_metrics=lambda in_flight: None,
         status=dict,
     )
 
 
-def _router(one: Agent, region: str) -> Router:
-    rng, peers = Random(1), cast(Any, one.peers)
+def _router(agent: Agent, region: str) -> Router:
+    rng, peers = Random(1), cast(Any, agent.peers)
     chooser = EndpointChooser(rng)
     admission = Admission(
         region,
-        one.config,
-        one.locator,
-        one.quotas,
-        cast(Any, one.demand),
+        agent.config,
+        agent.locator,
+        agent.quotas,
+        cast(Any, agent.demand),
         expectations=chooser.expectations,
         sessions=region_sessions(region),
-        objects=one.objects,
+        objects=agent.objects,
         rng=rng,
     )
     return Router(
         region,
-        one.config,
-        one.endpoints,
-        one.shared_load,
-        one.queue,
+        agent.config,
+        agent.endpoints,
+        agent.shared_load,
+        agent.queue,
         peers,
         admission,
         chooser,

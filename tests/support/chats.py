@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, running_agent
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, post
 from tests.support.wait import until
@@ -23,9 +23,9 @@ NOBODY = Address("127.0.0.1", 1)
 """Nothing listens on port 1: connections are refused."""
 
 
-async def ask(one: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions") -> Answer:
+async def ask(agent: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions") -> Answer:
     """Send one chat on a connection of its own; returns the response."""
-    client = await RawClient.connect(one.traffic)
+    client = await RawClient.connect(agent.traffic)
     client.send(post(body, *headers, path=path))
     answer = await client.answer()
     client.close()
@@ -72,13 +72,13 @@ async def is_busy(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 @asynccontextmanager
 async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
     """An agent whose only slot is taken, and the client that holds it; the agent expects requests to be short."""
-    async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
-        pool = one.endpoints.pool(MODEL)
+    async with running_agent(directory, [address], slots=1, queue=0, **fields) as agent:  # type: ignore[arg-type]
+        pool = agent.endpoints.pool(MODEL)
         pool.prior_s = 0.1
         pool.recount()
-        first = await RawClient.connect(one.traffic)
+        first = await RawClient.connect(agent.traffic)
         first.send(post(BODY))
         await first.head()
-        yield one, first
+        yield agent, first
         first.close()
-        await until(lambda: one.held() == one.waiting() == 0)
+        await until(lambda: agent.held() == agent.waiting() == 0)

@@ -127,6 +127,6 @@ def is_complete(body: bytes, number_of_words: int = WORDS) -> bool:
     return True
 
 
-async def chat(one: Agent, **fields: Any) -> Answer:
+async def chat(agent: Agent, **fields: Any) -> Answer:
     """The answer to CHAT, with other fields."""
-    return await ask(one, body=json.dumps(CHAT | fields).encode())
+    return await ask(agent, body=json.dumps(CHAT | fields).encode())

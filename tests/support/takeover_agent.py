@@ -16,7 +16,7 @@ from adapters.tls_contexts import ServerTls
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import drain_all
 from regional_agent.upstream.address import Address
-from tests.support.agents import agent
+from tests.support.agents import running_agent
 
 
 async def serve(directory: Path, port: int, engine_port: int, made: Path | None) -> None:
@@ -24,10 +24,12 @@ async def serve(directory: Path, port: int, engine_port: int, made: Path | None)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     engines = [Address("127.0.0.1", engine_port)]
     tls = ServerTls(made / "one.pem", made / "one.key") if made is not None else None
-    async with agent(directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0), tls=tls) as one:
-        print(one.traffic.port, flush=True)
+    async with running_agent(
+        directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0), tls=tls
+    ) as agent:
+        print(agent.traffic.port, flush=True)
         await stop.wait()
-        print(await drain_all([one.listener], 20.0), flush=True)
+        print(await drain_all([agent.listener], 20.0), flush=True)
 
 
 if __name__ == "__main__":
