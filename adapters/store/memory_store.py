@@ -151,7 +151,7 @@ class MemoryStore:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         now = self._clock()
-        for lease_id in [one for one, lease in self._leases.items() if lease.expires_at <= now]:
+        for lease_id in [expired_id for expired_id, lease in self._leases.items() if lease.expires_at <= now]:
             self._end_lease(lease_id)
 
     def _check_operations(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> None:

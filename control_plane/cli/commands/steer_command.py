@@ -41,7 +41,10 @@ def _view(advice: SteeringAdvice) -> RenderableType:
         served = "" if entry.serves_model is None else "yes" if entry.serves_model else "forwards"
         trip = f"{entry.round_trip_ms:.0f} ms" if entry.round_trip_ms is not None else "?"
         table.add_row(entry.region, entry.state.value, trip, served)
-    lines = [f"not {one.what}: {one.reason.value}{f', {one.detail}' if one.detail else ''}" for one in advice.rejected]
+    lines = [
+        f"not {region.what}: {region.reason.value}{f', {region.detail}' if region.detail else ''}"
+        for region in advice.rejected
+    ]
     about = [f"residency {advice.residency}"] if advice.residency is not None else []
     about.append(f"keep for {advice.ttl_s:.0f} s")
     if advice.refusal is not None:
