@@ -78,7 +78,9 @@ def _wait_s(of_set: SlotSet) -> float:
     utilisation = min(MAX_UTILISATION, of_set.busy / of_set.slots)
     waiting_now = waiting(np.array([utilisation]), np.array([of_set.slots]))
     service_s = of_set.busy / of_set.load_per_s
-    return float(waiting_now[0]) / (utilisation * of_set.slots / service_s)
+    completed_per_s = utilisation * of_set.slots / service_s
+    # A rate near the smallest float is rounded to 0.
+    return float(waiting_now[0]) / completed_per_s if completed_per_s > 0.0 else 0.0
 
 
 def _gpu_s(policy: Policy, pool: Capacity) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
@@ -156,6 +156,7 @@ class TestEvaluateDemand:
     ),
     st.frozensets(st.sampled_from(sorted(PLANET.regions)), max_size=5),
 )
+@example([DemandGroup("eu-de", "open", "DE", SMALL, 5e-324)], frozenset())
 def test_every_request_is_served_or_refused_and_never_where_it_may_not_be(
     demand: list[DemandGroup], lost: frozenset[str]
 ) -> None:
