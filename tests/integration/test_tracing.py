@@ -196,6 +196,41 @@ async def test_spans_wait_for_an_unavailable_collector_and_are_sent_once(monkeyp
     assert exported(metrics, "dropped") == 1
 
 
+async def test_spans_in_flight_when_the_agent_stops_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
+    async with collector() as one:
+        exporter = one.exporter()
+        one.http.answering.clear()
+        exporter.add([a_span()])
+        running = asyncio.create_task(exporter.run())
+        await one.http.asked.wait()
+        exporter.add([a_span("b")])
+        running.cancel()
+        closing = asyncio.create_task(exporter.close())
+        await asyncio.wait([running])
+        one.http.answering.set()
+        await closing
+    assert [span.name for _, span in one.spans] == ["a", "b"]
+
+
+async def test_a_collector_that_does_not_answer_delays_the_stop_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(span_exporter, "LAST_TIMEOUT_S", 0.01)
+    metrics = AgentMetrics()
+    async with collector() as one:
+        exporter = one.exporter(metrics=metrics)
+        one.http.answering.clear()
+        exporter.add([a_span()])
+        running = asyncio.create_task(exporter.run())
+        await one.http.asked.wait()
+        running.cancel()
+        await exporter.close()
+        one.http.answering.set()
+    assert exported(metrics, "dropped") == 1
+
+
 async def test_a_queue_that_is_full_and_spans_that_are_refused_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "MAX_QUEUED_BYTES", 300)
     metrics = AgentMetrics()

@@ -25,6 +25,9 @@ class SmallHttp(LoopbackServer):
         """Take requests and answer none."""
         self.asked = asyncio.Event()
         """Set with every request."""
+        self.answering = asyncio.Event()
+        """While it is cleared, requests are carried out and their answers held back."""
+        self.answering.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -42,5 +45,6 @@ class SmallHttp(LoopbackServer):
         if self.silent:
             return
         status, content = self.answer(method, target, headers, body)
+        await self.answering.wait()
         writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(content), content))
         await writer.drain()

@@ -83,6 +83,8 @@ class SpanExporter:
         """The spans of one request each, and their number."""
         self._waiting_bytes = 0
         self._failures = 0
+        self._exporting: asyncio.Task[bool] | None = None
+        """The newest request to the collector."""
 
     def add(self, spans: Sequence[Span]) -> None:
         """Queue the spans of one request, or drop them if the queue is full."""
@@ -97,22 +99,29 @@ class SpanExporter:
         """Export from time to time, until cancelled."""
         while True:
             await sleep_until_tick(INTERVAL_S)
-            while self._waiting and await self._export(TIMEOUT_S):
-                pass
+            while self._waiting:
+                # Cancellation of this loop leaves the request to `close`: the collector may already have its spans.
+                self._exporting = asyncio.create_task(self._export(TIMEOUT_S))
+                if not await asyncio.shield(self._exporting):
+                    break
             if self._failures:
                 pause_s = full_jitter_s(self._failures, base_s=INTERVAL_S, cap_s=MAX_PAUSE_S, rng=self._rng)
                 await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
-        """Export what is left, for LAST_TIMEOUT_S at most."""
+        """Complete the request in progress and export what is left, for LAST_TIMEOUT_S at most. Call it after `run`."""
         try:
             async with asyncio.timeout(LAST_TIMEOUT_S):
+                if self._exporting is not None:
+                    await asyncio.wait([self._exporting])
                 while self._waiting and await self._export(LAST_TIMEOUT_S):
                     pass
         except TimeoutError:
-            pass
+            if self._exporting is not None and self._exporting.cancel():
+                await asyncio.wait([self._exporting])
         self._metrics.spans_dropped(sum(number for _, number in self._waiting))
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._pool.close()
 
     async def _export(self, timeout_s: float) -> bool:
