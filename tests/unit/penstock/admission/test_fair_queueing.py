@@ -19,15 +19,15 @@ def test_the_one_whose_first_has_waited_longest_takes_room() -> None:
 
 def test_an_item_that_does_not_move_in_its_turn_is_skipped_for_a_while() -> None:
     turns = TurnOrder()
-    dead, other = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
+    dead, live = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
     turns.pass_over(dead, 10.0)
     assert turns.next_other(OWN, [dead], 10.0) is None
     assert turns.next_other(OWN, [dead._replace(since=3.2)], 10.1) is None, "a new report of the same one"
-    assert turns.next_other(OWN, [dead, other], 10.1) == other
-    turns.pass_over(other, 10.2)
-    assert turns.next_other(OWN, [dead, other], 10.3) is None, "two dead agents hold up nobody either"
+    assert turns.next_other(OWN, [dead, live], 10.1) == live
+    turns.pass_over(live, 10.2)
+    assert turns.next_other(OWN, [dead, live], 10.3) is None, "two dead agents hold up nobody either"
     assert turns.next_other(OWN, [dead._replace(which=9)], 10.3) is not None, "its next one has a turn of its own"
-    assert turns.next_other(OWN, [dead, other], 10.0 + PASSED_OVER_S) == dead
+    assert turns.next_other(OWN, [dead, live], 10.0 + PASSED_OVER_S) == dead
 
 
 class Slots:

@@ -26,11 +26,11 @@ def test_the_percentile_is_exact_up_to_the_width_of_a_bucket(times_s: list[float
     histogram = LatencyHistogram()
     for took_s in times_s:
         histogram.record(took_s)
-    found = histogram.percentile_s()
-    assert found is not None
-    below = sum(took_s <= found * (1 + 1e-9) for took_s in times_s)
+    percentile_s = histogram.percentile_s()
+    assert percentile_s is not None
+    below = sum(took_s <= percentile_s * (1 + 1e-9) for took_s in times_s)
     assert below >= PERCENTILE * len(times_s) - 1e-6
-    too_short = found / GROWTH / GROWTH
+    too_short = percentile_s / GROWTH / GROWTH
     assert sum(took_s <= too_short for took_s in times_s) < PERCENTILE * len(times_s)
 
 

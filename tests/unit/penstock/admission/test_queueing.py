@@ -48,9 +48,9 @@ def test_priority_first_then_the_earliest_deadline_then_who_came_first() -> None
 
 def test_leaving_twice_is_leaving_once() -> None:
     queue: Queue[str] = Queue()
-    one, _ = entered(join(queue, "one")), entered(join(queue, "two"))
-    queue.leave(one)
-    queue.leave(one)
+    first, _ = entered(join(queue, "one")), entered(join(queue, "two"))
+    queue.leave(first)
+    queue.leave(first)
     assert order(queue) == ["two"]
 
 
@@ -61,9 +61,9 @@ def test_those_for_whom_it_is_too_late_give_up() -> None:
     join(queue, "later", priority=9, until=3)
     queue.leave(gone)
     assert queue.give_up(1.5) == []
-    assert [one.item for one in queue.give_up(2.5)] == ["soon"]
-    assert [one.item for one in queue.give_up(2.5)] == []
-    assert [one.item for one in queue.give_up(3.0)] == ["later"]
+    assert [queued.item for queued in queue.give_up(2.5)] == ["soon"]
+    assert [queued.item for queued in queue.give_up(2.5)] == []
+    assert [queued.item for queued in queue.give_up(3.0)] == ["later"]
     assert len(queue) == 0
 
 
@@ -90,7 +90,7 @@ def test_making_room_in_vain_changes_nothing() -> None:
         queue.join(name, "t", priority, 100, 0.0, 20.0)
     assert queue.join("huge", "other", 1, 300, 0.0, 20.0) == (None, [])
     assert order(queue) == ["high", "higher", "low"]
-    assert [one.item for one in queue.give_up(30.0)] == ["low", "high", "higher"]
+    assert [queued.item for queued in queue.give_up(30.0)] == ["low", "high", "higher"]
 
 
 def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
@@ -99,9 +99,9 @@ def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
     queue.join("early", "t", 0, 100, 0.0, 21.0, leave_at=1.0)
     assert order(queue) == ["first", "early"]
     assert queue.give_up(0.9) == []
-    assert [one.item for one in queue.give_up(1.0)] == ["early"]
+    assert [queued.item for queued in queue.give_up(1.0)] == ["early"]
     assert queue.give_up(19.9) == []
-    assert [one.item for one in queue.give_up(20.0)] == ["first"]
+    assert [queued.item for queued in queue.give_up(20.0)] == ["first"]
 
 
 def test_a_full_queue_refuses_who_would_come_last() -> None:
@@ -118,7 +118,7 @@ def test_a_higher_priority_displaces_the_last_of_the_lowest() -> None:
     join(queue, "lower", priority=-1)
     waiting, displaced = join(queue, "high", priority=1)
     assert waiting is not None
-    assert [one.item for one in displaced] == ["lower"]
+    assert [queued.item for queued in displaced] == ["lower"]
     assert not displaced[0].waits
     assert order(queue) == ["high", "low"]
 
@@ -129,7 +129,7 @@ def test_who_fills_the_queue_makes_room_for_who_has_little_in_it() -> None:
         join(queue, f"greedy-{n}", tenant="greedy")
     waiting, displaced = join(queue, "modest-0", tenant="modest")
     assert waiting is not None
-    assert [one.item for one in displaced] == ["greedy-2"]
+    assert [queued.item for queued in displaced] == ["greedy-2"]
     assert join(queue, "modest-1", tenant="modest") == (None, [])
     assert join(queue, "greedy-3", tenant="greedy") == (None, [])
     assert order(queue) == ["greedy-0", "greedy-1", "modest-0"]
@@ -154,10 +154,10 @@ def test_short_of_bytes_the_tenant_with_most_bytes_makes_room() -> None:
     assert len(queue) == 9
     waiting, displaced = queue.join("small-5", "small", 0, 100, 0.0, 20.0)
     assert waiting is not None
-    assert [one.item for one in displaced] == ["large-3"]
+    assert [queued.item for queued in displaced] == ["large-3"]
     waiting, displaced = queue.join("other", "other", 0, 300, 0.0, 20.0)
     assert waiting is not None
-    assert [one.item for one in displaced] == ["large-2"]
+    assert [queued.item for queued in displaced] == ["large-2"]
 
 
 def test_of_the_tenant_with_most_bytes_the_largest_request_makes_room() -> None:
@@ -165,7 +165,7 @@ def test_of_the_tenant_with_most_bytes_the_largest_request_makes_room() -> None:
     for name, size_bytes in (("tiny", 1), ("large", 90), ("tiny too", 9)):
         queue.join(name, "t", 0, size_bytes, 0.0, 20.0)
     _, displaced = queue.join("other", "other", 0, 50, 0.0, 20.0)
-    assert [one.item for one in displaced] == ["large"]
+    assert [queued.item for queued in displaced] == ["large"]
     assert order(queue) == ["tiny", "tiny too", "other"]
 
 
@@ -213,7 +213,7 @@ def test_deadlines_do_not_change_which_tenant_is_next(joins: list[tuple[str, int
     while len(urgent):
         serve()
     assert len(patient) == 0
-    assert all(one == other for one, other in served)
+    assert all(from_urgent == from_patient for from_urgent, from_patient in served)
 
 
 @given(JOINS)
@@ -228,8 +228,8 @@ def test_the_requests_of_a_tenant_are_in_the_order_of_their_deadlines(
             gone = before.pop(at // 2 % len(before))
             queue.leave(gone)
             assert queue.in_order() == before, "a request that leaves changes the order of no other"
-    for share in {one.share for one in queue.in_order()}:
-        deadlines = [one.urgency for one in queue.in_order() if one.share == share]
+    for share in {queued.share for queued in queue.in_order()}:
+        deadlines = [queued.urgency for queued in queue.in_order() if queued.share == share]
         assert deadlines == sorted(deadlines)
 
 

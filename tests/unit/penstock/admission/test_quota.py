@@ -81,17 +81,17 @@ def test_no_span_of_time_lets_through_more_than_its_rate_and_one_burst(
 class TestQuotas:
     def test_each_tenant_has_its_own_and_one_without_is_not_counted(self) -> None:
         quotas = Quotas(lambda: 1)
-        one, other = Tenant("one", "open", quota=RUNNING), Tenant("other", "open", quota=RUNNING)
+        busy, idle = Tenant("busy", "open", quota=RUNNING), Tenant("idle", "open", quota=RUNNING)
         assert quotas.start(Tenant("free", "open"), 0.0) is False
         for _ in range(6):
-            assert quotas.start(one, 0.0) is True
-        refusal = quotas.start(one, 0.0)
+            assert quotas.start(busy, 0.0) is True
+        refusal = quotas.start(busy, 0.0)
         assert isinstance(refusal, Refusal)
         assert refusal.reason is Reason.QUOTA_EXCEEDED
         assert refusal.retry_after_s
-        assert quotas.start(other, 0.0) is True
-        quotas.end("one")
-        assert (quotas.running("one"), quotas.running("other"), quotas.running("free")) == (5, 1, 0)
+        assert quotas.start(idle, 0.0) is True
+        quotas.end("busy")
+        assert (quotas.running("busy"), quotas.running("idle"), quotas.running("free")) == (5, 1, 0)
 
     def test_the_agents_are_counted_now_and_then(self) -> None:
         agents = [1]

@@ -72,7 +72,7 @@ def test_other_refusals() -> None:
 def missing(load_per_s: float, in_force: Interventions = NO_INTERVENTIONS) -> str:
     """What is missing without Germany, with 100 slots of a second in each of three regions."""
     reports = [report(region, offered(load_per_s, *REGIONS)) for region in REGIONS]
-    agents = {(one.region, one.agent): HeldReport(one, 0.0) for one in reports}
+    agents = {(agent_report.region, agent_report.agent): HeldReport(agent_report, 0.0) for agent_report in reports}
     health = {region: RegionHealth(RegionState.HEALTHY) for region in REGIONS}
     return missing_without(policy(), Snapshot(agents, health), "eu-de", in_force, 0.0)
 

@@ -19,14 +19,17 @@ def reported(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int =
 
 def snapshot_of(*reports: tuple[AgentReport, float]) -> Snapshot:
     snapshot = Snapshot()
-    for one, at in reports:
-        snapshot, verdict = add_report(snapshot, one, at, POLICY)
+    for agent_report, at in reports:
+        snapshot, verdict = add_report(snapshot, agent_report, at, POLICY)
         assert verdict is ReportVerdict.ACCEPTED
     return snapshot
 
 
 def shown(snapshot: Snapshot, now: float) -> list[tuple[str, str, float]]:
-    return sorted((one.report.name, one.agent, round(one.age_s, 3)) for one in endpoints(snapshot, now))
+    return sorted(
+        (reported_endpoint.report.name, reported_endpoint.agent, round(reported_endpoint.age_s, 3))
+        for reported_endpoint in endpoints(snapshot, now)
+    )
 
 
 def test_the_last_report_stands_and_ages() -> None:
@@ -59,7 +62,7 @@ def test_of_one_region_alone() -> None:
     snapshot = snapshot_of(
         (reported(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0)
     )
-    assert [one.report.name for one in endpoints(snapshot, 1.0, "b")] == ["x"]
+    assert [reported_endpoint.report.name for reported_endpoint in endpoints(snapshot, 1.0, "b")] == ["x"]
     assert (omitted_endpoints(snapshot, "a"), omitted_endpoints(snapshot, "b"), omitted_endpoints(snapshot)) == (
         0,
         5,

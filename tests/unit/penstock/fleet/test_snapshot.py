@@ -51,8 +51,8 @@ def offered(rate: float, *regions: str) -> DemandReport:
 
 def held(*reports: AgentReport, at: float = 0.0) -> Snapshot:
     whole = Snapshot()
-    for one in reports:
-        whole, verdict = add_report(whole, one, at, POLICY)
+    for agent_report in reports:
+        whole, verdict = add_report(whole, agent_report, at, POLICY)
         assert verdict is ReportVerdict.ACCEPTED
     return whole
 
@@ -127,15 +127,20 @@ class TestAge:
 
     def test_demand_adds_up_over_agents_and_fades(self) -> None:
         whole = held(report(agent="1", demand=(offered(4.0, "a"),)), report(agent="2", demand=(offered(2.0, "a"),)))
-        assert [one.requests_per_s for one in demand(whole, FRESH_S)] == [6.0]
-        assert [one.requests_per_s for one in demand(whole, (FRESH_S + FADED_S) / 2)] == [pytest.approx(3.0)]
+        assert [class_demand.requests_per_s for class_demand in demand(whole, FRESH_S)] == [6.0]
+        assert [class_demand.requests_per_s for class_demand in demand(whole, (FRESH_S + FADED_S) / 2)] == [
+            pytest.approx(3.0)
+        ]
         assert demand(whole, FADED_S) == []
 
     def test_demand_is_kept_by_origin_and_class(self) -> None:
         whole = held(
             report("a", demand=(offered(1.0, "a"), offered(2.0, "a", "b"))), report("b", demand=(offered(3.0, "a"),))
         )
-        assert {(one.origin, one.regions): one.requests_per_s for one in demand(whole, 0.0)} == {
+        assert {
+            (class_demand.origin, class_demand.regions): class_demand.requests_per_s
+            for class_demand in demand(whole, 0.0)
+        } == {
             ("a", frozenset({"a"})): 1.0,
             ("a", frozenset({"a", "b"})): 2.0,
             ("b", frozenset({"a"})): 3.0,
@@ -231,10 +236,10 @@ class TestJudging:
         assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
 
     def test_a_region_is_degraded_by_the_model_that_has_the_least(self) -> None:
-        other = msgspec.structs.replace(POOL, model="n", ready=1)
-        whole = held(report(pools=(POOL, other)))
+        scarce = msgspec.structs.replace(POOL, model="n", ready=1)
+        whole = held(report(pools=(POOL, scarce)))
         for at in range(1, 8):
-            word = report(seq=at + 1, pools=(POOL, other))
+            word = report(seq=at + 1, pools=(POOL, scarce))
             whole = tick(add_report(whole, word, float(at), POLICY)[0], float(at), POLICY)
         assert whole.state("a") is RegionState.DEGRADED
 
@@ -317,14 +322,14 @@ def test_silence_of_all_regions_at_once_is_a_fault_of_the_control_plane() -> Non
     still = deaf()
     for at in range(1, 100):
         still = tick(still, float(at), POLICY)
-    assert {one.state for one in still.health.values()} == {RegionState.HEALTHY}
+    assert {region_health.state for region_health in still.health.values()} == {RegionState.HEALTHY}
     assert reporting_regions(still, 99.0) == {"a", "b", "c"}
-    assert [one.requests_per_s for one in demand(still, 99.0)] == [4.0]
+    assert [class_demand.requests_per_s for class_demand in demand(still, 99.0)] == [4.0]
 
 
 def test_the_first_report_after_a_silence_does_not_make_the_others_old() -> None:
     again, _ = add_report(deaf(), report("a", seq=2), 60.0, POLICY)
-    assert {one.state for one in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
+    assert {region_health.state for region_health in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
     assert reporting_regions(again, 60.1) == {"a", "b", "c"}
     for at in range(1, 20):
         again, _ = add_report(again, report("a", seq=at + 2), 60.0 + at, POLICY)

@@ -214,9 +214,9 @@ def test_an_evicted_prefix_is_not_held_and_one_that_is_still_there_is_held_for_l
 def test_the_estimate_applies_without_current_events_or_tokens_and_with_other_block_sizes() -> None:
     index, prefix, blocks = exact_index()
     blocks.apply(read_batch(batch(["AllBlocksCleared"])))
-    other = prefix_keys("t/m", memoryview(("y" * BLOCK_BYTES).encode()))
-    index.sent("a", other, None, "m", 0.0)
-    assert index.held(other, None, 100.0).blocks == {"a": 1}, "its tokens are not known"
+    unlinked = prefix_keys("t/m", memoryview(("y" * BLOCK_BYTES).encode()))
+    index.sent("a", unlinked, None, "m", 0.0)
+    assert index.held(unlinked, None, 100.0).blocks == {"a": 1}, "its tokens are not known"
     blocks.block_size = 2 * SIZE
     assert index.held(prefix, None, 100.0).blocks == {"a": 2}
     blocks.block_size = SIZE

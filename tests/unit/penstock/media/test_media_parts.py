@@ -161,21 +161,21 @@ parts = st.one_of(
 def walk(value: Any) -> tuple[int, int, int]:
     """Images, other media, and characters of base64 text in a JSON value."""
     if isinstance(value, list):
-        found = [walk(item) for item in value]
+        counts = [walk(item) for item in value]
     elif not isinstance(value, dict):
         return 0, 0, 0
     else:
-        found = [walk(item) for item in value.values()]
+        counts = [walk(item) for item in value.values()]
         texts = [item for item in value.values() if isinstance(item, str)]
         inline = [text for text in texts if text.startswith("data:")]
         if value.get("type") == "base64" or "format" in value:
             inline.append(f"data:{value.get('media_type', 'audio/mp3')};base64,{value['data']}")
         for text in inline:
             image = text.startswith("data:image/")
-            found.append((int(image), int(not image), len(text.partition(";base64,")[2])))
+            counts.append((int(image), int(not image), len(text.partition(";base64,")[2])))
         if any(text.startswith("https:") for text in texts):
-            found.append((1, 0, 0))
-    return tuple(sum(column) for column in zip((0, 0, 0), *found, strict=True))  # type: ignore[return-value]
+            counts.append((1, 0, 0))
+    return tuple(sum(column) for column in zip((0, 0, 0), *counts, strict=True))  # type: ignore[return-value]
 
 
 @given(st.lists(parts, max_size=12), st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t")]), st.booleans())

@@ -24,17 +24,19 @@ def against(wanted: Override, *standing: Override, **fields: object) -> Objectio
     return objection(overrides=standing, wanted=wanted, **given)  # type: ignore[arg-type]
 
 
-def classes(found: Objection | None) -> list[str]:
-    return [one.residency for one in found.classes] if found is not None else []
+def classes(raised: Objection | None) -> list[str]:
+    return [emptied.residency for emptied in raised.classes] if raised is not None else []
 
 
 def test_a_first_drain_is_fine_and_the_last_of_a_class_is_not() -> None:
     assert against(drain("eu-de")) is None
-    found = against(drain("eu-es"), drain("eu-de"))
-    assert found is not None
-    assert [(one.residency, one.model, one.tenants) for one in found.classes] == [("eu-de+eu-es", MODEL, ("personal",))]
-    assert "class eu-de+eu-es no region" in found.detail
-    assert "personal" in found.detail
+    raised = against(drain("eu-es"), drain("eu-de"))
+    assert raised is not None
+    assert [(emptied.residency, emptied.model, emptied.tenants) for emptied in raised.classes] == [
+        ("eu-de+eu-es", MODEL, ("personal",))
+    ]
+    assert "class eu-de+eu-es no region" in raised.detail
+    assert "personal" in raised.detail
 
 
 @pytest.mark.parametrize("second", [fail_over("eu-es"), weight("eu-es", 0.0), drain("eu-es", origin="eu-de")])
@@ -65,10 +67,10 @@ def test_what_has_ended_or_concerns_others_does_not_count() -> None:
 
 def test_a_region_that_has_failed_or_lacks_the_model_is_no_region_for_a_class() -> None:
     for capacity in ({key: slots for key, slots in EVEN.items() if key[0] != "eu-de"}, EVEN | {("eu-de", MODEL): 0.0}):
-        found = against(drain("eu-es"), capacity=capacity)
-        assert classes(found) == ["eu-de+eu-es"]
-        assert found is not None
-        assert "no region for llama-3.1-8b (tenants personal; no capacity for it in eu-de)" in found.detail
+        raised = against(drain("eu-es"), capacity=capacity)
+        assert classes(raised) == ["eu-de+eu-es"]
+        assert raised is not None
+        assert "no region for llama-3.1-8b (tenants personal; no capacity for it in eu-de)" in raised.detail
 
 
 def test_without_reports_every_region_counts_alike() -> None:
@@ -78,15 +80,15 @@ def test_without_reports_every_region_counts_alike() -> None:
 
 def test_more_than_the_set_share_of_a_models_capacity_is_too_much() -> None:
     capacity = EVEN | {("us-east", MODEL): 80.0}
-    found = against(drain("us-east"), capacity=capacity)
-    assert found is not None
-    assert found.withdrawn == {MODEL: pytest.approx(0.8)}
-    assert found.classes == ()
-    assert "80% of the fleet's capacity" in found.detail
+    raised = against(drain("us-east"), capacity=capacity)
+    assert raised is not None
+    assert raised.withdrawn == {MODEL: pytest.approx(0.8)}
+    assert raised.classes == ()
+    assert "80% of the fleet's capacity" in raised.detail
     assert against(weight("us-east", 0.2), capacity=capacity) is None
-    found = against(weight("us-east", 0.2), drain("eu-de"), capacity=capacity)
-    assert found is not None
-    assert found.withdrawn == {MODEL: pytest.approx(0.74)}
+    raised = against(weight("us-east", 0.2), drain("eu-de"), capacity=capacity)
+    assert raised is not None
+    assert raised.withdrawn == {MODEL: pytest.approx(0.74)}
 
 
 def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() -> None:
@@ -94,9 +96,9 @@ def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() 
     capacity = EVEN | {("us-east", MODEL): 20.0}
     small = [drain("us-east", origin=origin) for origin in REGIONS]
     assert against(small[-1], *small[:-1], policy=policy, capacity=capacity) is None
-    found = against(weight("eu-de", 0.5), *small, policy=policy, capacity=capacity)
-    assert found is not None
-    assert found.withdrawn == {MODEL: pytest.approx(0.625)}
+    raised = against(weight("eu-de", 0.5), *small, policy=policy, capacity=capacity)
+    assert raised is not None
+    assert raised.withdrawn == {MODEL: pytest.approx(0.625)}
     assert against(weight("eu-de", 0.5, origin="eu-de"), *small[1:], policy=policy, capacity=capacity) is None
 
 
@@ -110,17 +112,17 @@ def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
 
 def test_classes_list_their_tenants_for_clients_anywhere() -> None:
     rule = ResidencyRule("germans", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
-    found = {one.name: tenants for one, tenants in tenants_by_class(planet.policy(rule)).items()}
-    assert found == {"eu-de": ("open", "personal"), "eu-de+eu-es+us-east": ("open", "personal")}
+    listed = {residency.name: tenants for residency, tenants in tenants_by_class(planet.policy(rule)).items()}
+    assert listed == {"eu-de": ("open", "personal"), "eu-de+eu-es+us-east": ("open", "personal")}
 
 
 @given(st.permutations([drain(region) for region in REGIONS]), st.sampled_from((0.0, 5.0, 10.0)))
 def test_drains_that_are_let_through_never_empty_a_class_together(wanted: list[Override], slots: float) -> None:
     capacity = EVEN | {("eu-de", MODEL): slots}
-    set_ones: list[Override] = []
-    for one in wanted:
-        if against(one, *set_ones, capacity=capacity) is None:
-            set_ones.append(one)
+    standing: list[Override] = []
+    for override in wanted:
+        if against(override, *standing, capacity=capacity) is None:
+            standing.append(override)
     having = {region for (region, _), amount in capacity.items() if amount > 0}
     for residency in tenants_by_class(POLICY):
-        assert residency.regions & having - {one.region for one in set_ones}
+        assert residency.regions & having - {override.region for override in standing}

@@ -62,8 +62,8 @@ class Fleet:
             if name not in self.lost | self.silent
         }
         health = {
-            name: one if name not in self.lost else RegionHealth(RegionState.FAILED, self.now)
-            for name, one in self.snapshot.health.items()
+            name: region_health if name not in self.lost else RegionHealth(RegionState.FAILED, self.now)
+            for name, region_health in self.snapshot.health.items()
         }
         self.snapshot = tick(Snapshot(agents, health), self.now, POLICY, self.interventions.drained)
         self.plans = self._plan(
@@ -81,13 +81,15 @@ class Fleet:
         for _ in range(round(seconds / TICK_S)):
             self.tick()
 
-    def begin(self, one: Override) -> Override:
-        one = msgspec.structs.replace(one, begins_at=self.now)
-        self.overrides = (*self.overrides, one)
-        return one
+    def begin(self, override: Override) -> Override:
+        override = msgspec.structs.replace(override, begins_at=self.now)
+        self.overrides = (*self.overrides, override)
+        return override
 
-    def end(self, one: Override) -> None:
-        self.overrides = tuple(lifted(one, "tests", self.now) if one is other else other for other in self.overrides)
+    def end(self, override: Override) -> None:
+        self.overrides = tuple(
+            lifted(override, "tests", self.now) if override is standing else standing for standing in self.overrides
+        )
 
     def entry(self, *regions: str) -> ClassPlan | None:
         return self.plans["eu-de"].lookup(MODEL, residency_class(frozenset(regions or EU)).name)
@@ -134,15 +136,15 @@ def test_a_drained_region_that_fails_is_left_at_once(planner: Callable[..., dict
     fleet.tick()
     assert fleet.snapshot.state("eu-de") is RegionState.FAILED
     # Its agents are silent, so its slice stays as it was; no other slice names it.
-    assert not [arc for name in ("eu-es", "us-east") for one in fleet.plans[name].classes for arc in one.arcs]
+    assert not [arc for name in ("eu-es", "us-east") for entry in fleet.plans[name].classes for arc in entry.arcs]
 
 
 def test_lifting_returns_along_the_ramp_to_what_was(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     before = fleet.plans["eu-de"].classes
-    one = fleet.begin(drain("eu-de"))
+    override = fleet.begin(drain("eu-de"))
     fleet.ticks(6.0)
-    fleet.end(one)
+    fleet.end(override)
     shares = []
     for _ in range(24):
         fleet.tick()
@@ -160,9 +162,9 @@ def test_a_drain_that_is_lifted_half_way_turns_round_without_a_leap(
     planner: Callable[..., dict[str, RegionPlan]],
 ) -> None:
     fleet = Fleet(planner)
-    one = fleet.begin(drain("eu-de"))
+    override = fleet.begin(drain("eu-de"))
     fleet.ticks(2.0)
-    fleet.end(one)
+    fleet.end(override)
     for _ in range(30):
         share = fleet.shares().get("eu-de", 0.0)
         fleet.tick()
@@ -172,9 +174,9 @@ def test_a_drain_that_is_lifted_half_way_turns_round_without_a_leap(
 
 def test_a_new_leader_with_only_the_override_still_ramps(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
-    one = fleet.begin(drain("eu-de"))
+    override = fleet.begin(drain("eu-de"))
     fleet.ticks(6.0)
-    fleet.end(one)
+    fleet.end(override)
     fleet.ticks(2.0)
     fleet.snapshot = Snapshot()
     fleet.tick()
@@ -211,9 +213,9 @@ def test_unless_the_drain_leaves_nothing_there(planner: Callable[..., dict[str, 
     assert fleet.plans["eu-de"].closed == (Closed("eu-de", MODEL, False),)
 
 
-@pytest.mark.parametrize(("one", "steps"), [(drain("eu-de"), 8), (fail_over("eu-de"), 1)])
+@pytest.mark.parametrize(("override", "steps"), [(drain("eu-de"), 8), (fail_over("eu-de"), 1)])
 def test_an_origin_that_is_silent_to_the_planner_leaves_a_closed_region_too(
-    planner: Callable[..., dict[str, RegionPlan]], one: Override, steps: int
+    planner: Callable[..., dict[str, RegionPlan]], override: Override, steps: int
 ) -> None:
     fleet = Fleet(planner)
     fleet.elsewhere = (offered(10.0, *EU),)
@@ -226,7 +228,7 @@ def test_an_origin_that_is_silent_to_the_planner_leaves_a_closed_region_too(
     )
     fleet.tick()
     assert fleet.plans["eu-es"].classes[0].arcs == half
-    fleet.begin(one)
+    fleet.begin(override)
     for _ in range(steps):
         fleet.tick()
     assert {arc.server: arc.share for arc in fleet.plans["eu-es"].classes[0].arcs} == {"eu-es": 1.0}
@@ -245,12 +247,12 @@ def test_a_silent_origin_with_nowhere_else_to_go_keeps_the_closed_region(
 
 def test_a_weight_holds_a_region_to_its_part(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
-    one = fleet.begin(weight("eu-de", 0.3))
+    override = fleet.begin(weight("eu-de", 0.3))
     fleet.tick()
     assert fleet.shares()["eu-de"] == pytest.approx(1.0 - STEP)
     fleet.ticks(4.0)
     assert fleet.shares() == pytest.approx({"eu-de": 0.3, "eu-es": 0.7})
-    fleet.end(one)
+    fleet.end(override)
     fleet.ticks(12.0)
     assert fleet.shares() == {"eu-de": 1.0}
 
@@ -265,11 +267,11 @@ def test_a_weight_of_the_only_region_takes_nothing_from_it(planner: Callable[...
 def test_a_freeze_keeps_shares_while_demand_moves(planner: Callable[..., dict[str, RegionPlan]]) -> None:
     fleet = Fleet(planner)
     before = fleet.shares()
-    one = fleet.begin(freeze())
+    override = fleet.begin(freeze())
     fleet.demand = (offered(150.0, *EU), offered(150.0, *EVERYWHERE))
     fleet.ticks(3.0)
     assert fleet.shares() == before
-    fleet.end(one)
+    fleet.end(override)
     fleet.ticks(3.0)
     assert fleet.shares() != before
 

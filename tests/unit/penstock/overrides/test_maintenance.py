@@ -23,14 +23,14 @@ START = 1_800_000_000.0
 
 
 def under(recurrence: Recurrence, **fields: float) -> Policy:
-    one = MaintenanceWindow("disks", frozenset({"eu-de"}), START, HOUR_S, recurrence, 600.0, "windows.yaml:3")
-    window = msgspec.structs.replace(one, **fields)
+    plain = MaintenanceWindow("disks", frozenset({"eu-de"}), START, HOUR_S, recurrence, 600.0, "windows.yaml:3")
+    window = msgspec.structs.replace(plain, **fields)
     return msgspec.structs.replace(policy(), maintenance=(window,), failover=Failover(failback_ramp_s=60.0))
 
 
 SPRING, AUTUMN = 1_774_746_000, 1_792_890_000
 """When clocks in Berlin go from 02:00 to 03:00 in 2026, and from 03:00 to 02:00."""
-BERLIN = TimeZone(tuple(ClockChange(*one) for one in ((0, 3600), (SPRING, 7200), (AUTUMN, 3600))))
+BERLIN = TimeZone(tuple(ClockChange(*change) for change in ((0, 3600), (SPRING, 7200), (AUTUMN, 3600))))
 
 
 def begin(shown: str, recurrence: Recurrence, since: float, until: float) -> list[str]:
@@ -40,12 +40,12 @@ def begin(shown: str, recurrence: Recurrence, since: float, until: float) -> lis
         "disks", frozenset({"eu-de"}), starts_at, HOUR_S, recurrence, 0.0, time_zone="Europe/Berlin"
     )
     under = msgspec.structs.replace(policy(), maintenance=(window,), time_zones={"Europe/Berlin": BERLIN})
-    found = [one.drains_at for one in occurrences(under, window, since, until)]
-    return [datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in found]
+    drain_times = [occurrence.drains_at for occurrence in occurrences(under, window, since, until)]
+    return [datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in drain_times]
 
 
 def draining(policy: Policy, now: float) -> bool:
-    return any(one.holds(now) for one in windows(policy, now))
+    return any(override.holds(now) for override in windows(policy, now))
 
 
 @pytest.mark.parametrize("recurrence", list(Recurrence))
@@ -70,10 +70,10 @@ def test_a_window_that_does_not_recur_never_comes_again() -> None:
 
 
 def test_a_window_names_its_author_and_its_region_gets_the_ramp_afterwards() -> None:
-    (one,) = windows(under(Recurrence.DAILY), START + HOUR_S + 30.0)
-    assert (one.kind, one.region, one.author) == (OverrideKind.DRAIN, "eu-de", "policy windows.yaml:3")
-    assert (one.begins_at, one.expires_at) == (START - 600, START + HOUR_S)
-    assert one.weight(START + HOUR_S + 30.0, 60.0) == pytest.approx(0.5)
+    (override,) = windows(under(Recurrence.DAILY), START + HOUR_S + 30.0)
+    assert (override.kind, override.region, override.author) == (OverrideKind.DRAIN, "eu-de", "policy windows.yaml:3")
+    assert (override.begins_at, override.expires_at) == (START - 600, START + HOUR_S)
+    assert override.weight(START + HOUR_S + 30.0, 60.0) == pytest.approx(0.5)
     assert windows(under(Recurrence.DAILY), START + HOUR_S + 61.0) == ()
 
 
@@ -118,8 +118,8 @@ def test_a_time_that_clocks_leave_out_is_as_long_after_the_change_and_one_that_c
 @pytest.mark.parametrize("recurrence", [Recurrence.DAILY, Recurrence.WEEKLY])
 def test_no_opening_is_missed_in_short_intervals(recurrence: Recurrence) -> None:
     hours = [SPRING + hour * HOUR_S for hour in range(-10 * 24, int((AUTUMN - SPRING) / HOUR_S) + 10 * 24)]
-    found = {at for hour in hours for at in begin("2026-01-01T02:30", recurrence, hour, hour)}
-    assert found == set(begin("2026-01-01T02:30", recurrence, hours[0], hours[-1]))
+    hourly = {at for hour in hours for at in begin("2026-01-01T02:30", recurrence, hour, hour)}
+    assert hourly == set(begin("2026-01-01T02:30", recurrence, hours[0], hours[-1]))
 
 
 ZONES = ["Europe/Berlin", "Africa/Casablanca", "Australia/Lord_Howe", "Asia/Gaza", "America/Havana"]
@@ -128,7 +128,9 @@ ZONES = ["Europe/Berlin", "Africa/Casablanca", "Australia/Lord_Howe", "Asia/Gaza
 @given(st.sampled_from(ZONES), st.data())
 def test_a_zone_reckons_as_the_standard_library_does(name: str, data: st.DataObject) -> None:
     zone, theirs = time_zone(name, 0.0), ZoneInfo.from_file((files("tzdata") / "zoneinfo" / name).open("rb"))
-    shown = data.draw(st.datetimes(datetime(2000, 1, 2), datetime(2099, 12, 30)).map(lambda one: one.replace(fold=0)))
+    shown = data.draw(
+        st.datetimes(datetime(2000, 1, 2), datetime(2099, 12, 30)).map(lambda clock_time: clock_time.replace(fold=0))
+    )
     at = shown.replace(tzinfo=theirs).timestamp()
     assert moment(zone, (shown - datetime(1970, 1, 1)).total_seconds()) == pytest.approx(at, abs=1e-3)
     back = datetime.fromtimestamp(at, theirs).replace(tzinfo=None)

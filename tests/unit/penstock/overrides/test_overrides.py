@@ -12,39 +12,39 @@ POLICY = policy()
 
 
 def test_a_drain_grants_nothing_while_it_holds_and_then_a_ramp() -> None:
-    one = drain("eu-de", begins_at=10.0, expires_at=20.0)
-    weights = [one.weight(now, RAMP_S) for now in (9.9, 10.0, 19.9, 20.0, 25.0, 30.0)]
+    german_drain = drain("eu-de", begins_at=10.0, expires_at=20.0)
+    weights = [german_drain.weight(now, RAMP_S) for now in (9.9, 10.0, 19.9, 20.0, 25.0, 30.0)]
     assert weights == [1.0, 0.0, 0.0, 0.0, 0.5, 1.0]
-    assert [one.holds(now) for now in (9.9, 10.0, 20.0)] == [False, True, False]
-    assert [one.over(now, RAMP_S) for now in (29.9, 30.0)] == [False, True]
+    assert [german_drain.holds(now) for now in (9.9, 10.0, 20.0)] == [False, True, False]
+    assert [german_drain.over(now, RAMP_S) for now in (29.9, 30.0)] == [False, True]
 
 
 def test_a_weight_ramps_from_its_value() -> None:
-    one = weight("eu-de", 0.4, expires_at=20.0)
-    assert [one.weight(now, RAMP_S) for now in (5.0, 20.0, 25.0)] == pytest.approx([0.4, 0.4, 0.7])
+    german_weight = weight("eu-de", 0.4, expires_at=20.0)
+    assert [german_weight.weight(now, RAMP_S) for now in (5.0, 20.0, 25.0)] == pytest.approx([0.4, 0.4, 0.7])
 
 
 def test_lifting_ends_it_then_and_not_when_it_would_have_expired() -> None:
-    one = lifted(drain("eu-de", expires_at=100.0), "operator", 50.0)
-    assert (one.ends_at, one.lifted_by) == (50.0, "operator")
+    lifted_drain = lifted(drain("eu-de", expires_at=100.0), "operator", 50.0)
+    assert (lifted_drain.ends_at, lifted_drain.lifted_by) == (50.0, "operator")
     assert lifted(drain("eu-de"), "operator", 50.0).ends_at == 50.0
     assert lifted(drain("eu-de", expires_at=40.0), "operator", 50.0).ends_at == 40.0
 
 
 def test_without_a_ramp_nothing_follows_from_what_has_ended() -> None:
-    one = drain("eu-de", expires_at=20.0)
-    assert one.weight(20.0, 0.0) == 1.0
-    assert one.over(20.0, 0.0)
+    expired_drain = drain("eu-de", expires_at=20.0)
+    assert expired_drain.weight(20.0, 0.0) == 1.0
+    assert expired_drain.over(20.0, 0.0)
 
 
 def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
-    one = lifted(drain("eu-de", begins_at=100.0), "operator", 50.0)
-    assert one.over(60.0, RAMP_S)
-    assert one.weight(101.0, RAMP_S) == 1.0
+    lifted_drain = lifted(drain("eu-de", begins_at=100.0), "operator", 50.0)
+    assert lifted_drain.over(60.0, RAMP_S)
+    assert lifted_drain.weight(101.0, RAMP_S) == 1.0
 
 
 @pytest.mark.parametrize(
-    ("one", "reported"),
+    ("invalid", "reported"),
     [
         (drain("mars"), "region: the policy has no region mars"),
         (drain("eu-de", origin="mars"), "origin: the policy has no region mars"),
@@ -60,44 +60,48 @@ def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
         (drain("eu-de", expires_at=0.0), "expires_at: not after the beginning"),
     ],
 )
-def test_invalid_overrides_are_refused_with_the_reason(one: Override, reported: str) -> None:
-    assert reported in (validation_error(one, POLICY) or "")
+def test_invalid_overrides_are_refused_with_the_reason(invalid: Override, reported: str) -> None:
+    assert reported in (validation_error(invalid, POLICY) or "")
 
 
 def test_what_makes_sense_has_no_flaw() -> None:
-    for one in (drain("eu-de", model=MODEL, origin="eu-es"), fail_over("eu-de"), weight("eu-de", 0.0), freeze()):
-        assert validation_error(one, POLICY) is None
+    for valid in (drain("eu-de", model=MODEL, origin="eu-es"), fail_over("eu-de"), weight("eu-de", 0.0), freeze()):
+        assert validation_error(valid, POLICY) is None
 
 
 def test_a_set_replaces_by_id_and_drops_expired_overrides() -> None:
-    one, other = drain("eu-de"), drain("eu-es", expires_at=5.0)
-    both = OverrideSet().replaced(one).replaced(other)
-    assert both.replaced(lifted(one, "operator", 3.0)).find(one.id) == lifted(one, "operator", 3.0)
-    assert both.without_ended(5.0 + RAMP_S, RAMP_S) == OverrideSet((one,))
+    lasting, expiring = drain("eu-de"), drain("eu-es", expires_at=5.0)
+    both = OverrideSet().replaced(lasting).replaced(expiring)
+    assert both.replaced(lifted(lasting, "operator", 3.0)).find(lasting.id) == lifted(lasting, "operator", 3.0)
+    assert both.without_ended(5.0 + RAMP_S, RAMP_S) == OverrideSet((lasting,))
     assert both.without_ended(4.9 + RAMP_S, RAMP_S) == both
-    assert both.holding(5.0) == (one,)
+    assert both.holding(5.0) == (lasting,)
 
 
 def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
-    one = drain("eu-de", id="first")
-    assert duplicate_of([one], drain("eu-de", id="second"), 1.0) == one
-    for other in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
-        assert duplicate_of([one], other, 1.0) is None
-    assert duplicate_of([lifted(one, "operator", 0.5)], drain("eu-de"), 1.0) is None
+    standing = drain("eu-de", id="first")
+    assert duplicate_of([standing], drain("eu-de", id="second"), 1.0) == standing
+    for different in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
+        assert duplicate_of([standing], different, 1.0) is None
+    assert duplicate_of([lifted(standing, "operator", 0.5)], drain("eu-de"), 1.0) is None
 
 
 def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:
-    one = weight("eu-de", 0.5)
-    assert duplicate_of([one], weight("eu-de", 0.3), 1.0) is None
-    assert duplicate_of([one], weight("eu-de", 0.5), 1.0) == duplicate_of([one], weight("eu-de", 0.7), 1.0) == one
+    standing = weight("eu-de", 0.5)
+    assert duplicate_of([standing], weight("eu-de", 0.3), 1.0) is None
+    assert (
+        duplicate_of([standing], weight("eu-de", 0.5), 1.0)
+        == duplicate_of([standing], weight("eu-de", 0.7), 1.0)
+        == standing
+    )
     empty = drain("eu-de", last_resort=False)
     assert duplicate_of([drain("eu-de")], empty, 1.0) is None
     assert duplicate_of([empty], drain("eu-de"), 1.0) == empty
 
 
 def test_one_may_outlast_another() -> None:
-    one = drain("eu-de", id="first", expires_at=1000.0)
-    assert duplicate_of([one], drain("eu-de", expires_at=1059.0), 1.0) == one
-    assert duplicate_of([one], drain("eu-de", expires_at=1061.0), 1.0) is None
-    assert duplicate_of([one], drain("eu-de"), 1.0) is None
+    standing = drain("eu-de", id="first", expires_at=1000.0)
+    assert duplicate_of([standing], drain("eu-de", expires_at=1059.0), 1.0) == standing
+    assert duplicate_of([standing], drain("eu-de", expires_at=1061.0), 1.0) is None
+    assert duplicate_of([standing], drain("eu-de"), 1.0) is None
     assert duplicate_of([drain("eu-de", id="first")], drain("eu-de", expires_at=1000.0), 1.0) is not None

@@ -58,13 +58,15 @@ def arcs(planned: PlanResult, origin: str = "de", regions: tuple[str, ...] = EVE
 
 
 def details(planned: PlanResult, origin: str = "de") -> dict[str, str]:
-    return {arc.server: arc.detail for one in planned.plans[origin].classes for arc in one.arcs if arc.detail}
+    return {arc.server: arc.detail for entry in planned.plans[origin].classes for arc in entry.arcs if arc.detail}
 
 
 def test_every_region_has_a_slice_with_its_name() -> None:
     plans = decided(fleet(region("de"), region("es"), region("us"))).plans
     assert plans.keys() == POLICY.regions.keys()
-    assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
+    assert {
+        (region_plan.epoch, region_plan.generation, region_plan.policy_digest) for region_plan in plans.values()
+    } == {(3, 9, POLICY.digest())}
 
 
 def test_demand_stays_home_while_there_is_room() -> None:
@@ -102,9 +104,9 @@ def test_overflow_beyond_all_targets_fills_every_slot_before_it_queues_at_home()
 def test_what_no_slot_can_take_stays_at_home_and_is_reported_missing() -> None:
     planned = decided(fleet(region("de", offered(400.0, EU)), region("es"), region("us")))
     assert arcs(planned, regions=EU) == {"de": (0.75, ArcReason.HOME), "es": (0.25, ArcReason.SPILLOVER)}
-    now = [one for one in planned.shortfalls if one.lost is None]
-    assert sum(one.slots for one in now) == pytest.approx(400.0 - 160.0)
-    assert {one.residency for one in now} == {("de+es",)}
+    now = [shortfall for shortfall in planned.shortfalls if shortfall.lost is None]
+    assert sum(shortfall.slots for shortfall in now) == pytest.approx(400.0 - 160.0)
+    assert {shortfall.residency for shortfall in now} == {("de+es",)}
 
 
 def test_a_failed_home_is_left_whole_and_at_once() -> None:
@@ -172,8 +174,8 @@ def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
 def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
     models = {"m": Model("m", response_bytes=1e8)}
     regions = {
-        name: msgspec.structs.replace(one, egress_cost_per_gb=0.5, cost_per_gpu_hour=30.0 if name == "de" else 1.0)
-        for name, one in POLICY.regions.items()
+        name: msgspec.structs.replace(plain, egress_cost_per_gb=0.5, cost_per_gpu_hour=30.0 if name == "de" else 1.0)
+        for name, plain in POLICY.regions.items()
     }
     snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
     bulky = decided(snapshot, policy=msgspec.structs.replace(POLICY, regions=regions, models=models))
@@ -189,11 +191,13 @@ def test_a_move_that_gains_little_is_not_made_but_going_home_is() -> None:
     )
     first = decided(snapshot, policy=policy)
     nearest = next(name for name in ("es", "fr") if name in arcs(first, "us", everywhere))
-    other = "fr" if nearest == "es" else "es"
-    held = in_force("us", {"us": 1 / 3, other: 2 / 3}, everywhere)
+    farther = "fr" if nearest == "es" else "es"
+    held = in_force("us", {"us": 1 / 3, farther: 2 / 3}, everywhere)
     stays = arcs(decided(snapshot, held, policy=policy), "us", everywhere)
-    assert stays[other] == (pytest.approx(2 / 3, abs=0.02), ArcReason.SPILLOVER)
-    homes = decided(fleet(region("us", offered(40.0, everywhere)), region(other)), held, policy=policy, elapsed_s=10.0)
+    assert stays[farther] == (pytest.approx(2 / 3, abs=0.02), ArcReason.SPILLOVER)
+    homes = decided(
+        fleet(region("us", offered(40.0, everywhere)), region(farther)), held, policy=policy, elapsed_s=10.0
+    )
     assert arcs(homes, "us", everywhere) == {"us": (1.0, ArcReason.HOME)}
 
 
@@ -216,15 +220,17 @@ def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_n
         "us": (0.2, ArcReason.SPILLOVER),
     }
     assert set(details(kept).values()) == {arc_details.KEEPS_RESERVE}
-    assert [one for one in kept.shortfalls if one.lost in EU] == []
-    assert [one.lost for one in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
+    assert [shortfall for shortfall in kept.shortfalls if shortfall.lost in EU] == []
+    assert [shortfall.lost for shortfall in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
 
 
 def test_a_loss_that_cannot_be_absorbed_is_reported_with_its_classes_and_the_regions_where_capacity_would_help() -> (
     None
 ):
     planned = decided(fleet(region("de", offered(70.0, EU)), region("es", offered(70.0, EU)), region("us")))
-    missing = {(one.lost, one.regions, one.residency): one.slots for one in planned.shortfalls}
+    missing = {
+        (shortfall.lost, shortfall.regions, shortfall.residency): shortfall.slots for shortfall in planned.shortfalls
+    }
     assert missing == {
         ("de", ("es",), ("de+es",)): pytest.approx(40.0),
         ("es", ("de",), ("de+es",)): pytest.approx(40.0),
@@ -291,7 +297,7 @@ def test_a_new_policy_a_new_class_and_a_new_region_are_learnt_between_ticks() ->
     smaller = msgspec.structs.replace(POLICY, regions={n: r for n, r in POLICY.regions.items() if n != "us"})
     third = decided(more, second.plans, planner=planner, policy=smaller, elapsed_s=10.0)
     assert set(arcs(third)) == {"de", "es"}
-    assert [one.fallbacks for one in (first, second, third)] == [{}] * 3
+    assert [planned.fallbacks for planned in (first, second, third)] == [{}] * 3
 
 
 def test_tables_never_name_a_region_that_policy_has_no_more() -> None:

@@ -70,7 +70,8 @@ def moves(wishes: list[float]) -> bool:
     """Whether a share at rest at home moves when the planner wants so much of it elsewhere in every tick."""
     hysteresis, home = resting(), {"a": 1.0}
     return any(
-        hysteresis.damped(KEY, "a", home, {"a": 1.0 - one, "b": one}, at / 2) != home for at, one in enumerate(wishes)
+        hysteresis.damped(KEY, "a", home, {"a": 1.0 - wish, "b": wish}, at / 2) != home
+        for at, wish in enumerate(wishes)
     )
 
 

@@ -32,10 +32,10 @@ def small(seed: int) -> Planet:
     return planet(Size(12, 9, 5, 1), seed)
 
 
-def problem_of(one: Planet, seed: int = 0) -> Problem:
-    snapshot = one.snapshot(Random(seed), 0.2)
-    demands = planned_for(one.policy, demand(snapshot, 0.0))
-    (problem,) = ProblemBuilder(one.policy).problems(demands, supply(one.policy, snapshot, 0.0), {})
+def problem_of(world: Planet, seed: int = 0) -> Problem:
+    snapshot = world.snapshot(Random(seed), 0.2)
+    demands = planned_for(world.policy, demand(snapshot, 0.0))
+    (problem,) = ProblemBuilder(world.policy).problems(demands, supply(world.policy, snapshot, 0.0), {})
     return problem
 
 
@@ -65,8 +65,8 @@ def erlang_waiting(slots: int, utilisation: float) -> float:
 @pytest.mark.parametrize("slots", [1, 4, 20, 100])
 @pytest.mark.parametrize("utilisation", [0.6, 0.8, 0.95])
 def test_waiting_is_nearly_erlangs(slots: int, utilisation: float) -> None:
-    found = waiting(np.array([utilisation]), np.array([float(slots)]))[0]
-    assert found == pytest.approx(erlang_waiting(slots, utilisation), rel=0.15, abs=0.2)
+    approximated = waiting(np.array([utilisation]), np.array([float(slots)]))[0]
+    assert approximated == pytest.approx(erlang_waiting(slots, utilisation), rel=0.15, abs=0.2)
 
 
 def test_pieces_end_at_the_target_at_the_slots_and_nowhere_and_cost_ever_more() -> None:
@@ -103,12 +103,12 @@ def test_the_optimum_costs_what_the_written_out_program_costs(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_warm_solve_finds_the_optimum_of_a_cold_one(seed: int) -> None:
-    one, warm = planet(Size(40, 12, 5, 1), seed), None
-    builder, rng = ProblemBuilder(one.policy), Random(seed)
+    world, warm = planet(Size(40, 12, 5, 1), seed), None
+    builder, rng = ProblemBuilder(world.policy), Random(seed)
     for _ in range(6):
-        snapshot = one.snapshot(rng, 0.3)
-        demands = planned_for(one.policy, demand(snapshot, 0.0))
-        (problem,) = builder.problems(demands, supply(one.policy, snapshot, 0.0), {})
+        snapshot = world.snapshot(rng, 0.3)
+        demands = planned_for(world.policy, demand(snapshot, 0.0))
+        (problem,) = builder.problems(demands, supply(world.policy, snapshot, 0.0), {})
         warm = warm or ModelSolver(problem)
         warm.solve(problem, PATIENT_S)
         assert warm.cost == pytest.approx(optimum(problem)[1], rel=1e-6)
@@ -116,10 +116,10 @@ def test_a_warm_solve_finds_the_optimum_of_a_cold_one(seed: int) -> None:
 
 
 def test_the_shape_stays_the_same_object_until_the_classes_change() -> None:
-    one = small(3)
-    snapshot = one.snapshot(Random(0), 0.1)
-    able, demands = supply(one.policy, snapshot, 0.0), planned_for(one.policy, demand(snapshot, 0.0))
-    builder = ProblemBuilder(one.policy)
+    world = small(3)
+    snapshot = world.snapshot(Random(0), 0.1)
+    able, demands = supply(world.policy, snapshot, 0.0), planned_for(world.policy, demand(snapshot, 0.0))
+    builder = ProblemBuilder(world.policy)
     (first,), (second,) = builder.problems(demands, able, {}), builder.problems(dict(demands), able, {})
     (fewer,) = builder.problems(dict(list(demands.items())[:-1]), able, {})
     assert first.shape is second.shape
@@ -150,12 +150,12 @@ def test_an_answer_that_is_not_optimal_is_not_taken(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("seed", range(3))
 def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int) -> None:
-    one = small(seed)
-    snapshot = one.snapshot(Random(seed), 0.1)
-    planned = FlowPlanner(PATIENT_S).plan(tick_input(one.policy, snapshot, {}, elapsed_s=0.5))
+    world = small(seed)
+    snapshot = world.snapshot(Random(seed), 0.1)
+    planned = FlowPlanner(PATIENT_S).plan(tick_input(world.policy, snapshot, {}, elapsed_s=0.5))
     (wanted,) = planned.answers
     tables = compute_tables([wanted.problem], planned.plans)
-    demands = planned_for(one.policy, demand(snapshot, 0.0))
+    demands = planned_for(world.policy, demand(snapshot, 0.0))
     entries = in_force(planned.plans, demands)
     load = dict(zip(wanted.problem.shape.regions, wanted.load_per_s.tolist(), strict=True))
     room = dict(zip(wanted.problem.shape.regions, wanted.problem.capacity_per_s.tolist(), strict=True))
@@ -164,7 +164,7 @@ def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(se
         permitted = demands[key]
         served = {arc.server: arc.share for arc in entry.arcs}
         others = permitted.regions & set(wanted.problem.shape.regions)
-        assert {one.lost for one in tables.get(key, ())} == {name for name in served if others - {name}}
+        assert {table.lost for table in tables.get(key, ())} == {name for name in served if others - {name}}
         for table in tables.get(key, ()):
             assert sum(arc.share for arc in table.arcs) == pytest.approx(1.0)
             for arc in table.arcs:
@@ -172,7 +172,7 @@ def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(se
                 amount = permitted.requests_per_s * served[table.lost] * arc.share
                 arriving.setdefault(table.lost, {}).setdefault(arc.server, 0.0)
                 arriving[table.lost][arc.server] += amount
-    reported = {one.lost for one in planned.shortfalls}
+    reported = {shortfall.lost for shortfall in planned.shortfalls}
     for lost, amounts in arriving.items():
         if lost not in reported:
             assert all(load[name] + amount <= room[name] * (1.0 + 1e-6) for name, amount in amounts.items())
@@ -184,7 +184,7 @@ def test_failover_tables_reach_as_far_as_they_must_however_few_regions_are_looke
     world = planet(Size(12, 10, 4, 1), 1)
     snapshot = world.snapshot(Random(1), 0.0)
     planned = FlowPlanner(30.0).plan(tick_input(world.policy, snapshot, {}, elapsed_s=1.0))
-    problems = [one.problem for one in planned.answers]
+    problems = [answer.problem for answer in planned.answers]
     tables = compute_tables(problems, planned.plans)
     assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)
     monkeypatch.setattr(failover_tables, "NEAR", 1)

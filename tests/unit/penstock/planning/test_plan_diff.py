@@ -31,5 +31,5 @@ def test_arcs_that_move_come_and_go_the_largest_first() -> None:
 
 def test_a_region_that_comes_or_goes() -> None:
     only = slices(Arc("a", 1.0, HOME))
-    assert [(one.before, one.after) for one in plan_diff({}, only)] == [(0.0, 1.0)]
-    assert [(one.before, one.after) for one in plan_diff(only, {})] == [(1.0, 0.0)]
+    assert [(change.before, change.after) for change in plan_diff({}, only)] == [(0.0, 1.0)]
+    assert [(change.before, change.after) for change in plan_diff(only, {})] == [(1.0, 0.0)]

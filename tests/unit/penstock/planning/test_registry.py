@@ -59,7 +59,7 @@ def fleet(**per_s: float) -> Snapshot:
 def decided(
     by: WaterfallPlanner, snapshot: Snapshot, previous: dict[str, RegionPlan], now: float = 0.0, ahead: float = 0.0
 ) -> PlanResult:
-    forecast = {Key("de", "m", one): ahead for one in (EVERYWHERE, IN_EU)}
+    forecast = {Key("de", "m", residency): ahead for residency in (EVERYWHERE, IN_EU)}
     return by.plan(
         tick_input(
             POLICY,
@@ -77,20 +77,20 @@ def decided(
 def test_every_name_has_one_meaning_and_can_be_written() -> None:
     assert set(PLANNERS) == set(PlannerKind)
     written = get_args(ObjectiveDocument.model_fields["planner"].annotation)
-    assert written == tuple(one.value for one in PlannerKind)
+    assert written == tuple(kind.value for kind in PlannerKind)
     assert type(planner(PlannerKind.WATERFALL, 1.0)) is WaterfallPlanner
 
 
 @pytest.mark.parametrize("kind", PlannerKind)
 def test_each_plans_for_every_region_with_failover_tables(kind: PlannerKind) -> None:
     by = planner(kind, 30.0)
-    one = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
-    assert one.plans.keys() == POLICY.regions.keys()
-    assert {(plan.epoch, plan.generation) for plan in one.plans.values()} == {(3, 9)}
-    for entry in one.plans["de"].classes:
+    planned = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
+    assert planned.plans.keys() == POLICY.regions.keys()
+    assert {(plan.epoch, plan.generation) for plan in planned.plans.values()} == {(3, 9)}
+    for entry in planned.plans["de"].classes:
         assert {way.lost for way in entry.failover_tables} == {arc.server for arc in entry.arcs}
-    assert one.fallbacks == {}
-    assert one.cost.total > 0.0
+    assert planned.fallbacks == {}
+    assert planned.cost.total > 0.0
 
 
 def test_the_waterfall_reports_missing_capacity() -> None:
@@ -99,8 +99,8 @@ def test_the_waterfall_reports_missing_capacity() -> None:
 
 
 def test_the_waterfall_heeds_the_forecast() -> None:
-    def at_home(one: PlanResult) -> float:
-        entry = one.plans["de"].lookup("m", EVERYWHERE)
+    def at_home(planned: PlanResult) -> float:
+        entry = planned.plans["de"].lookup("m", EVERYWHERE)
         assert entry is not None
         return {arc.server: arc.share for arc in entry.arcs}["de"]
 
@@ -132,7 +132,7 @@ def test_what_if_plans_by_the_logic_that_policy_names() -> None:
 
 def test_another_logic_is_a_change_of_policy() -> None:
     assert POLICY.digest() != BY_PRICE.digest()
-    assert [str(one) for one in diff(POLICY, BY_PRICE)] == ['Objective planner: "waterfall" -> "linear_program"']
+    assert [str(change) for change in diff(POLICY, BY_PRICE)] == ['Objective planner: "waterfall" -> "linear_program"']
 
 
 def test_a_bundle_that_names_an_unknown_planner_is_refused() -> None:

@@ -122,7 +122,7 @@ def test_no_more_of_an_origins_demand_comes_home_than_the_policy_lets_move(
     policy = msgspec.structs.replace(POLICY, spillover=Spillover(step_per_s=step_per_s))
     rate_of, before = dict(zip(CLASSES, rates, strict=True)), dict(zip(CLASSES, shares, strict=True))
     after = at_home(next_plan(fleet(rate_of), away(before), policy=policy, elapsed_s=elapsed_s))
-    came = sum(rate_of[one] * (after[name_of(one)] - before[one]) for one in CLASSES)
+    came = sum(rate_of[regions] * (after[name_of(regions)] - before[regions]) for regions in CLASSES)
     crumbs = 1e-4 * sum(rates)
     assert came <= step_per_s * elapsed_s * sum(rates) + crumbs
-    assert all(after[name_of(one)] >= before[one] - 1e-4 for one in CLASSES)
+    assert all(after[name_of(regions)] >= before[regions] - 1e-4 for regions in CLASSES)

@@ -39,8 +39,8 @@ def report(region: str, demand: dict[str, float], agent: str = "1", slots: int =
 
 def fleet(*reports: AgentReport) -> Snapshot:
     snapshot = Snapshot(health={name: RegionHealth(RegionState.HEALTHY) for name in POLICY.regions})
-    for one in reports:
-        snapshot, verdict = add_report(snapshot, one, 0.0, POLICY)
+    for agent_report in reports:
+        snapshot, verdict = add_report(snapshot, agent_report, 0.0, POLICY)
         assert verdict is ReportVerdict.ACCEPTED
     return snapshot
 
@@ -55,9 +55,9 @@ def test_demand_of_two_models_fills_their_slots_once(planner: Planner) -> None:
 
 def test_the_loss_of_a_region_lacks_slots_once() -> None:
     snapshot = fleet(report("x", {"a": 4.0, "b": 4.0}), report("y", {"a": 4.0, "b": 4.0}))
-    found = FlowPlanner(30.0).plan(tick_input(POLICY, snapshot, {}, elapsed_s=1.0)).shortfalls
+    shortfalls = FlowPlanner(30.0).plan(tick_input(POLICY, snapshot, {}, elapsed_s=1.0)).shortfalls
     for lost in ("x", "y"):
-        lacking = {short.model: short.slots for short in found if short.lost == lost}
+        lacking = {shortfall.model: shortfall.slots for shortfall in shortfalls if shortfall.lost == lost}
         assert lacking == pytest.approx({"a": 3.0, "b": 3.0}, abs=0.01)
 
 
@@ -99,9 +99,9 @@ def test_a_report_with_impossible_groups_is_rejected(groups: tuple[GroupReport, 
 
 def test_an_agent_reports_a_bounded_number_of_groups() -> None:
     many = [GroupReport((f"a{at:03d}", f"b{at:03d}"), 1, 1, at, 0) for at in range(MAX_GROUPS + 40)]
-    found = group_reports(many)
-    assert len(found) == MAX_GROUPS
-    assert sum(group.slots for group in found) == sum(group.slots for group in many)
+    groups = group_reports(many)
+    assert len(groups) == MAX_GROUPS
+    assert sum(group.slots for group in groups) == sum(group.slots for group in many)
 
 
 def test_what_if_counts_shared_slots_once() -> None:
@@ -111,7 +111,9 @@ def test_what_if_counts_shared_slots_once() -> None:
     )
     capacity = [Capacity("x", model, 10, 1.0, shared) for model in ("a", "b")]
     demand = [DemandGroup("x", "t", "DE", model, 10.0) for model in ("a", "b")]
-    found = evaluate_demand(policy, demand, capacity)
-    assert found.totals.served_per_s == pytest.approx(10.0, rel=0.01)
-    assert found.totals.load == {"x": pytest.approx(1.0)}
-    assert [sum(outcome.servers.values()) for outcome in found.demand_outcomes] == pytest.approx([0.5, 0.5], abs=0.01)
+    evaluation = evaluate_demand(policy, demand, capacity)
+    assert evaluation.totals.served_per_s == pytest.approx(10.0, rel=0.01)
+    assert evaluation.totals.load == {"x": pytest.approx(1.0)}
+    assert [sum(outcome.servers.values()) for outcome in evaluation.demand_outcomes] == pytest.approx(
+        [0.5, 0.5], abs=0.01
+    )

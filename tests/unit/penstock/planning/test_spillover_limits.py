@@ -125,12 +125,15 @@ def test_no_more_of_the_demand_leaves_than_its_share_while_home_serves(plan: Pla
 
 def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-de") -> dict[str, float]:
     """Requests per second of an origin's demand, by where the plan has them."""
-    demanded = {one.residency: one.requests_per_s for one in snapshot.agents[origin, "1"].report.demand}
-    found: dict[str, float] = {}
+    demanded = {
+        class_demand.residency: class_demand.requests_per_s
+        for class_demand in snapshot.agents[origin, "1"].report.demand
+    }
+    served_per_s: dict[str, float] = {}
     for entry in plans[origin].classes:
         for arc in entry.arcs:
-            found[arc.server] = found.get(arc.server, 0.0) + arc.share * demanded[entry.residency]
-    return {server: round(per_s, 1) for server, per_s in found.items()}
+            served_per_s[arc.server] = served_per_s.get(arc.server, 0.0) + arc.share * demanded[entry.residency]
+    return {server: round(per_s, 1) for server, per_s in served_per_s.items()}
 
 
 @PLANNERS
@@ -138,8 +141,8 @@ def test_each_class_spills_up_to_its_limit_where_both_would(plan: Plan) -> None:
     """The cheapest plan without a limit moves one class as a whole; cut to the limit it leaves home too full."""
     snapshot, western = fleet(100.0), ("eu-de", "us-east")
     held = snapshot.agents["eu-de", "1"]
-    other = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
-    both = msgspec.structs.replace(held.report, demand=(*held.report.demand, other))
+    western_demand = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
+    both = msgspec.structs.replace(held.report, demand=(*held.report.demand, western_demand))
     snapshot.agents["eu-de", "1"] = HeldReport(both, 0.0)
     half = SpilloverLimit("half", origins=frozenset({"eu-de"}), max_share=0.5)
     assert served(plan(planet(half), snapshot), snapshot) == {"eu-de": 100.0, "eu-es": 50.0, "us-east": 50.0}
@@ -193,7 +196,9 @@ def test_what_an_operator_does_to_a_region_goes_before_its_limits(plan: Plan) ->
     drain = Override("1", OverrideKind.FAIL_OVER, "fire", "me", -1.0, region="eu-de")
     meant = Interventions([drain], 0.0, 0.0)
     assert "eu-de" not in shares(plan(planet(NOTHING), fleet(50.0), interventions=meant))
-    assert [(one.region, one.last_resort) for one in plan(planet(CHEAP), fleet(1.0))["eu-de"].closed] == []
+    assert [
+        (rejection.region, rejection.last_resort) for rejection in plan(planet(CHEAP), fleet(1.0))["eu-de"].closed
+    ] == []
 
 
 def test_agents_spend_no_credit_where_it_is_too_dear() -> None:
@@ -206,7 +211,7 @@ def test_agents_spend_no_credit_where_it_is_too_dear() -> None:
     refusal = decide(planet(CHEAP), None, "eu-de", MODEL, Mask(RESIDENCY), lonely, Random(1), overflow=True)
     assert isinstance(refusal, Refusal)
     assert ("us-east", Reason.SPILLOVER_LIMIT, "cheap (spill.yaml:3)") in [
-        (one.what, one.reason, one.detail) for one in refusal.rejected
+        (rejection.what, rejection.reason, rejection.detail) for rejection in refusal.rejected
     ]
 
 

@@ -29,14 +29,16 @@ def planned(
 
 
 def arcs(plans: dict[str, RegionPlan], origin: str = "de", model: str = "m") -> dict[str, tuple[float, ArcReason]]:
-    (entry,) = [one for one in plans[origin].classes if one.model == model]
+    (entry,) = [entry for entry in plans[origin].classes if entry.model == model]
     return {arc.server: (pytest.approx(arc.share), arc.why) for arc in entry.arcs}
 
 
 def test_every_region_has_a_slice_with_its_name() -> None:
     plans = planned(fleet(region("de"), region("es"), region("us")))
     assert plans.keys() == POLICY.regions.keys()
-    assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
+    assert {
+        (region_plan.epoch, region_plan.generation, region_plan.policy_digest) for region_plan in plans.values()
+    } == {(3, 9, POLICY.digest())}
 
 
 def test_demand_stays_home_while_there_is_room() -> None:
@@ -189,7 +191,7 @@ def test_a_service_time_with_few_samples_is_taken_from_other_regions() -> None:
         "b": PoolReport("m", 4, 4, 100, 0, 2.0),
         "c": PoolReport("m", 4, 4, 300, 0, 4.0),
     }
-    agents = {(name, "1"): HeldReport(AgentReport(name, "1", 1, 1, 0.0, (one,)), 0.0) for name, one in pools.items()}
+    agents = {(name, "1"): HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,)), 0.0) for name, pool in pools.items()}
     health = dict.fromkeys(pools, RegionHealth(RegionState.HEALTHY))
     policy = Policy(
         regions={name: Region(name, "DE", 0.0, 0.0) for name in pools},
@@ -197,8 +199,8 @@ def test_a_service_time_with_few_samples_is_taken_from_other_regions() -> None:
         tenants={},
         residency=(),
     )
-    found = supply(policy, Snapshot(agents, health), 0.0)
-    assert [found[name, "m"].service_s for name in pools] == [3.5, 3.0, 2.0, 4.0]
+    supplied = supply(policy, Snapshot(agents, health), 0.0)
+    assert [supplied[name, "m"].service_s for name in pools] == [3.5, 3.0, 2.0, 4.0]
     alone = supply(policy, Snapshot({("a", "1"): agents["a", "1"]}, health), 0.0)
     assert alone["a", "m"].service_s == 15.0
 

@@ -29,12 +29,12 @@ def test_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
 
 @given(patterns, patterns)
 def test_two_patterns_overlap_where_some_name_matches_both(pattern: str, other: str) -> None:
-    found = overlap(pattern, other)
-    assert found == overlap(other, pattern)
+    overlaps = overlap(pattern, other)
+    assert overlaps == overlap(other, pattern)
     # Two patterns of five characters have a name in common of at most eight characters, stars being empty or one run.
     longer = any(matches(pattern, name) and matches(other, name) for name in NAMES)
-    assert found or not longer
-    if found and len(pattern) + len(other) <= 6:
+    assert overlaps or not longer
+    if overlaps and len(pattern) + len(other) <= 6:
         assert longer
 
 

@@ -75,8 +75,8 @@ def test_a_bias_counts_for_every_origin_and_measurements_go_before_geography() -
 def test_nearest_is_by_distance_then_name_for_any_measurements(
     row: dict[str, float], bias: dict[str, float], regions: frozenset[str]
 ) -> None:
-    one = msgspec.structs.replace(with_bias(policy(), bias), rtt_ms={"eu-de": row})
-    ordered = one.nearest_first("eu-de", regions)
+    measured = msgspec.structs.replace(with_bias(policy(), bias), rtt_ms={"eu-de": row})
+    ordered = measured.nearest_first("eu-de", regions)
     assert sorted(ordered) == sorted(regions)
-    places = [(one.distance_ms("eu-de", name), name) for name in ordered]
+    places = [(measured.distance_ms("eu-de", name), name) for name in ordered]
     assert places == sorted(places)

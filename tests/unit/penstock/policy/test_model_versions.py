@@ -47,4 +47,4 @@ def test_a_session_is_one_of_its_tenant_and_model() -> None:
 def test_every_place_has_a_version_with_a_share(weights: list[float], place: float) -> None:
     versions = split(*(100.0 * weight / sum(weights) for weight in weights), 0.0)
     name = version_at(versions, place)
-    assert {one.model: one.percent for one in versions.versions}[name] > 0.0
+    assert {version.model: version.percent for version in versions.versions}[name] > 0.0

@@ -36,9 +36,9 @@ def test_a_field_of_a_named_document_carries_the_name() -> None:
 
 def test_added_and_removed_documents_are_shown_whole() -> None:
     name, model = next(iter(POLICY.models.items()))
-    others = {key: one for key, one in POLICY.models.items() if key != name}
+    others = {key: kept for key, kept in POLICY.models.items() if key != name}
     after = changed(models={**others, "new": msgspec.structs.replace(model, name="new")})
-    assert {(one.how, one.kind, one.name, one.field) for one in diff(POLICY, after)} == {
+    assert {(change.how, change.kind, change.name, change.field) for change in diff(POLICY, after)} == {
         (ChangeKind.ADDED, "Model", "new", ""),
         (ChangeKind.REMOVED, "Model", name, ""),
     }
@@ -46,7 +46,7 @@ def test_added_and_removed_documents_are_shown_whole() -> None:
 
 def test_a_first_document_of_a_kind_is_added() -> None:
     before, after = changed(residency=()), changed(residency=(ResidencyRule("one", deny=frozenset({"eu-de"})),))
-    assert [(one.how, one.name) for one in diff(before, after)] == [(ChangeKind.ADDED, "one")]
+    assert [(change.how, change.name) for change in diff(before, after)] == [(ChangeKind.ADDED, "one")]
 
 
 def test_where_a_rule_is_written_is_no_difference() -> None:
@@ -87,7 +87,7 @@ def test_a_zone_is_shown_with_its_window_and_only_the_rules_that_differ() -> Non
     here = msgspec.structs.replace(window, time_zone="Europe/Berlin")
     zones = {"Europe/Berlin": TimeZone((ClockChange(0, 3600),))}
     by_utc, by_berlin = changed(maintenance=(window,)), changed(maintenance=(here,), time_zones=zones)
-    assert [str(one) for one in diff(by_utc, by_berlin)] == [
+    assert [str(change) for change in diff(by_utc, by_berlin)] == [
         'MaintenanceWindow disks time_zone: nothing -> "Europe/Berlin"'
     ]
     later = changed(maintenance=(here,), time_zones={"Europe/Berlin": TimeZone((ClockChange(0, 7200),))})

@@ -49,7 +49,7 @@ def test_rules_that_leave_nothing_refuse_with_every_rejection() -> None:
     verdict = mask(policy(EU_ONLY, nowhere), PERSONAL)
     assert isinstance(verdict, Refusal)
     assert verdict.reason is Reason.NO_PERMITTED_REGION
-    assert {one.what for one in verdict.rejected} == {"eu-de", "eu-es", "us-east"}
+    assert {rejection.what for rejection in verdict.rejected} == {"eu-de", "eu-es", "us-east"}
 
 
 def test_a_rule_by_country_refuses_an_unknown_location() -> None:

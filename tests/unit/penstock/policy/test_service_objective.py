@@ -34,7 +34,7 @@ def tally(objective: ServiceObjective | None = SOON) -> RequestTally:
 
 
 def reported_counts(tally: RequestTally, now: float = 0.0) -> list[tuple[int, int]]:
-    return [(one.answers, one.within) for one in tally.report_objectives(now)]
+    return [(objective_report.answers, objective_report.within) for objective_report in tally.report_objectives(now)]
 
 
 def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_not_count() -> None:
@@ -68,8 +68,8 @@ def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
     assert seen[int(STEP_S)] == seen[int(WINDOW_S) - 1] == [(2, 1)]
     assert seen[int(WINDOW_S)] == [(1, 1)]
     assert seen[-1] == [(0, 0)]
-    (one,) = counted.report_objectives(2 * WINDOW_S)
-    assert (one.answers_ever, one.within_ever) == (2, 1)
+    (objective_report,) = counted.report_objectives(2 * WINDOW_S)
+    assert (objective_report.answers_ever, objective_report.within_ever) == (2, 1)
 
 
 def test_counts_continue_under_an_equal_objective_and_restart_under_another() -> None:
@@ -106,8 +106,10 @@ POLICY = planet.policy()
 
 def reported(*agents: tuple[str, str, float, ObjectiveReport]) -> Snapshot:
     snapshot = Snapshot()
-    for region, agent, at, one in agents:
-        snapshot, verdict = add_report(snapshot, AgentReport(region, agent, 1, 1, 0.0, objectives=(one,)), at, POLICY)
+    for region, agent, at, objective_report in agents:
+        snapshot, verdict = add_report(
+            snapshot, AgentReport(region, agent, 1, 1, 0.0, objectives=(objective_report,)), at, POLICY
+        )
         assert verdict is ReportVerdict.ACCEPTED
     return snapshot
 
@@ -121,23 +123,23 @@ def test_a_region_sums_its_agents_and_the_fleet_its_regions() -> None:
         ("us-east", "one", 0.0, ObjectiveReport("m", 1.0, 0.9, 1000, 0)),
         ("us-east", "two", now, ObjectiveReport("m", 1.0, 0.9, 0, 0)),
     )
-    regions = {one.name: one.objectives for one in region_statuses(POLICY, snapshot, now)}
+    regions = {status.name: status.objectives for status in region_statuses(POLICY, snapshot, now)}
     assert regions == {
         "eu-de": (ObjectiveStatus("m", 1.0, 0.9, 100, 90, 0.9, True),),
         "eu-es": (ObjectiveStatus("m", 1.0, 0.9, 20, 17, 0.85, False),),
         "us-east": (ObjectiveStatus("m", 1.0, 0.9, 0, 0, None, None),),
     }
-    (whole,) = objective_statuses(one for some in regions.values() for one in some)
+    (whole,) = objective_statuses(status for statuses in regions.values() for status in statuses)
     assert (whole.answers, whole.within, whole.is_met) == (120, 107, False)
 
 
 def test_regions_under_different_policies_are_not_put_together() -> None:
     kept = [ObjectiveReport("m", 1.0, 0.9, 10, 10), ObjectiveReport("m", 2.0, 0.9, 10, 0)]
-    assert [one.is_met for one in objective_statuses(kept)] == [True, False]
+    assert [status.is_met for status in objective_statuses(kept)] == [True, False]
 
 
 @pytest.mark.parametrize(
-    "one",
+    "objective_report",
     [
         ObjectiveReport("m", 1.0, 0.9, 1, 2),
         ObjectiveReport("m", 1.0, 0.9, 1, -1),
@@ -147,8 +149,8 @@ def test_regions_under_different_policies_are_not_put_together() -> None:
         ObjectiveReport("m", float("inf"), 0.9, 1, 1),
     ],
 )
-def test_a_report_that_cannot_be_is_refused(one: ObjectiveReport) -> None:
-    report = AgentReport("eu-de", "one", 1, 1, 0.0, objectives=(one,))
+def test_a_report_that_cannot_be_is_refused(objective_report: ObjectiveReport) -> None:
+    report = AgentReport("eu-de", "one", 1, 1, 0.0, objectives=(objective_report,))
     assert add_report(Snapshot(), report, 0.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
 
 
@@ -164,10 +166,11 @@ def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
 
 def test_a_diff_names_objectives_that_come_change_and_go() -> None:
     none, soon, later = (
-        msgspec.structs.replace(POLICY, models=models(one)) for one in (None, SOON, ServiceObjective(2.0, 0.9))
+        msgspec.structs.replace(POLICY, models=models(objective))
+        for objective in (None, SOON, ServiceObjective(2.0, 0.9))
     )
-    assert [str(one) for one in diff(none, soon)] == [
+    assert [str(change) for change in diff(none, soon)] == [
         'Model m service_objective: nothing -> {"first_byte_s":1.0,"share":0.9}'
     ]
-    assert [str(one) for one in diff(soon, later)] == ["Model m service_objective.first_byte_s: 1.0 -> 2.0"]
-    assert [one.how for one in diff(later, none)] == ["removed"]
+    assert [str(change) for change in diff(soon, later)] == ["Model m service_objective.first_byte_s: 1.0 -> 2.0"]
+    assert [change.how for change in diff(later, none)] == ["removed"]

@@ -33,18 +33,18 @@ def report(*files: list[bytes], **period: Any) -> ResidencyReport:
 
 
 def test_origin_and_server_are_matched_and_counted_once() -> None:
-    found = report(log(HOME, FAILED_OVER), log(SERVED, agent="eu-de/a"))
-    assert (found.consistent, found.requests, found.governed) == (True, 2, 2)
-    assert [(group.tenant, group.residency_class, group.region, group.requests) for group in found.processed] == [
+    result = report(log(HOME, FAILED_OVER), log(SERVED, agent="eu-de/a"))
+    assert (result.consistent, result.requests, result.governed) == (True, 2, 2)
+    assert [(group.tenant, group.residency_class, group.region, group.requests) for group in result.processed] == [
         ("acme", EEA, "eu-de", 1),
         ("acme", EEA, "eu-es", 1),
     ]
 
 
 def test_a_forwarded_request_without_a_line_of_its_server() -> None:
-    found = report(log(FAILED_OVER, FAILED_OVER), log(SERVED, agent="eu-de/a"))
-    assert [(finding.file, finding.line, finding.request_id) for finding in found.incomplete] == [("file-0", 2, "r")]
-    assert not found.consistent
+    result = report(log(FAILED_OVER, FAILED_OVER), log(SERVED, agent="eu-de/a"))
+    assert [(finding.file, finding.line, finding.request_id) for finding in result.incomplete] == [("file-0", 2, "r")]
+    assert not result.consistent
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_forwarded_request_without_a_line_of_its_server() -> None:
     ],
 )
 def test_a_request_outside_its_class(line: dict[str, Any]) -> None:
-    found = report(log(HOME, line))
-    (violation,) = found.violations
+    result = report(log(HOME, line))
+    (violation,) = result.violations
     assert (violation.file, violation.line, violation.tenant) == ("file-0", 2, "acme")
     assert "us-east" in violation.problem
-    assert not found.consistent
+    assert not result.consistent
 
 
 def test_a_class_that_is_named_for_its_digest_needs_its_regions() -> None:
@@ -74,9 +74,9 @@ def test_a_class_that_is_named_for_its_digest_needs_its_regions() -> None:
 
 
 def test_a_sampled_log_is_no_proof() -> None:
-    found = report(log(HOME, HOME, share=0.5))
-    assert not found.consistent
-    assert [fault.problem for fault in found.faults] == [
+    result = report(log(HOME, HOME, share=0.5))
+    assert not result.consistent
+    assert [fault.problem for fault in result.faults] == [
         "sampled: access_log_share is 0.5; a sampled log is no proof",
     ]
 
@@ -92,6 +92,6 @@ def test_period_and_tenant() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff" * 100, b"[" * 10_000, b'{"at":1}' + log(HOME)[0][-77:]])
 def test_what_is_no_line_of_a_log_is_reported(text: bytes) -> None:
-    found = report([text + b"\n"])
-    assert ("file-0", 1) in [(fault.file, fault.line) for fault in found.faults]
+    result = report([text + b"\n"])
+    assert ("file-0", 1) in [(fault.file, fault.line) for fault in result.faults]
     assert not report([]).consistent, "no records prove nothing"

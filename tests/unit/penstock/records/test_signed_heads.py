@@ -84,9 +84,9 @@ def test_a_log_without_signatures_or_with_those_of_others_is_unproved() -> None:
         identity(control_plane_id()),
         identity(agent_id("eu-de", "a"), 1),
     ):
-        found = report([sign_head(head(LOG, 10), START + 11 * HOUR_S, True, unknown_peer)], LOG)
-        assert ["not accepted" in fault.problem for fault in found.faults] == [True]
-        assert not found.proven
+        result = report([sign_head(head(LOG, 10), START + 11 * HOUR_S, True, unknown_peer)], LOG)
+        assert ["not accepted" in fault.problem for fault in result.faults] == [True]
+        assert not result.proven
     revoked = report(CLOSED, LOG, revoked=(AGENT.peer.serial,))
     assert len(revoked.faults) == len(CLOSED)
     assert not revoked.proven
@@ -94,30 +94,30 @@ def test_a_log_without_signatures_or_with_those_of_others_is_unproved() -> None:
 
 @pytest.mark.parametrize("length", [0, 3, 9])
 def test_a_cut_off_end_shows(length: int) -> None:
-    found = report(CLOSED, LOG[:length])
-    assert not found.consistent
+    result = report(CLOSED, LOG[:length])
+    assert not result.consistent
     missing = f"lines {length + 1} to {length + 1} of {EPOCH} are missing: its agent signed line {length + 1}"
-    assert missing in [fault.problem for fault in found.faults]
+    assert missing in [fault.problem for fault in result.faults]
 
 
 def test_an_end_that_is_cut_off_together_with_its_signatures_is_unproved() -> None:
-    found = report(HOURLY[:4], LOG[:3])
-    assert (found.consistent, found.proven) == (True, False)
-    assert [span.after_seq for span in found.unproved] == [3]
+    result = report(HOURLY[:4], LOG[:3])
+    assert (result.consistent, result.proven) == (True, False)
+    assert [span.after_seq for span in result.unproved] == [3]
 
 
 def test_a_log_that_was_written_anew_shows() -> None:
-    found = report(CLOSED, log(tenant="other"))
-    assert "line 1 of" in found.faults[0].problem
-    assert "was signed with another digest" in found.faults[0].problem
+    result = report(CLOSED, log(tenant="other"))
+    assert "line 1 of" in result.faults[0].problem
+    assert "was signed with another digest" in result.faults[0].problem
 
 
 def test_lines_that_others_added_are_unproved() -> None:
     added = log(count=12)
     assert added[:10] == LOG
     for heads, period in ((CLOSED, {}), (HOURLY, {"until_h": 12.0})):
-        found = report(heads, added, **period)
-        assert [span.after_seq for span in found.unproved] == [10]
+        result = report(heads, added, **period)
+        assert [span.after_seq for span in result.unproved] == [10]
 
 
 def test_the_first_line_of_a_rotated_file_is_verified_by_the_signature_before_it() -> None:
@@ -139,8 +139,8 @@ def test_what_is_outside_the_period_need_not_be_given() -> None:
 
 def test_the_time_from_a_kill_to_the_next_start_is_unproved() -> None:
     following = log(NEXT_EPOCH, count=1)
-    found = report([*HOURLY[:9], signed(following, 1, final=True)], LOG[:9], following)
-    (span,) = found.unproved
+    result = report([*HOURLY[:9], signed(following, 1, final=True)], LOG[:9], following)
+    (span,) = result.unproved
     assert (span.epoch, span.until, span.after_seq) == (EPOCH, pytest.approx(START + 10 * HOUR_S, abs=0.01), 8)
     assert report([*HOURLY[:9], signed(following, 1, final=True)], LOG[:9], following, until_h=8.0).proven
 

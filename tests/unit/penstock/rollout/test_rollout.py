@@ -64,8 +64,8 @@ def word(
 
 
 def fleet(b: AgentObservation, others: AgentObservation | None = None, moved: float | None = 0.1) -> Evidence:
-    other = others or word("a")
-    return Evidence({"a/1": msgspec.structs.replace(other, region="a"), "b/1": b}, moved)
+    elsewhere = others or word("a")
+    return Evidence({"a/1": msgspec.structs.replace(elsewhere, region="a"), "b/1": b}, moved)
 
 
 class Story:
@@ -304,8 +304,10 @@ class TestServiceObjectives:
         kept = tuple(
             ObjectiveCounts(f"some/model-with-a-long-name-{at}", 1.125, 0.9995, 10**9, 10**9) for at in range(100)
         )
-        one = msgspec.structs.replace(word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), objectives=kept)
-        many = Evidence({f"some-region-{at}/agent-{at}": one for at in range(MAX_MARKS)}, 0.1)
+        observation = msgspec.structs.replace(
+            word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), objectives=kept
+        )
+        many = Evidence({f"some-region-{at}/agent-{at}": observation for at in range(MAX_MARKS)}, 0.1)
         rollout = observe(begin(STABLE, NEW, None, ("b",), 0.0), RULES, many, 1.0)
         assert rollout.marks
         assert len(rollout.marks) == MAX_MARKS
@@ -395,6 +397,6 @@ def test_a_plans_difference_is_the_demand_that_is_served_elsewhere() -> None:
     demands = [Demand("a", "m", "c", frozenset({"a", "b"}), 30.0), Demand("b", "m", "c", frozenset({"b"}), 10.0)]
     reported = shadow(7, plans(a=1.0), plans(a=0.6, b=0.4), demands)
     assert reported.moved_share == pytest.approx(0.3)
-    assert [(one.server, one.after) for one in reported.changes] == [("a", 0.6), ("b", 0.4)]
+    assert [(change.server, change.after) for change in reported.changes] == [("a", 0.6), ("b", 0.4)]
     assert shadow(7, plans(a=1.0), plans(a=1.0), demands).changes == ()
     assert shadow(7, {}, {}, []).moved_share == 0.0

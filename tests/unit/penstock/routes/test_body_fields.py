@@ -61,10 +61,10 @@ def test_the_whole_body_is_no_field() -> None:
 
 @given(values)
 def test_reads_what_the_reference_parser_reads(text: str) -> None:
-    found = BodyFields(POINTERS).read(text.encode())
-    assert isinstance(found, dict)
+    raw_values = BodyFields(POINTERS).read(text.encode())
+    assert isinstance(raw_values, dict)
     expected = {pointer: value for pointer in POINTERS for value in _reference(json.loads(text), pointer)}
-    assert {pointer: json.loads(bytes(raw)) for pointer, raw in found.items()} == expected
+    assert {pointer: json.loads(bytes(raw)) for pointer, raw in raw_values.items()} == expected
 
 
 @given(values, st.sampled_from(POINTERS))
@@ -100,9 +100,9 @@ def test_refuses_a_model_that_engines_could_read_differently(body: bytes) -> Non
 
 
 def test_a_repeated_key_beside_the_pointer_is_accepted() -> None:
-    found = BodyFields((), once=["/model"]).read(b'{"x": 1, "model": "a", "x": {"model": 1, "model": 2}}')
-    assert isinstance(found, dict)
-    assert text_value(found["/model"]) == "a"
+    raw_values = BodyFields((), once=["/model"]).read(b'{"x": 1, "model": "a", "x": {"model": 1, "model": 2}}')
+    assert isinstance(raw_values, dict)
+    assert text_value(raw_values["/model"]) == "a"
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_too_many_fields_are_refused() -> None:
 
 
 def test_values_of_another_type_are_none() -> None:
-    found = BodyFields(["/a", "/b", "/c", "/d"]).read(b'{"a": "x", "b": true, "c": 1.5e1, "d": [1]}')
-    assert isinstance(found, dict)
-    assert [text_value(found[key]) for key in found] == ["x", None, None, None]
-    assert [flag_value(found[key]) for key in found] == [None, True, None, None]
-    assert [number_value(found[key]) for key in found] == [None, None, 15.0, None]
-    assert text_value(found.get("/e")) is flag_value(None) is number_value(None) is None
+    raw_values = BodyFields(["/a", "/b", "/c", "/d"]).read(b'{"a": "x", "b": true, "c": 1.5e1, "d": [1]}')
+    assert isinstance(raw_values, dict)
+    assert [text_value(raw_values[key]) for key in raw_values] == ["x", None, None, None]
+    assert [flag_value(raw_values[key]) for key in raw_values] == [None, True, None, None]
+    assert [number_value(raw_values[key]) for key in raw_values] == [None, None, 15.0, None]
+    assert text_value(raw_values.get("/e")) is flag_value(None) is number_value(None) is None
 
 
 def test_numbers_of_any_length_are_bounded() -> None:
-    found = BodyFields(["/a", "/b"]).read(b'{"a": ' + b"9" * 50_000 + b', "b": 1e999}')
-    assert isinstance(found, dict)
-    assert number_value(found["/a"]) is None
-    assert number_value(found["/b"]) is None
+    raw_values = BodyFields(["/a", "/b"]).read(b'{"a": ' + b"9" * 50_000 + b', "b": 1e999}')
+    assert isinstance(raw_values, dict)
+    assert number_value(raw_values["/a"]) is None
+    assert number_value(raw_values["/b"]) is None
 
 
 class _Pairs(list):  # type: ignore[type-arg]

@@ -49,8 +49,8 @@ def reference(template: str, path: str) -> dict[str, str] | None:
         f"(?P<{segment[1:-1]}>{plain})" if segment.startswith("{") else re.escape(segment)
         for segment in template.split("/")
     )
-    found = re.fullmatch(pattern, path)
-    return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+    matched = re.fullmatch(pattern, path)
+    return None if matched is None else {name: unquote(value) for name, value in matched.groupdict().items()}
 
 
 @given(TEMPLATES, PATHS)
@@ -60,12 +60,15 @@ def test_matches_as_a_regular_expression_does(template: str, path: str) -> None:
 
 @given(TEMPLATES, TEMPLATES)
 def test_two_templates_overlap_if_some_path_matches_both(first: str, second: str) -> None:
-    one, other = PathTemplate(first), PathTemplate(second)
+    first_template, second_template = PathTemplate(first), PathTemplate(second)
     paths = (
         "/" + "/".join(segments) for length in range(1, 5) for segments in product((*LITERALS, "w"), repeat=length)
     )
-    witness = any(one.match(path.encode()) is not None and other.match(path.encode()) is not None for path in paths)
-    assert one.overlaps(other) == other.overlaps(one) == witness
+    witness = any(
+        first_template.match(path.encode()) is not None and second_template.match(path.encode()) is not None
+        for path in paths
+    )
+    assert first_template.overlaps(second_template) == second_template.overlaps(first_template) == witness
 
 
 @given(st.binary(max_size=40))

@@ -24,10 +24,10 @@ def test_every_route_is_found_at_its_own_path(name: str, model: str | None) -> N
     for route in routes:
         path = route.path.replace("{", "").replace("}", "").encode()
         for method in methods_of(route):
-            found = table.find(method, path)
-            assert found.route is not None
-            assert found.route.name == route.name, "another route of the preset shadows it"
-            assert isinstance(found, RouteMatch) == route.offered
+            result = table.find(method, path)
+            assert result.route is not None
+            assert result.route.name == route.name, "another route of the preset shadows it"
+            assert isinstance(result, RouteMatch) == route.offered
 
 
 @pytest.mark.parametrize(("name", "model"), EVERY_PRESET)
@@ -74,9 +74,9 @@ def test_every_pointer_is_well_formed(name: str, model: str | None) -> None:
 def test_requests_of_the_api_have_a_route(
     preset: str, method: bytes, path: bytes, name: str, parameters: dict[str, str]
 ) -> None:
-    found = RouteTable(routes_of(preset)).find(method, path)
-    assert isinstance(found, RouteMatch)
-    assert (found.route.name, dict(found.parameters)) == (name, parameters)
+    match = RouteTable(routes_of(preset)).find(method, path)
+    assert isinstance(match, RouteMatch)
+    assert (match.route.name, dict(match.parameters)) == (name, parameters)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_requests_of_the_api_have_a_route(
     ],
 )
 def test_what_is_not_offered_is_refused_as_such(preset: str, path: bytes, errors: ErrorFormat) -> None:
-    found = RouteTable(routes_of(preset)).find(b"GET", path)
-    assert isinstance(found, RouteMiss)
-    assert found.miss is Miss.NOT_OFFERED
-    assert found.route is not None
-    assert found.route.errors is errors
+    miss = RouteTable(routes_of(preset)).find(b"GET", path)
+    assert isinstance(miss, RouteMiss)
+    assert miss.miss is Miss.NOT_OFFERED
+    assert miss.route is not None
+    assert miss.route.errors is errors
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ SYSTEM = "s" * BLOCK_BYTES * 2
 
 
 def test_equal_beginnings_have_equal_keys_as_far_as_they_are_equal() -> None:
-    one, other = keys(SYSTEM + "a" * BLOCK_BYTES), keys(SYSTEM + "b" * 2 * BLOCK_BYTES)
-    assert one[:2] == other[:2]
-    assert one[2] != other[2]
+    a_keys, b_keys = keys(SYSTEM + "a" * BLOCK_BYTES), keys(SYSTEM + "b" * 2 * BLOCK_BYTES)
+    assert a_keys[:2] == b_keys[:2]
+    assert a_keys[2] != b_keys[2]
     assert keys("x" * (BLOCK_BYTES - 1)) == []
     assert len(keys("x" * BLOCK_BYTES * (MAX_BLOCKS + 9))) == MAX_BLOCKS
 
@@ -84,7 +84,7 @@ def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
 
 
 def test_another_agent_holds_what_was_published_to_it_and_nothing_twice() -> None:
-    index, other = AffinityIndex(), AffinityIndex()
+    index, receiver = AffinityIndex(), AffinityIndex()
     index.publishes = True
     prompt, session = keys(SYSTEM), session_key("t/m", b"chat-1")
     index.sent("a", prompt, session, "m", 1.0)
@@ -93,11 +93,11 @@ def test_another_agent_holds_what_was_published_to_it_and_nothing_twice() -> Non
     published = index.take_unpublished()
     assert published == {"a": [*prompt, session], "b": prompt}
     for endpoint, noted in published.items():
-        other.receive(endpoint, noted, 2.0)
-    assert other.held(prompt, None, 5.0).blocks == {"a": 2, "b": 2}
-    assert other.held([], session, 5.0).blocks == {"a": 0}
-    assert other.held(prompt, None, 2.0 + HELD_S) is NOTHING
-    assert other.take_unpublished() == index.take_unpublished() == {}
+        receiver.receive(endpoint, noted, 2.0)
+    assert receiver.held(prompt, None, 5.0).blocks == {"a": 2, "b": 2}
+    assert receiver.held([], session, 5.0).blocks == {"a": 0}
+    assert receiver.held(prompt, None, 2.0 + HELD_S) is NOTHING
+    assert receiver.take_unpublished() == index.take_unpublished() == {}
     index.sent("a", prompt, None, "m", 4.0 + PUBLISHED_AGAIN_S)
     assert index.take_unpublished() == {"a": prompt}
 

@@ -89,14 +89,14 @@ def test_a_new_limit_is_estimated_from_limits_within_a_factor_of_two() -> None:
 
 @given(st.integers(1, MAX_TOKENS), st.integers(1, MAX_TOKENS))
 def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_factor_of_one_and_a_half(
-    limit: int, other: int
+    limit: int, observed: int
 ) -> None:
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
-        expectations.observe("t", "m", chat(3000, other), Usage(1000, other), 0.0)
+        expectations.observe("t", "m", chat(3000, observed), Usage(1000, observed), 0.0)
     assert 1 <= expectations.answer_tokens("t", "m", limit) <= limit
-    if _magnitude(limit) == _magnitude(other):
-        assert max(limit, other) <= max(2, 1.5 * min(limit, other))
+    if _magnitude(limit) == _magnitude(observed):
+        assert max(limit, observed) <= max(2, 1.5 * min(limit, observed))
 
 
 def test_what_is_followed_is_bounded() -> None:

@@ -49,13 +49,13 @@ def test_tokens(route: str, body: object, expected: CostInputs) -> None:
 
 def test_images_of_automatic1111() -> None:
     body = {"width": 512, "height": 768, "steps": 20, "batch_size": 2, "n_iter": 3}
-    found = inputs(ROUTES["automatic1111-txt2img"], CostUnit.MEGAPIXEL_STEP, body)
-    assert found == CostInputs(400, count=6, pixels=512 * 768, steps=20)
+    costs = inputs(ROUTES["automatic1111-txt2img"], CostUnit.MEGAPIXEL_STEP, body)
+    assert costs == CostInputs(400, count=6, pixels=512 * 768, steps=20)
 
 
 def test_sizes_as_one_text() -> None:
-    found = inputs(ROUTES["openai-images-generations"], CostUnit.MEGAPIXEL_STEP, {"size": "1024x768", "n": 2})
-    assert found == CostInputs(400, count=2, pixels=1024 * 768)
+    costs = inputs(ROUTES["openai-images-generations"], CostUnit.MEGAPIXEL_STEP, {"size": "1024x768", "n": 2})
+    assert costs == CostInputs(400, count=2, pixels=1024 * 768)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ names = st.sampled_from(["max_tokens", "options", "parameters", "inputs", "width
 
 @given(st.sampled_from(sorted(ROUTES)), st.sampled_from(list(CostUnit)), st.dictionaries(names, anything, max_size=6))
 def test_every_number_is_bounded(name: str, unit: CostUnit, body: object) -> None:
-    found = inputs(ROUTES[name], unit, body)
-    assert 1 <= found.count <= MAX_AT_ONCE
+    costs = inputs(ROUTES[name], unit, body)
+    assert 1 <= costs.count <= MAX_AT_ONCE
     limits = (
-        (found.max_tokens, MAX_TOKENS),
-        (found.pixels, MAX_PIXELS),
-        (found.steps, MAX_STEPS),
-        (found.elements, MAX_ELEMENTS),
-        (found.audio_s, MAX_AUDIO_S),
+        (costs.max_tokens, MAX_TOKENS),
+        (costs.pixels, MAX_PIXELS),
+        (costs.steps, MAX_STEPS),
+        (costs.elements, MAX_ELEMENTS),
+        (costs.audio_s, MAX_AUDIO_S),
     )
     for value, limit in limits:
         assert value is None or 0 < value <= limit
-    work = CostEstimator().estimate(Cost(unit, 1e-4, 1e-3), "t", "m", found)
+    work = CostEstimator().estimate(Cost(unit, 1e-4, 1e-3), "t", "m", costs)
     assert isfinite(work.prefill_s)
     assert isfinite(work.decode_s)
     assert work.prefill_s >= 0

@@ -48,7 +48,7 @@ def test_what_cannot_take_it_is_left_out_with_its_reason() -> None:
     ]
     who = choose_endpoint(pool, Random(0), tried={"tried"})
     assert who.index is None
-    assert {one.what: one.reason for one in who.rejected} == {
+    assert {rejection.what: rejection.reason for rejection in who.rejected} == {
         "tried": Reason.ALREADY_TRIED,
         "draining": Reason.ENDPOINT_DRAINING,
         "unready": Reason.ENDPOINT_NOT_READY,

@@ -32,7 +32,7 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
 
 
 def reported(explanation: Explanation) -> dict[str, ConsideredRegion]:
-    return {one.region: one for one in explanation.regions}
+    return {considered.region: considered for considered in explanation.regions}
 
 
 def test_a_plain_request() -> None:
@@ -40,7 +40,7 @@ def test_a_plain_request() -> None:
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert (explanation.residency, explanation.data_class, explanation.planned) == ("eu-de+eu-es", "personal", True)
     assert explanation.plan_generation == 1
-    assert [(one.region, one.verdict, one.chance) for one in explanation.regions] == [
+    assert [(considered.region, considered.verdict, considered.chance) for considered in explanation.regions] == [
         ("eu-de", RegionVerdict.SERVES, 0.75),
         ("eu-es", RegionVerdict.SERVES, 0.25),
         ("us-east", RegionVerdict.FORBIDDEN, 0.0),
@@ -59,7 +59,7 @@ def test_a_plain_request() -> None:
 def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
     explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
     assert not explanation.planned
-    assert [one.verdict for one in explanation.regions] == [
+    assert [considered.verdict for considered in explanation.regions] == [
         RegionVerdict.SERVES,
         RegionVerdict.SPARE,
         RegionVerdict.SPARE,
@@ -81,7 +81,7 @@ def test_overflow_needs_a_credit() -> None:
     views = healthy("eu-de", "eu-es") | healthy("us-east", credits=2)
     explanation = explain(policy(), None, asked, views, Random(1))
     assert reported(explanation)["us-east"].spends_credit
-    assert {name: one.verdict for name, one in reported(explanation).items()} == {
+    assert {name: considered.verdict for name, considered in reported(explanation).items()} == {
         "us-east": RegionVerdict.SERVES,
         "eu-es": RegionVerdict.REJECTED,
         "eu-de": RegionVerdict.REJECTED,
@@ -130,7 +130,10 @@ def test_refused_before_region_selection(asked: ExplainQuery, reason: Reason) ->
     assert explanation.refusal is not None
     assert explanation.refusal.reason is reason
     assert explanation.residency is None
-    assert {one.verdict for one in explanation.regions} <= {RegionVerdict.UNCONSIDERED, RegionVerdict.FORBIDDEN}
+    assert {considered.verdict for considered in explanation.regions} <= {
+        RegionVerdict.UNCONSIDERED,
+        RegionVerdict.FORBIDDEN,
+    }
 
 
 def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
@@ -138,7 +141,7 @@ def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
     explanation = explain(policy(rule), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.reason is Reason.LOCATION_UNKNOWN
-    assert [one.applies for one in explanation.rules] == [None]
+    assert [applicable_rule.applies for applicable_rule in explanation.rules] == [None]
 
 
 def test_a_region_that_an_operator_closed() -> None:
@@ -146,7 +149,9 @@ def test_a_region_that_an_operator_closed() -> None:
     shares = msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_es=1.0), closed=closed)
     views = healthy(*EVERYWHERE)
     explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
-    assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
+    assert [(considered.region, considered.closed) for considered in explanation.regions if considered.closed] == [
+        ("eu-de", True)
+    ]
     assert reported(explanation)["eu-de"].verdict is RegionVerdict.REJECTED
     assert reported(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
 

@@ -28,7 +28,7 @@ def choose(
 
 def served(*args: Any, runs: int = 400, **more: Any) -> Counter[str]:
     answers = [choose(*args, seed=seed, **more) for seed in range(runs)]
-    return Counter(one.region if isinstance(one, RegionChoice) else "refused" for one in answers)
+    return Counter(answer.region if isinstance(answer, RegionChoice) else "refused" for answer in answers)
 
 
 def test_without_a_plan_home_serves() -> None:
@@ -73,12 +73,12 @@ def with_table(lost: str, **shares: float) -> ClassPlan:
 
 
 def drawn(table: ClassPlan, views: dict[str, RegionView], **more: Any) -> Counter[tuple[str, ArcReason]]:
-    found: Counter[tuple[str, ArcReason]] = Counter()
+    counts: Counter[tuple[str, ArcReason]] = Counter()
     for seed in range(400):
         where = choose_region(policy(), "eu-de", EVERYWHERE, table, views, rng=Random(seed), **more)
         assert isinstance(where, RegionChoice)
-        found[where.region, where.why] += 1
-    return found
+        counts[where.region, where.why] += 1
+    return counts
 
 
 def test_a_failed_regions_share_follows_the_failover_table() -> None:
@@ -106,14 +106,14 @@ def test_with_every_arc_dead_the_nearest_permitted_region_takes_over() -> None:
     where = choose(views, shares={"eu_de": 1.0})
     assert isinstance(where, RegionChoice)
     assert (where.region, where.why) == ("eu-es", ArcReason.FAILOVER)
-    assert [(one.what, one.reason) for one in where.rejected] == [("eu-de", Reason.REGION_FAILED)]
+    assert [(rejection.what, rejection.reason) for rejection in where.rejected] == [("eu-de", Reason.REGION_FAILED)]
 
 
 def test_a_forbidden_region_is_never_chosen_even_as_the_last_one_alive() -> None:
     refusal = choose(healthy("us-east"), permitted=EU)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.NONE_READY
-    assert "us-east" not in {one.what for one in refusal.rejected}, "it is not even looked at"
+    assert "us-east" not in {rejection.what for rejection in refusal.rejected}, "it is not even looked at"
 
 
 def test_alive_is_not_ready() -> None:
@@ -149,7 +149,7 @@ def test_overflow_goes_only_where_a_credit_is_held_and_the_trip_pays() -> None:
     without = choose(healthy("eu-es", "us-east") | full)
     assert isinstance(without, RegionChoice)
     assert without.region == "eu-de"
-    assert {one.reason for one in without.rejected} == {Reason.NO_CREDIT}
+    assert {rejection.reason for rejection in without.rejected} == {Reason.NO_CREDIT}
 
     where = choose(healthy("eu-es", "us-east", credits=1) | full)
     assert isinstance(where, RegionChoice)
@@ -158,7 +158,7 @@ def test_overflow_goes_only_where_a_credit_is_held_and_the_trip_pays() -> None:
     as_busy = choose(healthy("eu-es", "us-east", credits=1, expected_wait_s=2.9) | full)
     assert isinstance(as_busy, RegionChoice)
     assert as_busy.region == "eu-de"
-    assert {one.reason for one in as_busy.rejected} == {Reason.NOT_WORTH_THE_TRIP}
+    assert {rejection.reason for rejection in as_busy.rejected} == {Reason.NOT_WORTH_THE_TRIP}
 
 
 def test_a_full_home_sends_no_request_without_credits() -> None:
@@ -181,7 +181,7 @@ def test_a_full_home_keeps_what_it_serves_sooner_than_the_trip_takes() -> None:
 
     short = overflowing(0.2)
     assert isinstance(short, Refusal)
-    assert (short.reason, {one.reason for one in short.rejected}) == (
+    assert (short.reason, {rejection.reason for rejection in short.rejected}) == (
         Reason.SATURATED,
         {Reason.ALREADY_TRIED, Reason.NOT_WORTH_THE_TRIP},
     )
@@ -230,7 +230,7 @@ def test_a_closed_region_is_not_the_nearest_that_takes_over() -> None:
     where = choose(views, shares={"eu_es": 1.0}, closed={"eu-de": True})
     assert isinstance(where, RegionChoice)
     assert (where.region, where.why) == ("us-east", ArcReason.FAILOVER)
-    assert ("eu-de", Reason.REGION_DRAINING) in [(one.what, one.reason) for one in where.rejected]
+    assert ("eu-de", Reason.REGION_DRAINING) in [(rejection.what, rejection.reason) for rejection in where.rejected]
     assert served(views, closed={"eu-de": True}) == {"us-east": 400}
 
 

@@ -90,11 +90,11 @@ def test_priors_are_corrected_by_what_siblings_show() -> None:
 
 def test_one_without_a_prior_goes_by_the_mean_until_it_has_finished_enough() -> None:
     unknown = taught("", slowness=9.0, completions=CALIBRATED_AFTER - 1)
-    known, other, unsure = speeds([taught("h100", 1.0), taught("h100", 3.0), unknown])
-    assert known is not None
-    assert other is not None
+    fast, slow, unsure = speeds([taught("h100", 1.0), taught("h100", 3.0), unknown])
+    assert fast is not None
+    assert slow is not None
     assert unsure is not None
-    assert unsure.prefill == pytest.approx((known.prefill + other.prefill) / 2)
+    assert unsure.prefill == pytest.approx((fast.prefill + slow.prefill) / 2)
 
 
 @pytest.mark.parametrize("slowness", [0.01, 1.0, 100.0])
@@ -118,11 +118,11 @@ def test_no_time_at_all_teaches_nothing_absurd() -> None:
 def test_one_that_was_slow_is_believed_well_again_once_only_its_siblings_are_seen(accelerator: str) -> None:
     def slow_beside(siblings_at: float) -> float:
         siblings = [taught(accelerator, 1.0, at=siblings_at) for _ in range(3)]
-        found = speeds([taught(accelerator, 8.0, at=0.0), *siblings])
-        assert found[0] is not None
-        assert found[1] is not None
-        assert found[1] == siblings[0].learned
-        return found[0].decode / found[1].decode
+        learned = speeds([taught(accelerator, 8.0, at=0.0), *siblings])
+        assert learned[0] is not None
+        assert learned[1] is not None
+        assert learned[1] == siblings[0].learned
+        return learned[0].decode / learned[1].decode
 
     fresh, fading, faded = slow_beside(FRESH_S), slow_beside((FRESH_S + FADED_S) / 2), slow_beside(FADED_S)
     assert fresh == slow_beside(0.0) > 7.0

@@ -50,7 +50,7 @@ def test_a_forbidden_region_is_absent_with_the_rule() -> None:
     advice = advise(Client(BOSTON, "personal", MODEL))
     assert names(advice) == ["eu-es", "eu-de"]
     assert advice.residency == "eu-de+eu-es"
-    assert [(one.what, one.detail) for one in advice.rejected] == [
+    assert [(rejection.what, rejection.detail) for rejection in advice.rejected] == [
         ("us-east", "personal-data-stays-in-the-eu (residency.yaml:3)")
     ]
 
@@ -66,8 +66,8 @@ def test_without_a_tenant_what_every_tenant_may_use() -> None:
 
 
 def test_a_rule_about_one_tenant_binds_advice_without_one() -> None:
-    one = ResidencyRule("open-not-in-spain", tenants=frozenset({"open"}), deny=frozenset({"eu-es"}))
-    assert names(advise(Client(LISBON), under=policy(one))) == ["eu-de", "us-east"]
+    rule = ResidencyRule("open-not-in-spain", tenants=frozenset({"open"}), deny=frozenset({"eu-es"}))
+    assert names(advise(Client(LISBON), under=policy(rule))) == ["eu-de", "us-east"]
 
 
 def test_governed_clients_who_are_nowhere_are_not_guessed() -> None:
@@ -89,7 +89,7 @@ def test_drained_and_failed_regions_are_absent_until_nothing_else_is_left() -> N
     states = WELL | {"eu-es": RegionState.DRAINING, "us-east": RegionState.FAILED}
     advice = advise(Client(LISBON, "open"), states)
     assert names(advice) == ["eu-de"]
-    assert [(one.what, one.reason) for one in advice.rejected] == [
+    assert [(rejection.what, rejection.reason) for rejection in advice.rejected] == [
         ("eu-es", Reason.REGION_DRAINING),
         ("us-east", Reason.REGION_FAILED),
     ]

@@ -27,8 +27,8 @@ def policy(*, reserve: bool = True, scaling: Scaling = UNLIMITED) -> Policy:
 
 def endpoints(by: Policy, demand: dict[tuple[str, frozenset[str]], float]) -> dict[str, tuple[int, Cause]]:
     expected = {Key(origin, "m", "+".join(sorted(to))): Expected(rate, to) for (origin, to), rate in demand.items()}
-    found = needs(by, {(name, "m"): SIZE for name in by.regions}, expected)
-    return {region: (need.endpoints, need.cause) for (region, _), need in found.items()}
+    needed = needs(by, {(name, "m"): SIZE for name in by.regions}, expected)
+    return {region: (need.endpoints, need.cause) for (region, _), need in needed.items()}
 
 
 def test_demand_is_counted_in_its_nearest_permitted_region() -> None:
@@ -46,8 +46,8 @@ def test_the_reserve_for_a_loss_is_spread_over_the_regions_that_remain() -> None
 
 
 def test_confined_demand_has_its_reserve_where_it_may_be() -> None:
-    found = endpoints(policy(), {("a", frozenset({"a", "b"})): 40.0, ("c", ALL): 40.0})
-    assert found == {"a": (5, Cause.DEMAND), "b": (4, Cause.REGION_LOSS), "c": (5, Cause.DEMAND)}
+    needed = endpoints(policy(), {("a", frozenset({"a", "b"})): 40.0, ("c", ALL): 40.0})
+    assert needed == {"a": (5, Cause.DEMAND), "b": (4, Cause.REGION_LOSS), "c": (5, Cause.DEMAND)}
 
 
 @pytest.mark.parametrize(

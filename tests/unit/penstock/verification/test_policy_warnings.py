@@ -28,8 +28,8 @@ def under(*some: MaintenanceWindow) -> Policy:
 
 
 def warned(*some: MaintenanceWindow) -> list[str]:
-    one = under(*some)
-    return list(window_warnings(one, tenants_by_class(one)))
+    with_windows = under(*some)
+    return list(window_warnings(with_windows, tenants_by_class(with_windows)))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +76,22 @@ def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clock
         window("a", "eu-de", 0.0, Recurrence.WEEKLY),
         window("b", "eu-es", HOUR_S, Recurrence.WEEKLY),
     )
-    one = under(
+    in_two_zones = under(
         msgspec.structs.replace(in_madrid, time_zone="Europe/Madrid", lead_s=0.0),
         msgspec.structs.replace(in_new_york, time_zone="America/New_York", lead_s=0.0),
     )
-    one = msgspec.structs.replace(one, time_zones=zones)
-    (reported,) = window_warnings(one, tenants_by_class(one))
+    in_two_zones = msgspec.structs.replace(in_two_zones, time_zones=zones)
+    (reported,) = window_warnings(in_two_zones, tenants_by_class(in_two_zones))
     assert "such as on 2027-03-08 at 00:00 UTC" in reported
     still = {name: TimeZone(zone.changes[:1]) for name, zone in zones.items()}
-    assert not list(window_warnings(msgspec.structs.replace(one, time_zones=still), tenants_by_class(one)))
+    assert not list(
+        window_warnings(msgspec.structs.replace(in_two_zones, time_zones=still), tenants_by_class(in_two_zones))
+    )
 
 
 def test_verification_warns_of_them() -> None:
     reported = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
-    assert any("window a" in one for one in reported)
+    assert any("window a" in warning for warning in reported)
 
 
 starts = st.integers(-40, 40).map(lambda quarters: quarters * 900.0)
@@ -102,17 +104,17 @@ some_windows = st.lists(
         st.sampled_from(list(Recurrence)),
     ),
     max_size=4,
-    unique_by=lambda one: one.name,
+    unique_by=lambda maintenance: maintenance.name,
 )
 
 
 @given(some_windows)
 def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: list[MaintenanceWindow]) -> None:
-    one = under(*some)
+    with_windows = under(*some)
     # Weekly windows that begin last, ten days and ten hours from now, have met all others another week later.
     moments = [MONDAY - 12 * DAY_S + quarter * 300.0 for quarter in range(32 * 288)]
     emptied = any(
-        {drain.region for drain in windows(one, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments
+        {drain.region for drain in windows(with_windows, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments
     )
     reported = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
     assert bool(reported) == emptied

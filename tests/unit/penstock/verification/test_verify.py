@@ -54,8 +54,8 @@ class TestSituations:
 
     def test_those_with_equal_answers_are_one(self) -> None:
         rule = ResidencyRule("r", data_classes=frozenset({"personal"}), client_countries=frozenset({"DE", "FR"}))
-        found = situations(policy(rule))
-        assert [(one.tenants, one.applies, len(one.places)) for one in found] == [
+        distinct = situations(policy(rule))
+        assert [(situation.tenants, situation.applies, len(situation.places)) for situation in distinct] == [
             (("one",), (None,), 1),
             (("one",), (False,), 1),
             (("one",), (True,), 2),
@@ -70,37 +70,39 @@ class TestSituations:
 
 class TestGood:
     def test_the_shipped_bundle(self) -> None:
-        found = verify(PLANET)
-        assert found.passed
-        assert not found.breaches
-        assert not found.warnings
-        assert found.decisions > 5_000
-        assert found.lost_at_once == 2
-        assert not found.partly
-        (us,) = [one for one in found.classes if one.regions == ("us-east",)]
+        verification = verify(PLANET)
+        assert verification.passed
+        assert not verification.breaches
+        assert not verification.warnings
+        assert verification.decisions > 5_000
+        assert verification.lost_at_once == 2
+        assert not verification.partly
+        (us,) = [class_survival for class_survival in verification.classes if class_survival.regions == ("us-east",)]
         assert us.accepted
-        (eu,) = [one for one in found.classes if one.regions == ("eu-de", "eu-es")]
+        (eu,) = [
+            class_survival for class_survival in verification.classes if class_survival.regions == ("eu-de", "eu-es")
+        ]
         assert eu.survives_any_one
         assert [end.lost for end in eu.ends] == [("eu-de", "eu-es")]
-        assert [(one.requests, one.unknown_location) for one in found.refused] == [
+        assert [(refused.requests, refused.unknown_location) for refused in verification.refused] == [
             ("personal, client in an unknown place", True)
         ]
 
     def test_a_class_of_many_regions_is_reported_as_tried_in_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stages, "MAX_DECISIONS", 100)
         monkeypatch.setattr(stages, "MAX_REGIONS", 3)
-        found = verify(policy())
-        assert found.passed
-        assert found.partly == ("de+es+jp+us",)
+        verification = verify(policy())
+        assert verification.passed
+        assert verification.partly == ("de+es+jp+us",)
 
 
 class TestBad:
     def test_a_class_with_one_region_is_shown_with_the_rule_that_makes_it_so(self) -> None:
         alone = ResidencyRule("alone", tenants=frozenset({"one"}), allow=frozenset({"us"}), source="r.yaml:9")
-        found = verify(policy(EU_ONLY, msgspec.structs.replace(alone, allow=frozenset({"de", "us"}))))
-        assert not found.passed
-        (one,) = found.unsurvived
-        assert [str(end) for end in one.ends] == [
+        verification = verify(policy(EU_ONLY, msgspec.structs.replace(alone, allow=frozenset({"de", "us"}))))
+        assert not verification.passed
+        (class_survival,) = verification.unsurvived
+        assert [str(end) for end in class_survival.ends] == [
             "one, client anywhere: without de no permitted region is left "
             "(es: alone (r.yaml:9); jp: eu-only (r.yaml:3) and alone (r.yaml:9); us: eu-only (r.yaml:3))"
         ]
@@ -114,10 +116,10 @@ class TestBad:
     def test_requests_without_a_permitted_region_are_reported(self) -> None:
         never = ResidencyRule("never", client_countries=frozenset({"FR"}), deny=frozenset({"de", "es"}))
         nor = ResidencyRule("nor", tenants=frozenset({"two"}), allow=frozenset({"de"}))
-        found = verify(policy(never, nor))
-        assert [(one.requests, one.because) for one in found.refused if not one.unknown_location] == [
-            ("two, client in FR", ("never", "nor"))
-        ]
+        verification = verify(policy(never, nor))
+        assert [
+            (refused.requests, refused.because) for refused in verification.refused if not refused.unknown_location
+        ] == [("two, client in FR", ("never", "nor"))]
 
     def test_rules_without_effect_are_reported(self) -> None:
         nobody = ResidencyRule("nobody", tenants=frozenset({"gone"}), allow=frozenset({"de"}))
@@ -174,10 +176,10 @@ def test_a_defect_in_one_stage_is_found(
 ) -> None:
     denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}), source="r.yaml:5")
     monkeypatch.setattr(module, name, defect)
-    found = verify(policy(denied))
-    assert not found.passed
-    assert {one.stage for one in found.breaches} == {stage}
-    assert ("us", ("not-us (r.yaml:5)",)) in {(one.region, one.rules) for one in found.breaches}
+    verification = verify(policy(denied))
+    assert not verification.passed
+    assert {breach.stage for breach in verification.breaches} == {stage}
+    assert ("us", ("not-us (r.yaml:5)",)) in {(breach.region, breach.rules) for breach in verification.breaches}
 
 
 def test_a_chooser_that_ignores_the_mask_is_stopped_by_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,17 +187,22 @@ def test_a_chooser_that_ignores_the_mask_is_stopped_by_the_gate(monkeypatch: pyt
     monkeypatch.setattr(decision, "region_options", _ignoring_the_mask)
     assert not verify(policy(denied)).breaches
     monkeypatch.setattr(decision, "within_mask", lambda decided: decided)
-    assert {(one.stage, one.region) for one in verify(policy(denied)).breaches} == {("decide", "us")}
+    assert {(breach.stage, breach.region) for breach in verify(policy(denied)).breaches} == {("decide", "us")}
 
 
 def test_a_decision_that_finds_nothing_is_a_loss_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survival, "decide", lambda *args, **more: Refusal(residency.Reason.NONE_READY, ""))
-    assert [end.lost for one in verify(policy()).classes for end in one.ends] == [("de",), ("es",), ("jp",), ("us",)]
+    assert [end.lost for class_survival in verify(policy()).classes for end in class_survival.ends] == [
+        ("de",),
+        ("es",),
+        ("jp",),
+        ("us",),
+    ]
 
 
 def test_a_tenant_without_any_region_fails_and_one_refused_in_places_does_not() -> None:
     none = ResidencyRule("none", tenants=frozenset({"one"}), deny=frozenset({"de", "es", "us", "jp"}))
-    found = verify(policy(none))
-    assert (found.passed, found.unserved, found.breaches) == (False, ("one",), ())
+    verification = verify(policy(none))
+    assert (verification.passed, verification.unserved, verification.breaches) == (False, ("one",), ())
     somewhere = msgspec.structs.replace(none, client_countries=frozenset({"KP"}))
     assert (verify(policy(somewhere)).passed, verify(policy(somewhere)).unserved) == (True, ())

@@ -36,11 +36,11 @@ class TestEvaluateDemand:
         assert demand_outcome.servers == {"eu-gb": 1.0}
 
     def test_what_may_not_be_where_it_lands_enters_elsewhere(self) -> None:
-        found = evaluate_demand(PLANET, [DemandGroup("eu-gb", "personal", "DE", SMALL, 10.0)], ROOMY)
-        assert found.demand_outcomes[0].entry == "eu-de"
-        assert found.demand_outcomes[0].servers == {"eu-de": 1.0}
-        assert found.totals.sent_elsewhere_per_s == 10.0
-        assert found.totals.round_trip_ms == 13.0
+        evaluation = evaluate_demand(PLANET, [DemandGroup("eu-gb", "personal", "DE", SMALL, 10.0)], ROOMY)
+        assert evaluation.demand_outcomes[0].entry == "eu-de"
+        assert evaluation.demand_outcomes[0].servers == {"eu-de": 1.0}
+        assert evaluation.totals.sent_elsewhere_per_s == 10.0
+        assert evaluation.totals.round_trip_ms == 13.0
 
     def test_steered_clients_enter_where_they_may(self) -> None:
         (demand_outcome,) = evaluate_demand(
@@ -57,13 +57,13 @@ class TestEvaluateDemand:
             DemandGroup("eu-de", "open", "DE", SMALL, 6.0),
             DemandGroup("eu-gb", "eu-personal", "GB", SMALL, 50.0),
         ]
-        found = evaluate_demand(policy, asked, ROOMY)
-        refused = [demand_outcome.refused for demand_outcome in found.demand_outcomes]
+        evaluation = evaluate_demand(policy, asked, ROOMY)
+        refused = [demand_outcome.refused for demand_outcome in evaluation.demand_outcomes]
         assert refused == [{Reason.QUOTA_EXCEEDED: 0.5}] * 2 + [{}] * 2
-        served = [sum(demand_outcome.servers.values()) for demand_outcome in found.demand_outcomes]
+        served = [sum(demand_outcome.servers.values()) for demand_outcome in evaluation.demand_outcomes]
         assert served == pytest.approx([0.5, 0.5, 1.0, 1.0])
-        assert found.totals.refused_per_s == {Reason.QUOTA_EXCEEDED: pytest.approx(6.0)}
-        assert found.totals.load["eu-gb"] == pytest.approx(0.06), "what is refused takes no room"
+        assert evaluation.totals.refused_per_s == {Reason.QUOTA_EXCEEDED: pytest.approx(6.0)}
+        assert evaluation.totals.load["eu-gb"] == pytest.approx(0.06), "what is refused takes no room"
 
     def test_quotas_of_what_runs_at_once_go_by_how_long_it_takes(self) -> None:
         limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(None, 1, 5))
@@ -85,9 +85,9 @@ class TestEvaluateDemand:
         ],
     )
     def test_refusals_have_their_reason(self, asked: DemandGroup, reason: Reason) -> None:
-        found = evaluate_demand(PLANET, [asked], ROOMY)
-        assert found.demand_outcomes[0].refused == {reason: 1.0}
-        assert found.totals.refused_per_s == {reason: 1.0}
+        evaluation = evaluate_demand(PLANET, [asked], ROOMY)
+        assert evaluation.demand_outcomes[0].refused == {reason: 1.0}
+        assert evaluation.totals.refused_per_s == {reason: 1.0}
 
     def test_a_lost_region_serves_and_reads_nothing(self) -> None:
         demand = [
@@ -101,19 +101,19 @@ class TestEvaluateDemand:
 
     def test_what_is_too_much_is_refused_in_part(self) -> None:
         demand = [DemandGroup("us-east", "us-restricted", "US", SMALL, 400.0)]
-        found = evaluate_demand(PLANET, demand, ROOMY)
-        assert found.demand_outcomes[0].servers == pytest.approx({"us-east": 0.25})
-        assert found.totals.refused_per_s == pytest.approx({Reason.SATURATED: 300.0})
-        assert found.totals.load["us-east"] == 1.0
+        evaluation = evaluate_demand(PLANET, demand, ROOMY)
+        assert evaluation.demand_outcomes[0].servers == pytest.approx({"us-east": 0.25})
+        assert evaluation.totals.refused_per_s == pytest.approx({Reason.SATURATED: 300.0})
+        assert evaluation.totals.load["us-east"] == 1.0
 
     def test_versions_take_their_shares_and_lighter_models_stand_in(self) -> None:
         canary = ModelVersions("llama", (Version(SMALL, 75.0), Version("llama-3.1-70b", 25.0)))
         under = msgspec.structs.replace(PLANET, versions={"llama": canary})
         fleet = [Capacity("eu-de", SMALL, 100, 1.0), Capacity("eu-es", "llama-3.1-70b", 100, 1.0)]
         demand = [DemandGroup("eu-de", "open", "DE", "llama", 8.0)]
-        found = evaluate_demand(under, demand, fleet)
-        assert found.demand_outcomes[0].servers == pytest.approx({"eu-de": 0.75, "eu-es": 0.25})
-        assert found.totals.served_per_s == pytest.approx(8.0)
+        evaluation = evaluate_demand(under, demand, fleet)
+        assert evaluation.demand_outcomes[0].servers == pytest.approx({"eu-de": 0.75, "eu-es": 0.25})
+        assert evaluation.totals.served_per_s == pytest.approx(8.0)
         lost = evaluate_demand(under, demand, fleet, frozenset({"eu-es"}))
         assert lost.demand_outcomes[0].refused == pytest.approx({Reason.NONE_READY: 0.25})
         lighter = msgspec.structs.replace(under.models["llama-3.1-70b"], fallback=SMALL)
@@ -160,15 +160,15 @@ class TestEvaluateDemand:
 def test_every_request_is_served_or_refused_and_never_where_it_may_not_be(
     demand: list[DemandGroup], lost: frozenset[str]
 ) -> None:
-    found = evaluate_demand(PLANET, demand, ROOMY, lost)
-    for one, demand_outcome in zip(demand, found.demand_outcomes, strict=True):
+    evaluation = evaluate_demand(PLANET, demand, ROOMY, lost)
+    for group, demand_outcome in zip(demand, evaluation.demand_outcomes, strict=True):
         assert sum(demand_outcome.servers.values()) + sum(demand_outcome.refused.values()) == pytest.approx(1.0)
         assert not demand_outcome.servers.keys() & lost
-        if one.tenant == "us-restricted":
+        if group.tenant == "us-restricted":
             assert demand_outcome.servers.keys() <= {"us-east"}
-        if one.tenant == "eu-personal" or (one.tenant == "personal" and one.country == "DE"):
+        if group.tenant == "eu-personal" or (group.tenant == "personal" and group.country == "DE"):
             assert demand_outcome.servers.keys() <= {"eu-de", "eu-es"}
-    totals = found.totals
+    totals = evaluation.totals
     assert totals.served_per_s + sum(totals.refused_per_s.values()) == pytest.approx(totals.requests_per_s)
 
 
@@ -187,13 +187,13 @@ class TestMoves:
 
     def test_a_refusal_is_a_place_to_come_from_and_to_go_to(self) -> None:
         demand = [DemandGroup("us-east", "us-restricted", "US", SMALL, 200.0)]
-        found = moves(demand, evaluate_demand(PLANET, demand, ROOMY), evaluate_demand(without_rules(), demand, ROOMY))
-        assert sum(one.share for one in found if one.source == "refused: saturated") == pytest.approx(0.5)
+        moved = moves(demand, evaluate_demand(PLANET, demand, ROOMY), evaluate_demand(without_rules(), demand, ROOMY))
+        assert sum(move.share for move in moved if move.source == "refused: saturated") == pytest.approx(0.5)
 
 
 def test_generated_demand_has_the_requested_volume_and_fits() -> None:
     demand = generated_demand(PLANET, 100.0)
-    assert sum(one.requests_per_s for one in demand) == pytest.approx(100.0)
+    assert sum(group.requests_per_s for group in demand) == pytest.approx(100.0)
     totals = evaluate_demand(PLANET, demand, generated_fleet([PLANET], demand)).totals
     assert totals.refused_per_s == pytest.approx({Reason.LOCATION_UNKNOWN: 0.5})
 

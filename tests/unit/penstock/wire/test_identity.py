@@ -94,9 +94,9 @@ def test_a_key_serves_only_the_certificate_that_was_issued_for_it() -> None:
 
 
 def test_an_authority_issues_for_its_own_fleet_only() -> None:
-    other = Authority(*make_authority("other", NOW, YEAR_S))
+    foreign = Authority(*make_authority("other", NOW, YEAR_S))
     with pytest.raises(BadIdentity, match="authority of fleet 'other'"):
-        other.issue(agent_id(), HOSTS, NOW, YEAR_S)
+        foreign.issue(agent_id(), HOSTS, NOW, YEAR_S)
 
 
 def test_a_certificate_never_outlives_its_authority() -> None:
