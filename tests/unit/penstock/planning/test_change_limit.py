@@ -7,6 +7,7 @@ import pytest
 from penstock.planning.change_limit import DEADBAND, moved_share, normalised, ramped, step_towards
 
 ALIVE = {"a", "b", "c"}
+NOISE = {"a": 0.7 + DEADBAND / 2, "b": 0.3 - DEADBAND / 2}
 
 
 def test_moved_share_is_the_part_of_the_traffic_that_changes_server() -> None:
@@ -14,34 +15,33 @@ def test_moved_share_is_the_part_of_the_traffic_that_changes_server() -> None:
     assert moved_share({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}) == 0.0
 
 
-def test_a_long_way_is_taken_in_steps() -> None:
-    stepped = step_towards({"a": 1.0}, {"a": 0.2, "b": 0.8}, 0.1, ALIVE)
-    assert stepped == pytest.approx({"a": 0.9, "b": 0.1})
-
-
-def test_a_short_way_is_taken_whole() -> None:
-    assert step_towards({"a": 1.0}, {"a": 0.9, "b": 0.1}, 0.2, ALIVE) == {"a": 0.9, "b": 0.1}
-
-
-def test_noise_moves_nothing() -> None:
-    before = {"a": 0.7, "b": 0.3}
-    assert step_towards(before, {"a": 0.7 + DEADBAND / 2, "b": 0.3 - DEADBAND / 2}, 1.0, ALIVE) == before
-
-
-def test_the_last_of_a_share_goes_though_it_is_small() -> None:
-    assert step_towards({"a": 0.99, "b": 0.01}, {"a": 1.0}, 0.1, ALIVE) == {"a": 1.0}
-
-
-def test_the_first_plan_is_taken_whole() -> None:
-    assert step_towards({}, {"b": 1.0}, 0.01, ALIVE) == {"b": 1.0}
-
-
-def test_a_dead_server_is_left_at_once() -> None:
-    assert step_towards({"a": 0.5, "b": 0.5}, {"b": 0.9, "c": 0.1}, 0.01, {"b", "c"}) == {"b": 0.9, "c": 0.1}
-
-
-def test_a_dead_server_without_a_share_is_no_emergency() -> None:
-    assert step_towards({"a": 1.0, "b": 0.0}, {"c": 1.0}, 0.1, {"a", "c"}) == pytest.approx({"a": 0.9, "c": 0.1})
+@pytest.mark.parametrize(
+    ("in_force", "wanted", "step", "alive", "expected"),
+    [
+        pytest.param({"a": 1.0}, {"a": 0.2, "b": 0.8}, 0.1, ALIVE, {"a": 0.9, "b": 0.1}, id="a long way, in steps"),
+        pytest.param({"a": 1.0}, {"a": 0.9, "b": 0.1}, 0.2, ALIVE, {"a": 0.9, "b": 0.1}, id="a short way, whole"),
+        pytest.param({"a": 0.7, "b": 0.3}, NOISE, 1.0, ALIVE, {"a": 0.7, "b": 0.3}, id="noise moves nothing"),
+        pytest.param(
+            {"a": 0.99, "b": 0.01}, {"a": 1.0}, 0.1, ALIVE, {"a": 1.0}, id="the last of a share, though small"
+        ),
+        pytest.param({}, {"b": 1.0}, 0.01, ALIVE, {"b": 1.0}, id="the first plan, whole"),
+        pytest.param(
+            {"a": 0.5, "b": 0.5},
+            {"b": 0.9, "c": 0.1},
+            0.01,
+            {"b", "c"},
+            {"b": 0.9, "c": 0.1},
+            id="a dead server, at once",
+        ),
+        pytest.param(
+            {"a": 1.0, "b": 0.0}, {"c": 1.0}, 0.1, {"a", "c"}, {"a": 0.9, "c": 0.1}, id="a dead server without a share"
+        ),
+    ],
+)
+def test_shares_move_by_the_step_unless_the_way_is_short_or_a_server_is_dead(
+    in_force: dict[str, float], wanted: dict[str, float], step: float, alive: set[str], expected: dict[str, float]
+) -> None:
+    assert step_towards(in_force, wanted, step, alive) == pytest.approx(expected, rel=1e-9)
 
 
 def test_crumbs_go_and_the_rest_sums_to_one() -> None:

@@ -47,15 +47,19 @@ def test_tokens(route: str, body: object, expected: CostInputs) -> None:
     assert inputs(ROUTES[route], CostUnit.TOKEN, body) == expected
 
 
-def test_images_of_automatic1111() -> None:
-    body = {"width": 512, "height": 768, "steps": 20, "batch_size": 2, "n_iter": 3}
-    costs = inputs(ROUTES["automatic1111-txt2img"], CostUnit.MEGAPIXEL_STEP, body)
-    assert costs == CostInputs(400, count=6, pixels=512 * 768, steps=20)
-
-
-def test_sizes_as_one_text() -> None:
-    costs = inputs(ROUTES["openai-images-generations"], CostUnit.MEGAPIXEL_STEP, {"size": "1024x768", "n": 2})
-    assert costs == CostInputs(400, count=2, pixels=1024 * 768)
+@pytest.mark.parametrize(
+    ("route", "body", "expected"),
+    [
+        (
+            "automatic1111-txt2img",
+            {"width": 512, "height": 768, "steps": 20, "batch_size": 2, "n_iter": 3},
+            CostInputs(400, count=6, pixels=512 * 768, steps=20),
+        ),
+        ("openai-images-generations", {"size": "1024x768", "n": 2}, CostInputs(400, count=2, pixels=1024 * 768)),
+    ],
+)
+def test_images(route: str, body: object, expected: CostInputs) -> None:
+    assert inputs(ROUTES[route], CostUnit.MEGAPIXEL_STEP, body) == expected
 
 
 @pytest.mark.parametrize(

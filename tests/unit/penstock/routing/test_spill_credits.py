@@ -62,19 +62,18 @@ def test_agents_of_a_region_share_its_headroom(headroom: int, agents: int, parts
     assert [fair_part(headroom, rank, agents) for rank in range(agents)] == parts
 
 
-def test_an_origin_below_its_target_requests_no_credits() -> None:
-    assert wanted(5, 10, 0.8, service_s=2.0, requests_per_s=2.5, ttl_s=0.75) == 0
-
-
-def test_a_full_origin_requests_its_excess_and_what_it_cannot_serve() -> None:
-    assert wanted(12, 10, 0.8, service_s=2.0, requests_per_s=5.0, ttl_s=0.75) == 4
-    assert wanted(12, 10, 0.8, service_s=2.0, requests_per_s=13.0, ttl_s=0.75) == 10
-
-
-def test_credits_for_a_surge_are_requested_before_the_pool_is_full() -> None:
-    assert wanted(6, 10, 0.8, service_s=2.0, requests_per_s=23.0, ttl_s=0.5) == 8
-
-
-def test_a_pool_without_endpoints_requests_all_of_its_demand() -> None:
-    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=10.0, ttl_s=0.75) == 8
-    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=1e9, ttl_s=0.75) == MAX_WANTED
+@pytest.mark.parametrize(
+    ("in_flight", "slots", "requests_per_s", "ttl_s", "requested"),
+    [
+        pytest.param(5, 10, 2.5, 0.75, 0, id="below its target"),
+        pytest.param(12, 10, 5.0, 0.75, 4, id="full: its excess"),
+        pytest.param(12, 10, 13.0, 0.75, 10, id="full: its excess and what it cannot serve"),
+        pytest.param(6, 10, 23.0, 0.5, 8, id="a surge, before the pool is full"),
+        pytest.param(0, 0, 10.0, 0.75, 8, id="without endpoints: all of its demand"),
+        pytest.param(0, 0, 1e9, 0.75, MAX_WANTED, id="without endpoints: at most the bound"),
+    ],
+)
+def test_an_origin_requests_credits_for_what_it_cannot_serve(
+    in_flight: int, slots: int, requests_per_s: float, ttl_s: float, requested: int
+) -> None:
+    assert wanted(in_flight, slots, 0.8, service_s=2.0, requests_per_s=requests_per_s, ttl_s=ttl_s) == requested

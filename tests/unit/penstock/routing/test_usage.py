@@ -11,18 +11,30 @@ from penstock.routes.route import UsageFields
 from penstock.routing.usage import MAX_TOKENS, Usage, read_usage
 
 
-def test_the_end_of_an_event_stream() -> None:
-    tail = (
-        b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
-        b'data: {"choices":[],"usage":{"prompt_tokens":12,"total_tokens":40,"completion_tokens":28,'
-        b'"prompt_tokens_details":{"cached_tokens":8}}}\n\ndata: [DONE]\n\n'
-    )
-    assert read_usage(tail) == Usage(12, 28, 8)
-
-
-def test_the_end_of_a_whole_answer_cut_anywhere_before() -> None:
-    tail = b'{"}}}, "finish_reason":"stop"}],"usage": {"prompt_tokens": 5, "completion_tokens": 7, "extra": null}}'
-    assert read_usage(tail) == Usage(5, 7)
+@pytest.mark.parametrize(
+    ("tail", "usage"),
+    [
+        pytest.param(
+            b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+            b'data: {"choices":[],"usage":{"prompt_tokens":12,"total_tokens":40,"completion_tokens":28,'
+            b'"prompt_tokens_details":{"cached_tokens":8}}}\n\ndata: [DONE]\n\n',
+            Usage(12, 28, 8),
+            id="an event stream",
+        ),
+        pytest.param(
+            b'{"}}}, "finish_reason":"stop"}],"usage": {"prompt_tokens": 5, "completion_tokens": 7, "extra": null}}',
+            Usage(5, 7),
+            id="a whole answer, cut anywhere before",
+        ),
+        pytest.param(
+            b'"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}',
+            Usage(5, 1, 5),
+            id="more cached than prompt tokens",
+        ),
+    ],
+)
+def test_usage_is_read_off_the_end_of_an_answer(tail: bytes, usage: Usage) -> None:
+    assert read_usage(tail) == usage
 
 
 @pytest.mark.parametrize(
@@ -43,11 +55,6 @@ def test_the_end_of_a_whole_answer_cut_anywhere_before() -> None:
 )
 def test_anything_else_is_no_usage(tail: bytes) -> None:
     assert read_usage(tail) is None
-
-
-def test_more_cached_than_prompt_tokens_counts_as_all() -> None:
-    tail = b'"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}'
-    assert read_usage(tail) == Usage(5, 1, 5)
 
 
 ANTHROPIC, RESPONSES, TGI, SGLANG, OLLAMA = (

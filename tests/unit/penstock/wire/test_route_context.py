@@ -70,29 +70,33 @@ def test_what_is_wrong_with_it_is_refused_with_its_reason(change: dict[str, obje
     assert verdict(msgspec.structs.replace(GOOD, **change)) is reason
 
 
-def test_an_agent_of_another_region_cannot_sign_for_the_origin() -> None:
-    assert verdict(GOOD, session=STRANGER_TO_SERVER) is Reason.BAD_ROUTE_CONTEXT
-
-
-def test_a_control_plane_cannot_sign_for_an_agent() -> None:
-    session = introduce(control_plane_sessions(), SERVER)
+@pytest.mark.parametrize(
+    "session",
+    [
+        pytest.param(STRANGER_TO_SERVER, id="an agent of another region"),
+        pytest.param(introduce(control_plane_sessions(), SERVER), id="a control plane"),
+        pytest.param(
+            agent_sessions("eu-de", "agent-9").session_with(SERVER.identity.peer.certificate, NOW),
+            id="an unknown agent",
+        ),
+    ],
+)
+def test_only_a_known_agent_of_the_origin_can_sign(session: Session) -> None:
     assert verdict(GOOD, session=session) is Reason.BAD_ROUTE_CONTEXT
 
 
-def test_an_unknown_agent_is_refused() -> None:
-    unknown = agent_sessions("eu-de", "agent-9").session_with(SERVER.identity.peer.certificate, NOW)
-    assert verdict(GOOD, session=unknown) is Reason.BAD_ROUTE_CONTEXT
-
-
-def test_a_probe_s_signature_is_no_route() -> None:
-    token = TO_SERVER.seal(Purpose.PROBE, msgspec.json.encode(GOOD))
-    answer = accept(token, SERVER, policy(), "eu-es", NOW)
-    assert isinstance(answer, Refusal)
-    assert answer.reason is Reason.BAD_ROUTE_CONTEXT
-
-
-@pytest.mark.parametrize("token", ["", ".", "%%%", "a.b", "x" * 10_000])
-def test_garbage_is_refused(token: str) -> None:
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        ".",
+        "%%%",
+        "a.b",
+        pytest.param("x" * 10_000, id="long"),
+        pytest.param(TO_SERVER.seal(Purpose.PROBE, msgspec.json.encode(GOOD)), id="signed as a probe"),
+    ],
+)
+def test_what_is_no_signed_route_is_refused(token: str) -> None:
     answer = accept(token, SERVER, policy(), "eu-es", NOW)
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.BAD_ROUTE_CONTEXT
