@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 import pytest
@@ -101,7 +102,7 @@ class Fleet:
 
 @pytest.fixture(params=["waterfall", "linear program"])
 def planner(request: pytest.FixtureRequest) -> Callable[..., dict[str, RegionPlan]]:
-    return waterfall_plans if request.param == "waterfall" else plans_of(FlowPlanner(30.0))
+    return waterfall_plans if request.param == "waterfall" else plans_of(FlowPlanner(inf))
 
 
 def test_a_drain_leaves_by_small_steps_and_is_no_fallback(planner: Callable[..., dict[str, RegionPlan]]) -> None:

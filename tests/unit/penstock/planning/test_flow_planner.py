@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 import pytest
 
@@ -20,7 +22,7 @@ from tests.support.planner_calls import tick_input
 from tests.support.three_regions import EU, EVERYWHERE, fleet, in_force, offered, region
 
 POLICY = msgspec.structs.replace(three_regions.POLICY, objective=Objective(queueing_weight=0.0))
-PATIENT_S = 30.0
+PATIENT_S = inf
 
 
 def decided(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
 import numpy as np
@@ -25,7 +26,7 @@ from tests.support.planet import with_bias
 from tests.support.planner_calls import tick_input
 from tests.support.written_out import WrittenOut, optimum
 
-PATIENT_S = 60.0
+PATIENT_S = inf
 
 
 def small(seed: int) -> Planet:
@@ -131,12 +132,14 @@ def test_an_interrupted_solve_continues_where_it_stopped() -> None:
     solver = ModelSolver(problem)
     with pytest.raises(OutOfTime):
         solver.solve(problem, 0.0)
-    for _ in range(200):
+    limit_s = 0.02
+    while True:
         try:
-            solver.solve(problem, 0.02)
+            solver.solve(problem, limit_s)
         except OutOfTime:
-            continue
-        break
+            limit_s *= 1.1  # a slow machine needs longer, and none needs for ever
+        else:
+            break
     assert solver.cost == pytest.approx(optimum(problem)[1], rel=1e-4)
 
 
@@ -183,7 +186,7 @@ def test_failover_tables_reach_as_far_as_they_must_however_few_regions_are_looke
 ) -> None:
     world = planet(Size(12, 10, 4, 1), 1)
     snapshot = world.snapshot(Random(1), 0.0)
-    planned = FlowPlanner(30.0).plan(tick_input(world.policy, snapshot, {}, elapsed_s=1.0))
+    planned = FlowPlanner(inf).plan(tick_input(world.policy, snapshot, {}, elapsed_s=1.0))
     problems = [answer.problem for answer in planned.answers]
     tables = compute_tables(problems, planned.plans)
     assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import get_args
 
 import msgspec
@@ -83,7 +84,7 @@ def test_every_name_has_one_meaning_and_can_be_written() -> None:
 
 @pytest.mark.parametrize("kind", PlannerKind)
 def test_each_plans_for_every_region_with_failover_tables(kind: PlannerKind) -> None:
-    by = planner(kind, 30.0)
+    by = planner(kind, inf)
     planned = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
     assert planned.plans.keys() == POLICY.regions.keys()
     assert {(plan.epoch, plan.generation) for plan in planned.plans.values()} == {(3, 9)}

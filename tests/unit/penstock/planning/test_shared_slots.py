@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 import pytest
 
@@ -45,7 +47,7 @@ def fleet(*reports: AgentReport) -> Snapshot:
     return snapshot
 
 
-@pytest.mark.parametrize("planner", [FlowPlanner(30.0), WaterfallPlanner()])
+@pytest.mark.parametrize("planner", [FlowPlanner(inf), WaterfallPlanner()])
 def test_demand_of_two_models_fills_their_slots_once(planner: Planner) -> None:
     snapshot = fleet(report("x", {"a": 6.0, "b": 6.0}), report("y", {}))
     plans = planner.plan(tick_input(POLICY, snapshot, {}, elapsed_s=1.0)).plans
@@ -55,7 +57,7 @@ def test_demand_of_two_models_fills_their_slots_once(planner: Planner) -> None:
 
 def test_the_loss_of_a_region_lacks_slots_once() -> None:
     snapshot = fleet(report("x", {"a": 4.0, "b": 4.0}), report("y", {"a": 4.0, "b": 4.0}))
-    shortfalls = FlowPlanner(30.0).plan(tick_input(POLICY, snapshot, {}, elapsed_s=1.0)).shortfalls
+    shortfalls = FlowPlanner(inf).plan(tick_input(POLICY, snapshot, {}, elapsed_s=1.0)).shortfalls
     for lost in ("x", "y"):
         lacking = {shortfall.model: shortfall.slots for shortfall in shortfalls if shortfall.lost == lost}
         assert lacking == pytest.approx({"a": 3.0, "b": 3.0}, abs=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import Any
 
@@ -64,7 +65,7 @@ def fleet(per_s: float, *, slots: int = 100, failed: tuple[str, ...] = ()) -> Sn
 
 
 def flow(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
-    planner = FlowPlanner(30.0)
+    planner = FlowPlanner(inf)
     return planner.plan(tick_input(policy, snapshot, {}, elapsed_s=1.0, **more)).plans
 
 
@@ -168,7 +169,7 @@ def test_a_limit_holds_where_what_is_in_force_and_a_bias_are_elsewhere() -> None
             "eu-de", 1, 1, "", 0.0, (ClassPlan(MODEL, RESIDENCY.name, (Arc("eu-es", 1.0, ArcReason.HOME),), ()),)
         )
     }
-    planned = FlowPlanner(30.0).plan(tick_input(biased, fleet(50.0), before, elapsed_s=1.0))
+    planned = FlowPlanner(inf).plan(tick_input(biased, fleet(50.0), before, elapsed_s=1.0))
     assert shares(planned.plans) == {"eu-de": 0.9, "eu-es": 0.1}
 
 
@@ -196,9 +197,7 @@ def test_what_an_operator_does_to_a_region_goes_before_its_limits(plan: Plan) ->
     drain = Override("1", OverrideKind.FAIL_OVER, "fire", "me", -1.0, region="eu-de")
     meant = Interventions([drain], 0.0, 0.0)
     assert "eu-de" not in shares(plan(planet(NOTHING), fleet(50.0), interventions=meant))
-    assert [
-        (rejection.region, rejection.last_resort) for rejection in plan(planet(CHEAP), fleet(1.0))["eu-de"].closed
-    ] == []
+    assert plan(planet(CHEAP), fleet(1.0))["eu-de"].closed == ()
 
 
 def test_agents_spend_no_credit_where_it_is_too_dear() -> None:
