@@ -93,7 +93,9 @@ def rule_queries(source: str, rules: Mapping[str, Any]) -> list[Query]:
             if "record" in rule:
                 found.append(Query(source, QueryKind.RECORDING, rule["record"], rule["expr"]))
             else:
-                found += [Query(source, QueryKind.ALERT, rule["alert"], one) for one in selectors(rule["expr"])]
+                found += [
+                    Query(source, QueryKind.ALERT, rule["alert"], selector) for selector in selectors(rule["expr"])
+                ]
     return found
 
 

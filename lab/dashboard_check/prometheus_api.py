@@ -24,7 +24,7 @@ class PrometheusApi:
         content = response.json()
         if content["status"] != "success":
             return 0, str(content["error"])
-        return sum(any(value != "NaN" for _, value in one["values"]) for one in content["data"]["result"]), ""
+        return sum(any(value != "NaN" for _, value in series["values"]) for series in content["data"]["result"]), ""
 
     async def broken_rules(self) -> list[str]:
         """The rules that it could not evaluate, with its error."""

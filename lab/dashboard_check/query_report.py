@@ -53,7 +53,9 @@ def build_report(
     return {
         "passed": bool(answers) and not empty and not broken_rules and not missing_targets,
         "queries": len(answers),
-        "with_data": {kind: f"{sum(one.series > 0 for one in found)} of {len(found)}" for kind, found in kinds.items()},
+        "with_data": {
+            kind: f"{sum(answer.series > 0 for answer in found)} of {len(found)}" for kind, found in kinds.items()
+        },
         "empty": [_row(answer) for answer in empty],
         "permitted_empty": [_row(answer) for answer in answers if answer.passed and not answer.series],
         "broken_rules": list(broken_rules),

@@ -182,7 +182,11 @@ def _recovered(fault: Fault, day: Day) -> Finding:
 
 def _due_plan(day: Day, look: Look) -> tuple[int, int] | None:
     """The newest plan that had PLAN_TRAVELS_S to reach the agents; None if there was none."""
-    made = [one.newest_plan for one in day.looks if one.newest_plan and one.at_s <= look.at_s - PLAN_TRAVELS_S]
+    made = [
+        earlier.newest_plan
+        for earlier in day.looks
+        if earlier.newest_plan and earlier.at_s <= look.at_s - PLAN_TRAVELS_S
+    ]
     return max(made, default=None)
 
 

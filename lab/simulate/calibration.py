@@ -90,10 +90,10 @@ def _compare(contest: Contest, conditions: Conditions, data: Path) -> list[Compa
         contender = CONTENDERS.get(scores.system)
         if contender is None:
             continue
-        if [one.requests for one in scores.rounds] != counts:
+        counted = [live_run.requests for live_run in scores.rounds]
+        if counted != counts:
             raise CannotCompare(
-                f"{demand.workload}: {counts} requests, but the live run had {[one.requests for one in scores.rounds]};"
-                " give --data as it had it"
+                f"{demand.workload}: {counts} requests, but the live run had {counted}; give --data as it had it"
             )
         if contender not in simulated:
             simulated[contender] = _simulated(contender, demand, rounds, conditions)
@@ -145,8 +145,10 @@ def _simulated(
 def misranked(comparisons: Sequence[Comparison]) -> list[str]:
     """Pairs of balancers that live and simulation rank differently, where they differ by more than WITHIN in both."""
     by_figure: dict[tuple[str, float, int, str], list[Comparison]] = {}
-    for one in comparisons:
-        by_figure.setdefault((one.workload, one.load, one.instances, one.figure), []).append(one)
+    for comparison in comparisons:
+        by_figure.setdefault(
+            (comparison.workload, comparison.load, comparison.instances, comparison.figure), []
+        ).append(comparison)
     found = []
     for (workload, load, instances, figure), group in by_figure.items():
         for a, b in combinations(group, 2):

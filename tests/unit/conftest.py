@@ -11,9 +11,9 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 @pytest.fixture
 async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
     """One that runs jobs as the control plane's does."""
-    one = AsyncIOScheduler(
+    started = AsyncIOScheduler(
         timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
     )
-    one.start()
-    yield one
-    one.shutdown(wait=False)
+    started.start()
+    yield started
+    started.shutdown(wait=False)

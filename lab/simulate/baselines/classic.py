@@ -48,10 +48,10 @@ class PowerOfTwo(Balancer):
 
     def choose(self, arrival: Arrival, now: float) -> int:
         """As `Balancer.choose`."""
-        one = int(self.rng.random() * self.pool.size)
-        other = int(self.rng.random() * (self.pool.size - 1))
-        other += other >= one
-        return one if self.pool.in_flight(one) <= self.pool.in_flight(other) else other
+        first = int(self.rng.random() * self.pool.size)
+        second = int(self.rng.random() * (self.pool.size - 1))
+        second += second >= first
+        return first if self.pool.in_flight(first) <= self.pool.in_flight(second) else second
 
 
 class EnvoyWeightedLeastRequest(Balancer):

@@ -35,7 +35,7 @@ def calibrate(
     wrong = misranked(comparisons)
     console = Console()
     console.print(_table(comparisons))
-    agreeing = sum(one.agrees for one in comparisons)
+    agreeing = sum(comparison.agrees for comparison in comparisons)
     console.print(f"{agreeing} of {len(comparisons)} figures agree within {WITHIN:.0%}.")
     for pair in wrong:
         console.print(f"ranked differently: {pair}")
@@ -49,16 +49,16 @@ def _table(comparisons: list[Comparison]) -> Table:
     table = Table(title="live and simulated, in s of the modelled hardware")
     for column in ("workload", "load", "instances", "balancer", "figure", "live", "simulated", "ratio"):
         table.add_column(column, justify="left" if column in ("workload", "balancer", "figure") else "right")
-    for one in comparisons:
-        ratio = f"{one.ratio:.2f}" if one.agrees else f"[red]{one.ratio:.2f}[/red]"
+    for comparison in comparisons:
+        ratio = f"{comparison.ratio:.2f}" if comparison.agrees else f"[red]{comparison.ratio:.2f}[/red]"
         table.add_row(
-            one.workload,
-            f"{one.load:.0%}",
-            str(one.instances),
-            one.system,
-            one.figure,
-            f"{one.live:.3f}",
-            f"{one.simulated:.3f}",
+            comparison.workload,
+            f"{comparison.load:.0%}",
+            str(comparison.instances),
+            comparison.system,
+            comparison.figure,
+            f"{comparison.live:.3f}",
+            f"{comparison.simulated:.3f}",
             ratio,
         )
     return table

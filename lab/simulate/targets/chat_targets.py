@@ -100,9 +100,9 @@ def chat_targets(runs: Mapping[str, Runs]) -> list[Target]:
         tail = _best(runs[scenario.name], "e2e_p99_s")
         ratios = versus(runs[scenario.name], "e2e_p99_s", tail)
         found.append(at_most(TAIL, f"1 {scenario.name}: tail e2e_p99_s / best", ratios, f"the best is {tail}"))
-    one, three = (runs[scenario.name] for scenario in REUSE)
+    one_agent, three_agents = (runs[scenario.name] for scenario in REUSE)
     for metric in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "gpu_s"):
-        ratios = ratio(values_of(three, PENSTOCK, metric), values_of(one, PENSTOCK, metric))
+        ratios = ratio(values_of(three_agents, PENSTOCK, metric), values_of(one_agent, PENSTOCK, metric))
         found.append(at_most(LIKE_ONE, f"2 three agents / one, conversations: {metric}", ratios))
     for scenario in CHAT_SCENARIOS:
         ratios = mean(values_of(runs[scenario.name], PENSTOCK, "use_cv"))

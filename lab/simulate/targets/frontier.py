@@ -84,13 +84,13 @@ def frontier(runs: Mapping[str, Runs]) -> list[FrontierPoint]:
         all_runs += [(name, runs[scenario.of.name]) for name in scenario.bounds]
         means = {name: {metric: fmean(values_of(of, name, metric)) for metric in METRICS} for name, of in all_runs}
         for contender, measured in means.items():
-            behind = tuple(name for name, other in means.items() if _is_better(other, measured))
+            behind = tuple(name for name, rival in means.items() if _is_better(rival, measured))
             rounded = {metric: round(value, 4) for metric, value in measured.items()}
             found.append(FrontierPoint(scenario.of.name, contender, rounded, behind))
     return found
 
 
-def _is_better(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+def _is_better(rival: Mapping[str, float], measured: Mapping[str, float]) -> bool:
     """Whether a discipline is better in some metric and as good in all."""
-    as_good = all(one[metric] <= other[metric] * (1.0 + SAME_WITHIN) for metric in METRICS)
-    return as_good and any(one[metric] < other[metric] * (1.0 - SAME_WITHIN) for metric in METRICS)
+    as_good = all(rival[metric] <= measured[metric] * (1.0 + SAME_WITHIN) for metric in METRICS)
+    return as_good and any(rival[metric] < measured[metric] * (1.0 - SAME_WITHIN) for metric in METRICS)

@@ -164,7 +164,7 @@ def test_an_identity_provider_and_certificates(good: Path, monkeypatch: pytest.M
         monkeypatch.setenv(f"PENSTOCK_{name}", value)
     settings = load_settings()
     assert settings.oidc_roles == {"sre": Role.OPERATOR, "owners": Role.ADMIN}
-    assert [str(one) for one in settings.trusted_proxies] == ["10.0.0.0/8", "127.0.0.1/32"]
+    assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.0/8", "127.0.0.1/32"]
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "192.0.2.1:8443"])

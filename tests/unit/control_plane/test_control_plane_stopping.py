@@ -27,7 +27,7 @@ class HeldUp(MemoryStore):
         self.holding = asyncio.Event()
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        if any(one.key.startswith(keys.PLANS) for one in do):
+        if any(operation.key.startswith(keys.PLANS) for operation in do):
             self.holding.set()
             await asyncio.Event().wait()
         return await super().commit(expect, do)
@@ -35,17 +35,17 @@ class HeldUp(MemoryStore):
 
 async def test_a_tick_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     store = HeldUp()
-    one = ControlPlane(
+    control_plane = ControlPlane(
         store,
         Member("north", "http://north"),
         sessions=control_plane_sessions(),
         policy_reader=FolderReader(PLANET),
         rng=Random(1),
     )
-    await one.start()
+    await control_plane.start()
     async with asyncio.timeout(PATIENCE_S):
         await store.holding.wait()
-        await one.stop()
+        await control_plane.stop()
     # A run that the scheduler cancelled ends in a callback.
     for _ in range(10):
         await asyncio.sleep(0)

@@ -42,8 +42,8 @@ def registration(store: MemoryStore, value: bytes = b"me", ttl_s: int = 1) -> Re
     return Registration(store, "/agents/a", value, ttl_s=ttl_s, rng=NoWait())
 
 
-async def registered(one: Registration) -> None:
-    await until(lambda: one.registered)
+async def registered(pending: Registration) -> None:
+    await until(lambda: pending.registered)
 
 
 async def test_key_is_there_until_stopped() -> None:

@@ -54,14 +54,14 @@ async def overrides(api: httpx.AsyncClient) -> list[dict[str, Any]]:
 async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     set_ = await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("duty"))
     assert set_.status_code == 201, set_.text
-    one = set_.json()
-    assert (one["phase"], one["weight"], one["by_policy"]) == ("active", 0.0, False)
-    assert one["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
-    assert 7100 < one["ends_in_s"] <= 7200
+    created = set_.json()
+    assert (created["phase"], created["weight"], created["by_policy"]) == ("active", 0.0, False)
+    assert created["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
+    assert 7100 < created["ends_in_s"] <= 7200
 
     shown = await api.get(set_.headers["location"])
-    assert (shown.json()["override"], shown.headers["etag"]) == (one["override"], set_.headers["etag"])
-    assert [item["override"] for item in await overrides(api)] == [one["override"]]
+    assert (shown.json()["override"], shown.headers["etag"]) == (created["override"], set_.headers["etag"])
+    assert [item["override"] for item in await overrides(api)] == [created["override"]]
 
     where, tag = f"{set_.headers['location']}?reason=done", set_.headers["etag"]
     assert (await api.delete(where)).status_code == 428
@@ -85,9 +85,9 @@ async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.
     await api.post("/v1/regions/jp-tok/drain", json=DRAIN)
     lifted = await api.post("/v1/regions/eu-de/undrain", json={"reason": "done"})
     assert lifted.status_code == 200
-    kinds = [(one["override"]["kind"], one["override"]["region"]) for one in lifted.json()["overrides"]]
+    kinds = [(item["override"]["kind"], item["override"]["region"]) for item in lifted.json()["overrides"]]
     assert sorted(kinds) == [("drain", "eu-de"), ("fail_over", "eu-de")]
-    holding = [one["override"]["kind"] for one in await overrides(api) if one["phase"] == "active"]
+    holding = [item["override"]["kind"] for item in await overrides(api) if item["phase"] == "active"]
     assert sorted(holding) == ["drain", "weight"]
 
 
@@ -97,7 +97,7 @@ async def test_the_last_region_of_a_class_is_guarded(api: httpx.AsyncClient) -> 
     assert refused.status_code == 409
     problem = refused.json()
     assert problem["guard"] is True
-    assert {one["residency"] for one in problem["classes"]} == {"eu-de+eu-es"}
+    assert {emptied["residency"] for emptied in problem["classes"]} == {"eu-de+eu-es"}
     assert {"eu-personal", "personal"} <= set(problem["classes"][0]["tenants"])
     assert "force" in problem["detail"]
     meant = DRAIN | {"force": True}

@@ -36,7 +36,7 @@ REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 @pytest.fixture
 async def control_plane() -> AsyncIterator[ControlPlane]:
     store = MemoryStore()
-    one = ControlPlane(
+    north = ControlPlane(
         store,
         Member("north", "http://north"),
         sessions=control_plane_sessions(),
@@ -44,9 +44,9 @@ async def control_plane() -> AsyncIterator[ControlPlane]:
         rng=Random(1),
         leader_lease_s=STEADY_LEASE_S,
     )
-    await one.start()
-    yield one
-    await one.stop()
+    await north.start()
+    yield north
+    await north.stop()
     await store.close()
 
 
@@ -89,7 +89,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
     frankfurt = {region.name: region for region in status.regions}["eu-de"]
     assert (frankfurt.city, frankfurt.state) == ("Frankfurt", RegionState.HEALTHY)
     assert [(pool.model, pool.slots) for pool in frankfurt.pools] == [(MODEL, 100)]
-    assert [(one.residency, one.requests_per_s) for one in frankfurt.demand] == [("eu-de+eu-es", 50.0)]
+    assert [(demand.residency, demand.requests_per_s) for demand in frankfurt.demand] == [("eu-de+eu-es", 50.0)]
     assert {(agent.region, agent.registered) for agent in status.agents} == {(region, False) for region in REGIONS}
     assert {arc.server for arc in status.arcs if arc.origin == "us-east"} <= {"eu-de", "eu-es"}
 

@@ -78,7 +78,7 @@ async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.A
     assert reported.explanation.policy_digest == control_plane.view.policy.digest()
     assert reported.explanation.residency == "eu-de+eu-es"
     assert reported.explanation.planned
-    by_name = {one.region: one for one in reported.explanation.regions}
+    by_name = {region.region: region for region in reported.explanation.regions}
     assert by_name["eu-de"].verdict is RegionVerdict.SERVES
     assert by_name["us-east"].verdict is RegionVerdict.FORBIDDEN
     assert by_name["us-east"].reasons[0].detail.startswith("eea-clients-stay-in-eu (residency.yaml:")
@@ -88,8 +88,8 @@ async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.A
 async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http, "eu-de")
     reported = await explained(http, origin="eu-de", tenant="eu-personal")
-    by_name = {one.region: one for one in reported.explanation.regions}
-    assert [one.reason for one in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
+    by_name = {region.region: region for region in reported.explanation.regions}
+    assert [reason.reason for reason in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
     assert reported.explanation.chosen is not None
     assert reported.explanation.chosen.region == "eu-es"
 
@@ -175,7 +175,7 @@ async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncCli
     clients = [{"ip": site.network.removesuffix("0/24") + "9", "tenant": "open"} for site in SITES] * 2
     response = await http.post("/v1/steer", json={"clients": clients})
     advice = response.json()["advice"]
-    nearest = {site.city: one["entries"][0]["region"] for site, one in zip(SITES, advice, strict=False)}
+    nearest = {site.city: answer["entries"][0]["region"] for site, answer in zip(SITES, advice, strict=False)}
     assert len(advice) == len(clients)
     assert (nearest["Hamburg"], nearest["New York"], nearest["Osaka"]) == ("eu-de", "us-east", "jp-tok")
     too_many = await http.post("/v1/steer", json={"clients": [{"tenant": "open"}] * (MAX_CLIENTS + 1)})
@@ -216,7 +216,7 @@ async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx
     assert reported.before.load["eu-de"] > 0.0
     assert reported.after.load.get("eu-de", 0.0) == 0.0
     assert reported.moved_per_s == pytest.approx(30.0)
-    assert {(one.source, one.target) for one in reported.moves} == {("eu-de", "eu-es")}
+    assert {(move.source, move.target) for move in reported.moves} == {("eu-de", "eu-es")}
     assert reported.policy_before == reported.policy_after
 
 
@@ -228,7 +228,7 @@ async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http
     assert reported.policy_before != reported.policy_after
     assert reported.fleet.startswith("generated")
     assert reported.demand == "generated, 100.0 requests per second, because regions report none"
-    assert any(one.residency_after == "eu-es" for one in reported.moves)
+    assert any(move.residency_after == "eu-es" for move in reported.moves)
 
 
 async def test_an_empty_query_is_refused(http: httpx.AsyncClient) -> None:

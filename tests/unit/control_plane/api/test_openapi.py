@@ -38,10 +38,14 @@ async def test_every_operation_has_a_description(document: dict[str, Any]) -> No
             assert set(operation["tags"]) <= set(TAGS), where
             assert operation["operationId"] not in ids, where
             ids.add(operation["operationId"])
-            answers = {status: one for status, one in operation["responses"].items() if status.startswith("2")}
+            answers = {
+                status: response for status, response in operation["responses"].items() if status.startswith("2")
+            }
             assert answers, where
-            for status, one in answers.items():
-                assert status == "204" or one["content"], f"{where}: say what it answers with `responses=returns(...)`"
+            for status, response in answers.items():
+                assert status == "204" or response["content"], (
+                    f"{where}: say what it answers with `responses=returns(...)`"
+                )
             assert responses.PROBLEM_JSON in operation["responses"]["default"]["content"], where
             assert ("security" in operation) is (path not in OPEN), where
             assert ("x-required-role" in operation) is (path not in OPEN), where
@@ -51,8 +55,8 @@ async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None
     def references(part: Any) -> set[str]:
         if isinstance(part, dict):
             own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
-            return own.union(*(references(one) for one in part.values()))
-        return set().union(*(references(one) for one in part)) if isinstance(part, list) else set()
+            return own.union(*(references(value) for value in part.values()))
+        return set().union(*(references(item) for item in part)) if isinstance(part, list) else set()
 
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= known

@@ -23,9 +23,9 @@ def api() -> httpx.AsyncClient:
     responses.install_error_handlers(app)
 
     @app.post("/orders")
-    async def order(one: Order) -> str:
+    async def order(body: Order) -> str:
         """Take an order."""
-        return one.reason
+        return body.reason
 
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api")
 

@@ -87,7 +87,7 @@ async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, status
         await http.post("/do/us-east", headers=headers),
         await http.post("/rule", headers=headers),
     ]
-    assert [one.status_code for one in answers] == statuses
+    assert [answer.status_code for answer in answers] == statuses
     for refusal in answers:
         if refusal.status_code >= 400:
             assert refusal.headers["content-type"] == responses.PROBLEM_JSON
@@ -104,7 +104,7 @@ async def test_no_valid_credential_is_401(http: httpx.AsyncClient, authorization
 async def test_what_is_malformed_is_a_problem_that_names_the_field(http: httpx.AsyncClient) -> None:
     response = await http.get("/count", params={"number": "x"}, headers={"authorization": "Bearer see"})
     assert (response.status_code, response.headers["content-type"]) == (422, responses.PROBLEM_JSON)
-    assert [one["field"] for one in response.json()["errors"]] == ["query.number"]
+    assert [error["field"] for error in response.json()["errors"]] == ["query.number"]
     assert (await http.get("/count", params={"number": "x"})).status_code == 401
 
 

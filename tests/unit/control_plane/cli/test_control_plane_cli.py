@@ -151,14 +151,14 @@ class _StatusHandler(BaseHTTPRequestHandler):
 @pytest.fixture
 def servers() -> Iterator[list[FakeControlPlane]]:
     pair = [FakeControlPlane(), FakeControlPlane()]
-    threads = [threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}) for one in pair]
+    threads = [threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}) for server in pair]
     for thread in threads:
         thread.start()
     yield pair
-    for one, thread in zip(pair, threads, strict=True):
-        one.shutdown()
+    for server, thread in zip(pair, threads, strict=True):
+        server.shutdown()
         thread.join()
-        one.server_close()
+        server.server_close()
 
 
 @pytest.fixture
@@ -201,9 +201,9 @@ class TestStatus:
                 api.request("POST", "/v1/overrides", body={}, changes=True)
 
     def test_the_table_shows_each_region(self, servers: list[FakeControlPlane], token: str) -> None:
-        one = servers[0]
-        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
-        shown = run("status", "--url", one.url, "--token-file", token).stdout
+        server = servers[0]
+        server.answer = msgspec.json.encode(status_of("north", server.url, LeaderStatus("north", server.url, 7)))
+        shown = run("status", "--url", server.url, "--token-file", token).stdout
         for piece in (
             "leader north (epoch 7)",
             "plan 42, 3 s old",
@@ -223,17 +223,17 @@ class TestStatus:
     def test_watching_continues_while_no_control_plane_responds(
         self, servers: list[FakeControlPlane], token: str, monkeypatch: pytest.MonkeyPatch, output: str
     ) -> None:
-        one = servers[0]
-        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
+        server = servers[0]
+        server.answer = msgspec.json.encode(status_of("north", server.url, LeaderStatus("north", server.url, 7)))
         looks = iter([500, 200, None])
 
         def sleep(_: float) -> None:
-            one.code = next(looks) or one.code
-            if one.code == 200 and looks.__length_hint__() == 0:
+            server.code = next(looks) or server.code
+            if server.code == 200 and looks.__length_hint__() == 0:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("control_plane.cli.commands.status_command.time.sleep", sleep)
-        result = run("status", "--watch", "--url", one.url, "--token-file", token, "-o", output)
+        result = run("status", "--watch", "--url", server.url, "--token-file", token, "-o", output)
         assert result.exit_code == 0
         assert result.stderr.count("no control plane answers") == 1
         assert result.stdout.count("leader north" if output == "table" else '"leading":true') == 2
@@ -311,7 +311,9 @@ def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 def test_every_command_prints_json_on_request() -> None:
     commands = dict(every_command(typer.main.get_group(app)))
     assert len(commands) > 30
-    with_json = {name for name, one in commands.items() if any("--output" in param.opts for param in one.params)}
+    with_json = {
+        name for name, command in commands.items() if any("--output" in param.opts for param in command.params)
+    }
     assert commands.keys() - with_json == WITHOUT_JSON
 
 

@@ -91,10 +91,10 @@ def logged(at: float, tenant: str, kind: str, country: str = "") -> bytes:
 
 
 def test_agents_access_logs_are_demand(tmp_path: Path) -> None:
-    one, other = tmp_path / "1.log", tmp_path / "2.log"
-    one.write_bytes(logged(100.0, "t", "home", "DE") + logged(105.0, "t", "home", "DE") + logged(106.0, "", "home"))
-    other.write_bytes(logged(110.0, "t", "forwarded", "DE") + logged(104.0, "u", "spillover"))
-    assert read_access_logs([one, other]) == [
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_bytes(logged(100.0, "t", "home", "DE") + logged(105.0, "t", "home", "DE") + logged(106.0, "", "home"))
+    second.write_bytes(logged(110.0, "t", "forwarded", "DE") + logged(104.0, "u", "spillover"))
+    assert read_access_logs([first, second]) == [
         DemandGroup("eu-de", "t", "DE", "m", 0.2),
         DemandGroup("eu-de", "u", None, "m", 0.1),
     ]

@@ -33,8 +33,8 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
         assert word in table.stdout, word
     assert "2 more endpoints are omitted" in table.stderr
     listed = printed(penstock("endpoints", "--region", "eu-de", "-o", "json"))
-    assert [one["name"] for one in listed] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4"]
-    assert [one["name"] for one in printed(penstock("endpoints", "--state", "warming", "-o", "json"))] == ["gpu-2"]
-    assert [one["name"] for one in printed(penstock("endpoints", "--model", "other", "-o", "json"))] == ["gpu-3"]
+    assert [item["name"] for item in listed] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+    assert [item["name"] for item in printed(penstock("endpoints", "--state", "warming", "-o", "json"))] == ["gpu-2"]
+    assert [item["name"] for item in printed(penstock("endpoints", "--model", "other", "-o", "json"))] == ["gpu-3"]
     assert printed(penstock("endpoints", "--region", "eu-es", "-o", "json")) == []
     assert penstock("endpoints", "--state", "tired").exit_code == 2

@@ -43,7 +43,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     async def serve() -> None:
         member = Member("north", base)
-        one = ControlPlane(
+        control_plane = ControlPlane(
             MemoryStore(),
             member,
             sessions=control_plane_sessions(),
@@ -51,13 +51,13 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             rng=Random(1),
             leader_lease_s=STEADY_LEASE_S,
         )
-        await one.start()
-        app = served(one, Access(AdminToken(TOKEN)))
+        await control_plane.start()
+        app = served(control_plane, Access(AdminToken(TOKEN)))
         config = uvicorn.Config(app, LOOPBACK, port, log_level="error")
         servers.append(uvicorn.Server(config))
         up.set()
         await servers[0].serve()
-        await one.stop()
+        await control_plane.stop()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
@@ -124,12 +124,12 @@ def test_force_overrides_guard_rails(penstock: Any) -> None:
 def test_weight_freeze_and_lift(penstock: Any) -> None:
     assert "active 30%" in penstock("weight", "jp-tok", "0.3", "-r", "hot").stdout
     frozen = printed(penstock("freeze", "-r", "a launch", "--for", "30m", "-o", "json"))
-    assert [one["override"]["kind"] for one in frozen] == ["freeze"]
+    assert [item["override"]["kind"] for item in frozen] == ["freeze"]
     assert penstock("unfreeze", "-r", "launched").exit_code == 0
     nothing = penstock("unfreeze", "-r", "launched")
     assert (nothing.exit_code, nothing.stderr) == (1, "penstock unfreeze: no freeze is in force\n")
     every = printed(penstock("overrides", "list", "-o", "json"))
-    (weighed,) = [one["override"]["id"] for one in every if one["override"]["kind"] == "weight"]
+    (weighed,) = [item["override"]["id"] for item in every if item["override"]["kind"] == "weight"]
     assert penstock("overrides", "lift", weighed, "-r", "cool").exit_code == 0
 
 

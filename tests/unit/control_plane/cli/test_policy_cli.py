@@ -70,9 +70,9 @@ def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) 
     assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in reported
     assert "us-restricted-stays-in-us (residency.yaml:" in reported
     assert "where this is meant, write an AcceptedLoss with the regions of the class" in reported
-    found = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
-    assert found["good"] is False
-    assert [one["regions"] for one in found["classes"] if not one["survives_any_one"]] == [["us-east"]]
+    verdict = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
+    assert verdict["good"] is False
+    assert [row["regions"] for row in verdict["classes"] if not row["survives_any_one"]] == [["us-east"]]
 
 
 def test_verifying_what_is_no_bundle(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def resumed(events: EventLog, last_id: str | None) -> tuple[list[object], bool]:
     position, whole = events.after(last_id)
     happened = events.read(position)
     assert happened is not None
-    return [one.data for one in happened], whole
+    return [event.data for event in happened], whole
 
 
 def test_a_reader_resumes_after_what_it_saw(events: EventLog) -> None:

@@ -81,7 +81,7 @@ class Teller:
 
     @property
     def reported(self) -> list[tuple[str, Any]]:
-        return [(one.kind.value, one.data) for one in self.entries]
+        return [(entry.kind.value, entry.data) for entry in self.entries]
 
 
 async def lead(store: MemoryStore) -> int:
@@ -93,14 +93,14 @@ async def lead(store: MemoryStore) -> int:
 @asynccontextmanager
 async def tellers(store: MemoryStore, *names: str) -> AsyncIterator[list[Teller]]:
     some = [Teller(store, name) for name in names]
-    for one in some:
-        one.journal.informer.start()
-        await one.journal.informer.wait_synced()
+    for teller in some:
+        teller.journal.informer.start()
+        await teller.journal.informer.wait_synced()
     try:
         yield some
     finally:
-        for one in some:
-            await one.journal.informer.stop()
+        for teller in some:
+            await teller.journal.informer.stop()
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_the_next_leader_records_nothing_twice_and_ids_are_the_same_everyw
         await south.look(epoch=await lead(store), regions=regions | {"a": RegionState.RECOVERING})
         position, whole = south.events.after(seen[-1].id)
         assert whole
-        assert [(one.kind.value, one.data.get("after")) for one in south.events.read(position) or ()] == [
+        assert [(event.kind.value, event.data.get("after")) for event in south.events.read(position) or ()] == [
             ("leadership", None),
             ("region", "recovering"),
         ]
@@ -179,7 +179,7 @@ async def test_changes_made_without_a_leader_are_recorded_once(store: MemoryStor
         await north.look(epoch=await lead(store), audited=last)
         await north.look()
         reported = [data for kind, data in north.reported if kind == "audit"]
-        assert [one["target"] for one in reported] == [*map(str, range(3, MAX_AUDITED + 2)), "large"]
+        assert [change["target"] for change in reported] == [*map(str, range(3, MAX_AUDITED + 2)), "large"]
         assert (reported[-1].get("after"), reported[-1]["seq"]) == (None, MAX_AUDITED + 3)
 
 
@@ -223,4 +223,4 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_the_next_ones_follow
         await store.commit([], [Put(keys.journal_entry(1), b"garbage")])
         await until(lambda: keys.journal_entry(1) in north.journal.informer.items)
         await north.look(epoch=await lead(store))
-        assert [one.number for one in north.entries] == [2, 3]
+        assert [entry.number for entry in north.entries] == [2, 3]

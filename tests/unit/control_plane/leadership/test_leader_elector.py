@@ -54,15 +54,15 @@ def way(elector: LeaderElector) -> FaultyStore:
 
 
 def leading(*electors: LeaderElector) -> list[LeaderElector]:
-    return [one for one in electors if one.epoch is not None]
+    return [elector for elector in electors if elector.epoch is not None]
 
 
 async def test_one_of_three_leads_and_all_have_its_name(shared: MemoryStore) -> None:
     async with AsyncExitStack() as stack:
         all_ = [await stack.enter_async_context(standing(shared, name)) for name in "abc"]
-        await until(lambda: len(leading(*all_)) == 1 and all(one.leader for one in all_))
+        await until(lambda: len(leading(*all_)) == 1 and all(elector.leader for elector in all_))
         (leader,) = leading(*all_)
-        seen = {(one.leader.value.name, one.leader.create_revision) for one in all_ if one.leader}
+        seen = {(elector.leader.value.name, elector.leader.create_revision) for elector in all_ if elector.leader}
         assert seen == {(leader.member.name, leader.epoch)}
 
 
@@ -149,8 +149,8 @@ async def test_an_election_in_doubt_is_not_won_and_blocks_no_candidate(shared: M
         way(doubtful).commits_in_doubt = True
         await until(lambda: doubtful.leadership.why == "the store did not answer the election")
         assert doubtful.epoch is None
-        async with standing(shared, "b") as other:
-            await until(lambda: other.epoch is not None)
+        async with standing(shared, "b") as successor:
+            await until(lambda: successor.epoch is not None)
 
 
 async def test_an_unavailable_store_is_retried_with_pauses(shared: MemoryStore) -> None:
@@ -165,7 +165,9 @@ async def test_an_unavailable_store_is_retried_with_pauses(shared: MemoryStore) 
     await until(lambda: elector.epoch is None)
     beliefs.clear()
     await asyncio.sleep(2.0)
-    assert len([one for one in beliefs if one.why == "there is no leader, so this control plane campaigns"]) < 25
+    assert (
+        len([belief for belief in beliefs if belief.why == "there is no leader, so this control plane campaigns"]) < 25
+    )
     store.away = False
     await until(lambda: elector.epoch is not None)
     await elector.stop()

@@ -30,9 +30,9 @@ async def elect(store: MemoryStore) -> int:
 
 
 async def office(store: MemoryStore, fencing_epoch: int) -> PlanEpoch:
-    one = PlanEpoch(store)
-    await one.adopt(fencing_epoch)
-    return one
+    plan_epoch = PlanEpoch(store)
+    await plan_epoch.adopt(fencing_epoch)
+    return plan_epoch
 
 
 def applying(epoch: int, generation: int) -> list[HeldReport]:
@@ -42,38 +42,38 @@ def applying(epoch: int, generation: int) -> list[HeldReport]:
 
 async def test_it_is_the_fencing_epoch_where_agents_have_nothing_newer(store: MemoryStore) -> None:
     fencing = await elect(store)
-    one = await office(store, fencing)
+    plan_epoch = await office(store, fencing)
     for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
-        await one.raise_above(applying(epoch, generation), generation=7)
-    assert one.value == fencing
+        await plan_epoch.raise_above(applying(epoch, generation), generation=7)
+    assert plan_epoch.value == fencing
     assert await store.get(keys.EPOCH_BASE) is None
-    await one.raise_above([], generation=0)
+    await plan_epoch.raise_above([], generation=0)
 
 
 @pytest.mark.parametrize("applied", [(5000, 41), (2**40, 1)])
 async def test_in_a_wiped_store_it_continues_from_the_agents_epochs(
     store: MemoryStore, applied: tuple[int, int]
 ) -> None:
-    one = await office(store, await elect(store))
-    await one.raise_above(applying(*applied), generation=3)
-    assert one.value == applied[0] + 1
-    await one.raise_above(applying(*applied), generation=4)
-    assert one.value == applied[0] + 1, "once is enough"
+    plan_epoch = await office(store, await elect(store))
+    await plan_epoch.raise_above(applying(*applied), generation=3)
+    assert plan_epoch.value == applied[0] + 1
+    await plan_epoch.raise_above(applying(*applied), generation=4)
+    assert plan_epoch.value == applied[0] + 1, "once is enough"
 
 
 async def test_an_equal_epoch_is_distinguished_by_its_generation(store: MemoryStore) -> None:
     fencing = await elect(store)
-    one = await office(store, fencing)
-    await one.raise_above(applying(fencing, 900), generation=3)
-    assert one.value == fencing + 1
+    plan_epoch = await office(store, fencing)
+    await plan_epoch.raise_above(applying(fencing, 900), generation=3)
+    assert plan_epoch.value == fencing + 1
 
 
 async def test_later_leaders_continue_above_it(store: MemoryStore) -> None:
     values = []
     for _ in range(3):
-        one = await office(store, await elect(store))
-        await one.raise_above(applying(5000, 41), generation=3)
-        values.append(one.value)
+        plan_epoch = await office(store, await elect(store))
+        await plan_epoch.raise_above(applying(5000, 41), generation=3)
+        values.append(plan_epoch.value)
     assert values == sorted(set(values))
     assert values[0] > 5000
 

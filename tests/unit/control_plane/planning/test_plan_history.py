@@ -14,8 +14,8 @@ def slices(generation: int, share: float, *, epoch: int = 1, digest: str = "dige
     """Two regions, of which the first sends a part of its demand to the second."""
     arcs = (Arc("a", share, HOME), Arc("b", 1.0 - share, SPILL)) if share < 1.0 else (Arc("a", 1.0, HOME),)
     made_at = float(generation)
-    one = RegionPlan("a", generation, epoch, digest, made_at, (ClassPlan("m", "all", arcs, ()),))
-    return {"a": one, "b": RegionPlan("b", generation, epoch, digest, made_at, ())}
+    first = RegionPlan("a", generation, epoch, digest, made_at, (ClassPlan("m", "all", arcs, ()),))
+    return {"a": first, "b": RegionPlan("b", generation, epoch, digest, made_at, ())}
 
 
 class Leader:
@@ -26,7 +26,7 @@ class Leader:
         self.number = 0
 
     def look(self, plan: dict[str, RegionPlan], at_once: bool = False) -> PlanStep | None:
-        now = max(one.made_at for one in plan.values())
+        now = max(plan_slice.made_at for plan_slice in plan.values())
         step = self.history.next_step(plan, now, "north", ("b is failed",), at_once=at_once)
         if step is not None:
             self.number += 1
@@ -78,12 +78,12 @@ def test_the_plans_between_steps_come_back_from_what_changed(leader: Leader) -> 
     assert shares(history, 9) == {"a": 0.25, "b": 0.75}
     whole = history.diff(1, 3)
     assert (whole.before.generation, whole.after.generation) == (1, 9)
-    assert [(one.server, one.before, one.after, one.why) for one in whole.changes] == [
+    assert [(change.server, change.before, change.after, change.why) for change in whole.changes] == [
         ("a", 1.0, 0.25, HOME),
         ("b", 0.0, 0.75, SPILL),
     ]
     back = history.diff(3, 1)
-    assert [(one.server, one.before, one.after, one.why) for one in back.changes] == [
+    assert [(change.server, change.before, change.after, change.why) for change in back.changes] == [
         ("a", 0.25, 1.0, HOME),
         ("b", 0.75, 0.0, None),
     ]
@@ -100,7 +100,7 @@ def test_a_follower_has_the_same_history_and_continues_as_leader(leader: Leader)
     # The leader fails after a move that it did not report.
     step = follower.next_step(slices(7, 0.5, epoch=2), 7.0, "south", ())
     assert step is not None
-    assert (step.previous_generation, step.epoch, [(one.before, one.after) for one in step.changes]) == (
+    assert (step.previous_generation, step.epoch, [(change.before, change.after) for change in step.changes]) == (
         4,
         2,
         [(0.75, 0.5), (0.25, 0.5)],
@@ -121,7 +121,7 @@ def test_shares_that_keep_moving_are_reported_together(leader: Leader) -> None:
     assert [step is not None for step in reported] == [True] * BURST + [False] * (int(BURST_S) - 1 - BURST)
     late = leader.look(slices(int(BURST_S) + 1, 0.1))
     assert late is not None
-    assert [(one.before, one.after) for one in late.changes if one.server == "a"] == [(0.95, 0.1)]
+    assert [(change.before, change.after) for change in late.changes if change.server == "a"] == [(0.95, 0.1)]
     assert leader.look(slices(int(BURST_S) + 2, 0.05)) is not None, "as the second of the first ones is old enough"
 
 
@@ -155,6 +155,6 @@ def test_a_removed_origin_is_reported_and_then_unknown() -> None:
     leader.look(slices(1, 1.0))
     gone = leader.look({"b": slices(2, 1.0)["b"]})
     assert gone is not None
-    assert [(one.origin, one.before, one.after) for one in gone.changes] == [("a", 1.0, 0.0)]
+    assert [(change.origin, change.before, change.after) for change in gone.changes] == [("a", 1.0, 0.0)]
     history.forget(1)
     assert (history.find(1), history.find(2)) == (None, 2)

@@ -70,24 +70,24 @@ async def decided(
     )
 
 
-def share_at_home(one: PlanResult) -> float:
-    entry = one.plans["a"].lookup("m", CLASS)
+def share_at_home(result: PlanResult) -> float:
+    entry = result.plans["a"].lookup("m", CLASS)
     assert entry is not None
     return {arc.server: arc.share for arc in entry.arcs}.get("a", 0.0)
 
 
 async def test_a_plan_lists_missing_capacity_worst_first() -> None:
-    one = await decided(PlannerRunner(30.0), 190.0)
-    assert (one.plans["a"].epoch, one.plans["a"].generation) == (3, 9)
-    assert not one.fallbacks
-    assert [missing.lost for missing in one.shortfalls][:2] == [None, None]
-    assert {missing.lost for missing in one.shortfalls} == {None, "a", "b"}
+    result = await decided(PlannerRunner(30.0), 190.0)
+    assert (result.plans["a"].epoch, result.plans["a"].generation) == (3, 9)
+    assert not result.fallbacks
+    assert [missing.lost for missing in result.shortfalls][:2] == [None, None]
+    assert {missing.lost for missing in result.shortfalls} == {None, "a", "b"}
 
 
 async def test_without_time_the_waterfall_decides_and_the_model_is_named() -> None:
-    one = await decided(PlannerRunner(0.0), 190.0)
-    assert list(one.fallbacks) == ["m"]
-    assert share_at_home(one) < 1.0
+    result = await decided(PlannerRunner(0.0), 190.0)
+    assert list(result.fallbacks) == ["m"]
+    assert share_at_home(result) < 1.0
 
 
 async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew(
@@ -96,9 +96,9 @@ async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew
     runner = PlannerRunner(30.0)
     with monkeypatch.context() as broken:
         broken.setattr(FlowPlanner, "plan", fail)
-        one = await decided(runner, 10.0)
-    assert one.fallbacks == {WHOLE_FLEET: "out of its mind"}
-    assert share_at_home(one) == 1.0
+        result = await decided(runner, 10.0)
+    assert result.fallbacks == {WHOLE_FLEET: "out of its mind"}
+    assert share_at_home(result) == 1.0
     assert not (await decided(runner, 10.0)).fallbacks
 
 
@@ -155,7 +155,7 @@ async def test_growing_demand_is_planned_for_before_it_comes() -> None:
     runner = PlannerRunner(30.0)
     before: dict[str, RegionPlan] = {}
     for at in range(40):
-        one = await decided(runner, 35.0 + at, 1000.0 + at, before)
-        before = one.plans
-    assert share_at_home(one) < 1.0
+        result = await decided(runner, 35.0 + at, 1000.0 + at, before)
+        before = result.plans
+    assert share_at_home(result) < 1.0
     assert share_at_home(await decided(PlannerRunner(30.0), 74.0, 2000.0)) == 1.0

@@ -80,10 +80,10 @@ class Office:
         return epoch
 
     def receive(self, *reports: AgentReport) -> None:
-        for one in reports:
+        for unnumbered in reports:
             self._seq += 1
-            one = msgspec.structs.replace(one, seq=self._seq)
-            assert self.fleet.add_report(one, self.now, POLICY) is ReportVerdict.ACCEPTED
+            numbered = msgspec.structs.replace(unnumbered, seq=self._seq)
+            assert self.fleet.add_report(numbered, self.now, POLICY) is ReportVerdict.ACCEPTED
 
     async def tick(self, *reports: AgentReport) -> None:
         self.now += TICK_S
@@ -373,10 +373,10 @@ async def test_a_leader_that_cannot_read_the_store_at_first_inherits_as_soon_as_
     assert office.fleet.snapshot.state("eu-es") is RegionState.FAILED
 
 
-async def set_override(office: Office, one: Override) -> Override:
-    one = await office.overrides.begin(OPERATOR, msgspec.structs.replace(one, begins_at=office.now), POLICY, {})
-    await until(lambda: office.overrides.seen.find(one.id) is not None)
-    return one
+async def set_override(office: Office, wanted: Override) -> Override:
+    override = await office.overrides.begin(OPERATOR, msgspec.structs.replace(wanted, begins_at=office.now), POLICY, {})
+    await until(lambda: office.overrides.seen.find(override.id) is not None)
+    return override
 
 
 async def test_a_drain_shows_in_the_plan_and_in_the_regions_state(office: Office) -> None:
@@ -417,10 +417,10 @@ async def test_nothing_is_planned_as_if_overrides_that_cannot_be_read_were_not_t
 async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) -> None:
     await office.elect()
     await office.tick(*whole_fleet())
-    one = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
+    override = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
     for _ in range(4):
         await office.tick(*whole_fleet())
-    assert (await office.overrides.read()).find(one.id) is not None
+    assert (await office.overrides.read()).find(override.id) is not None
     office.now += POLICY.failover.failback_ramp_s
     for _ in range(2):
         await office.tick(*whole_fleet())
@@ -431,8 +431,8 @@ async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) 
 
 async def test_one_that_leads_no_more_removes_nothing(office: Office) -> None:
     epoch = await office.elect()
-    one = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
+    override = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
     office.now += 100.0
     await office.elect()
     await office.overrides.sweep(epoch, POLICY)
-    assert (await office.overrides.read()).find(one.id) is not None
+    assert (await office.overrides.read()).find(override.id) is not None

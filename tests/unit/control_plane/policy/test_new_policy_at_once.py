@@ -33,7 +33,7 @@ class Slow(MemoryStore):
         self.go_on = asyncio.Event()
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        if any(one.key.startswith(keys.PLANS) for one in do):
+        if any(operation.key.startswith(keys.PLANS) for operation in do):
             self.held.set()
             await self.go_on.wait()
         return await super().commit(expect, do)
@@ -42,7 +42,7 @@ class Slow(MemoryStore):
 async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
-    one = ControlPlane(
+    control_plane = ControlPlane(
         store,
         Member("north", "http://north"),
         sessions=control_plane_sessions(),
@@ -50,11 +50,11 @@ async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch:
         rng=Random(1),
         leader_lease_s=STEADY_LEASE_S,
     )
-    await one.start()
+    await control_plane.start()
     try:
-        await until(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
+        await until(lambda: control_plane.metrics.registry.get_sample_value("penstock_leader") == 1)
     finally:
-        await one.stop()
+        await control_plane.stop()
         await store.close()
 
 
@@ -65,7 +65,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     text = (folder / "spillover.yaml").read_text()
     store = Slow()
-    one = ControlPlane(
+    control_plane = ControlPlane(
         store,
         Member("north", "http://north"),
         sessions=control_plane_sessions(),
@@ -74,7 +74,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         leader_lease_s=STEADY_LEASE_S,
     )
 
-    source = one.policies
+    source = control_plane.policies
 
     async def accept(utilisation: str) -> str:
         before = source.current
@@ -84,11 +84,11 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         return source.current.digest()
 
     def candidate() -> str:
-        return one.rollouts.active.rollout.candidate if one.rollouts.active is not None else ""
+        return control_plane.rollouts.active.rollout.candidate if control_plane.rollouts.active is not None else ""
 
-    await one.start()
+    await control_plane.start()
     try:
-        await until(lambda: one.elector.epoch is not None and one.overrides.known)
+        await until(lambda: control_plane.elector.epoch is not None and control_plane.overrides.known)
         await accept("0.7")
         await until(store.held.is_set)
         newest = await accept("0.6")
@@ -97,5 +97,5 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
         await until(lambda: candidate() == newest)
     finally:
         store.go_on.set()
-        await one.stop()
+        await control_plane.stop()
         await store.close()

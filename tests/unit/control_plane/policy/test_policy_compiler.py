@@ -99,8 +99,8 @@ description: Cables run that way.
 clients: {countries: [EEA], subdivisions: [US-CA]}
 regions: [us-east, eu-de]
 """
-    (one,) = compile_bundle(BUNDLE | {"maps.yaml": text}).entry_maps
-    assert one == EntryMap("nordic", frozenset({"DE", "ES", "NO"}), frozenset({"US-CA"}), ("us-east", "eu-de"))
+    (entry_map,) = compile_bundle(BUNDLE | {"maps.yaml": text}).entry_maps
+    assert entry_map == EntryMap("nordic", frozenset({"DE", "ES", "NO"}), frozenset({"US-CA"}), ("us-east", "eu-de"))
     errors = refused(BUNDLE | {"maps.yaml": text.replace("eu-de", "eu-du").replace("EEA", "UK")})
     assert "maps.yaml:6: regions[1]: there is no Region eu-du; did you mean eu-de?" in errors
     assert any("maps.yaml:5: clients.countries[0]: UK is not a country" in error for error in errors)
@@ -169,7 +169,7 @@ def test_a_name_for_versions_must_not_hide_a_model() -> None:
     text = VERSIONS.replace("name: llama\n", "name: llama-next\n").replace("model: llama-next", "model: llama-3")
     text = text.replace("kind: Model\nname: llama-next", "kind: Model\nname: llama-3") + EXTRA
     error = "versions.yaml:13: name: hides the model llama-next, which clients could not request any more; "
-    assert any(one.startswith(error) for one in refused(BUNDLE | {"versions.yaml": text}))
+    assert any(message.startswith(error) for message in refused(BUNDLE | {"versions.yaml": text}))
 
 
 def test_a_service_objective() -> None:
@@ -191,7 +191,7 @@ def test_a_service_objective() -> None:
 )
 def test_service_objectives_that_cannot_be(text: str, error: str) -> None:
     said = refused(changed("serving.yaml", "service_objective: null", f"service_objective: {text}"))
-    assert [one.startswith(error) and "; " in one for one in said] == [True], said
+    assert [message.startswith(error) and "; " in message for message in said] == [True], said
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_quotas() -> None:
 
 def test_versions() -> None:
     policy = bundle("versions")
-    assert {one.model: one.percent for one in policy.versions["chat"].versions} == {
+    assert {version.model: version.percent for version in policy.versions["chat"].versions} == {
         "chat-2025-10": 95.0,
         "chat-2025-11": 5.0,
     }

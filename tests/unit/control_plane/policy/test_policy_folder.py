@@ -54,7 +54,7 @@ def test_a_link_out_of_the_folder_is_refused_and_its_content_not_shown(tmp_path:
 def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").symlink_to("absent.yaml")
     (tmp_path / "b.yaml").symlink_to("b.yaml")
-    assert [one.split(";")[0] for one in refused(tmp_path)] == [
+    assert [message.split(";")[0] for message in refused(tmp_path)] == [
         "a.yaml: is a broken symbolic link: No such file or directory",
         "b.yaml: is a broken symbolic link: Too many levels of symbolic links",
     ]

@@ -137,7 +137,7 @@ class World:
 
     async def assigned(self) -> dict[str, Policy]:
         """The policy that each region is assigned."""
-        named = {one.digest(): one for one in (OLD, NEW, NEWER)}
+        named = {policy.digest(): policy for policy in (OLD, NEW, NEWER)}
         return {region: named[plan.policy_digest] for region, plan in (await self.plans()).items()}
 
     async def rollout(self) -> Rollout:
@@ -151,12 +151,12 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    one = World()
-    await one.elect()
-    await one.pass_s(1.0)
-    yield one
-    await one.overrides.mirror.informer.stop()
-    await one.store.close()
+    elected = World()
+    await elected.elect()
+    await elected.pass_s(1.0)
+    yield elected
+    await elected.overrides.mirror.informer.stop()
+    await elected.store.close()
 
 
 def assigned_to_all(policy: Policy, but: dict[str, Policy] | None = None) -> dict[str, Policy]:
@@ -186,7 +186,7 @@ async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) ->
     await world.pass_s(5.5)
     assert await world.is_in(Phase.DONE)
     assert (await world.rollout()).stable == NEW.digest()
-    assert [one.phase for one in await RolloutRecords(world.store).ended()] == [Phase.DONE, Phase.DONE]
+    assert [rollout.phase for rollout in await RolloutRecords(world.store).ended()] == [Phase.DONE, Phase.DONE]
 
 
 async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_return(world: World) -> None:

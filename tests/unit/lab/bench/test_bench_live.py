@@ -119,7 +119,7 @@ def test_each_figure_is_held_against_the_best_of_the_others() -> None:
     assert (compared.best_system, compared.best, compared.ratio) == ("envoy", 0.4, 1.25)
     found = results_of(contest)
     assert {loss.best_system for loss in found.losses} == {"envoy"}
-    assert {one.kept for one in found.goals if one.what.startswith("e2e")} == {False}
+    assert {goal.kept for goal in found.goals if goal.what.startswith("e2e")} == {False}
     assert contest_table(contest).row_count == 3
 
 
@@ -170,10 +170,10 @@ def test_the_workload_is_the_same_for_every_peer_and_has_the_requested_rate() ->
     assert first == workload_of(None, 20.0, 60.0, 4.0, Random(1))
     assert first[-1].at_s <= 60.0 / 4.0
     assert len(first) == pytest.approx(20.0 * 60.0, rel=0.1)
-    assert {one.site for one in first} == {site.name for site in CLIENT_SITES}
+    assert {request.site for request in first} == {site.name for site in CLIENT_SITES}
     assert len(CLIENT_SITES) == INSTANCES
     for site in CLIENT_SITES:
-        assert sum(one.site == site.name for one in first) == pytest.approx(len(first) / INSTANCES, rel=0.2)
+        assert sum(request.site == site.name for request in first) == pytest.approx(len(first) / INSTANCES, rel=0.2)
 
 
 def test_a_trace_that_is_too_short_is_an_error(tmp_path: Path) -> None:

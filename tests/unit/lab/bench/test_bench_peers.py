@@ -49,7 +49,7 @@ def test_envoy_balances_by_requests_over_every_backend_and_limits_nothing() -> N
     cluster = reported["clusters"][0]
     assert cluster["lb_policy"] == "LEAST_REQUEST"
     endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
-    assert [one["endpoint"]["address"]["socket_address"]["port_value"] for one in endpoints] == BACKENDS
+    assert [endpoint["endpoint"]["address"]["socket_address"]["port_value"] for endpoint in endpoints] == BACKENDS
     assert set(cluster["circuit_breakers"]["thresholds"][0].values()) == {ROOM_FOR_STREAMS}
 
 

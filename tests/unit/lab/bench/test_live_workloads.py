@@ -82,8 +82,8 @@ def test_questions_behind_one_system_prompt_differ() -> None:
     for request in requests:
         by_prompt.setdefault(request.lengths.prefix_blocks, []).append(request)
     alike = max(by_prompt.values(), key=len)[:2]
-    first, second = (msgspec.json.decode(chat_request(one).rest.partition(b"\r\n\r\n")[2]) for one in alike)
-    texts = [one["messages"][0]["content"] for one in (first, second)]
+    first, second = (msgspec.json.decode(chat_request(request).rest.partition(b"\r\n\r\n")[2]) for request in alike)
+    texts = [chat["messages"][0]["content"] for chat in (first, second)]
     shared = len(alike[0].lengths.prefix_blocks) * 2048
     assert texts[0][:shared] == texts[1][:shared]
     assert texts[0][shared : shared + 20] != texts[1][shared : shared + 20]
@@ -99,10 +99,10 @@ def test_the_mixed_workload_keeps_the_prefixes_of_its_parts_apart() -> None:
 
 def test_capacity_grows_with_engines_and_falls_with_work() -> None:
     requests = [TraceRequest(0.0, 500, 100) for _ in range(400)]
-    one, two = (capacity_per_s(requests, engines_of(each)) for each in (1, 2))
-    assert two == pytest.approx(2 * one, rel=0.1)
+    single, double = (capacity_per_s(requests, engines_of(count)) for count in (1, 2))
+    assert double == pytest.approx(2 * single, rel=0.1)
     longer = [TraceRequest(0.0, 500, 200) for _ in range(400)]
-    assert capacity_per_s(longer, engines_of(1)) < 0.7 * one
+    assert capacity_per_s(longer, engines_of(1)) < 0.7 * single
     assert capacity_per_s([], engines_of(1)) == 0.0
 
 

@@ -103,7 +103,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere() -> None:
 
 
 def test_the_page_names_the_failed_checks() -> None:
-    number = next(n for n, one in enumerate(RUN.served) if len(one.attempts) == 1)
+    number = next(n for n, request in enumerate(RUN.served) if len(request.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)
     assert "1 of 14 checks failed" in page

@@ -193,9 +193,9 @@ def test_image_jobs_come_all_the_time_and_many_are_bound_to_some_regions() -> No
 def test_long_requests_come_down_to_the_means_and_short_ones_stay() -> None:
     long = [TraceRequest(float(n), 8_000 + n, 400, tuple(range(16))) for n in range(100)]
     shorter = shorten(long)
-    assert sum(one.output_tokens for one in shorter) / 100 == pytest.approx(MEAN_OUTPUT_TOKENS, rel=0.02)
-    assert sum(one.prompt_tokens for one in shorter) / 100 == pytest.approx(MEAN_PROMPT_TOKENS, rel=0.02)
-    assert all(len(one.prefix_blocks) == blocks_of(one.prompt_tokens) for one in shorter)
-    assert [one.at_s for one in shorter] == [one.at_s for one in long]
+    assert sum(request.output_tokens for request in shorter) / 100 == pytest.approx(MEAN_OUTPUT_TOKENS, rel=0.02)
+    assert sum(request.prompt_tokens for request in shorter) / 100 == pytest.approx(MEAN_PROMPT_TOKENS, rel=0.02)
+    assert all(len(request.prefix_blocks) == blocks_of(request.prompt_tokens) for request in shorter)
+    assert [request.at_s for request in shorter] == [request.at_s for request in long]
     short = [TraceRequest(float(n), 10, 1) for n in range(100)]
     assert shorten(short) == short

@@ -26,8 +26,8 @@ def replaced(run: Run, **fields: object) -> Run:
     return msgspec.structs.replace(run, **fields)
 
 
-def each_served(run: Run, change_one: Callable[[object], object]) -> Run:
-    return replaced(run, served=tuple(change_one(one) for one in run.served))
+def each_served(run: Run, change_request: Callable[[object], object]) -> Run:
+    return replaced(run, served=tuple(change_request(request) for request in run.served))
 
 
 def test_a_good_run_passes_every_check() -> None:
@@ -47,7 +47,7 @@ def test_a_witness_that_missed_an_answered_request_vouches_for_nothing() -> None
 
 
 def test_a_run_in_which_nothing_was_bound_proves_nothing_about_residency() -> None:
-    free = tuple(msgspec.structs.replace(one, required=REGIONS) for one in RUN.sightings)
+    free = tuple(msgspec.structs.replace(sighting, required=REGIONS) for sighting in RUN.sightings)
     assert "residency" in missed(replaced(RUN, sightings=free))
 
 
@@ -88,7 +88,7 @@ def test_a_run_without_images_proves_nothing_about_them() -> None:
 
 
 def test_a_redirected_client_that_was_not_served_is_missed() -> None:
-    number = next(n for n, one in enumerate(RUN.served) if one.attempts[0].answer is Answer.REDIRECTED)
+    number = next(n for n, request in enumerate(RUN.served) if request.attempts[0].answer is Answer.REDIRECTED)
     assert "forbidden entries" in missed(change(RUN, number, outcome=Outcome.REFUSED))
 
 
@@ -125,15 +125,15 @@ def test_one_second_of_overflow_is_no_lasting_surge(seconds: int, forgiven: bool
     run, surge = RUN, RUN.scenario.phase(PhaseName.SURGE)
     from_s = int(surge.to_s) - 3
     for number in in_phase(RUN, PhaseName.SURGE):
-        one = run.served[number]
-        if one.home == "eu-de" and from_s <= one.due_s < from_s + seconds:
+        request = run.served[number]
+        if request.home == "eu-de" and from_s <= request.due_s < from_s + seconds:
             run = change(run, number, server="eu-es")
     assert (missed(run) == set()) == forgiven
 
 
 @pytest.mark.parametrize("late_s", [1.01, 3.0])
 def test_a_late_attempt_of_a_client_at_the_dead_region_is_missed(late_s: float) -> None:
-    number = next(n for n, one in enumerate(RUN.served) if one.due_s > KILLED_S + late_s)
+    number = next(n for n, request in enumerate(RUN.served) if request.due_s > KILLED_S + late_s)
     at_s = KILLED_S + late_s
     attempts = (Attempt(at_s, "eu-de", Answer.BROKEN), *RUN.served[number].attempts)
     run = change(RUN, number, attempts=attempts)
@@ -158,17 +158,17 @@ def test_detection_is_the_first_report_of_the_failure_after_the_kill() -> None:
 
 
 def test_a_region_that_takes_everything_back_at_once_is_missed() -> None:
-    def at_home(one):
-        early = READY_S <= one.due_s < READY_S + 4.0 and one.home == "eu-de"
-        return msgspec.structs.replace(one, server="eu-de") if early else one
+    def at_home(request):
+        early = READY_S <= request.due_s < READY_S + 4.0 and request.home == "eu-de"
+        return msgspec.structs.replace(request, server="eu-de") if early else request
 
     assert "ramped failback" in missed(each_served(RUN, at_home))
 
 
 def test_a_region_that_never_gets_its_traffic_back_is_missed() -> None:
-    def elsewhere(one):
-        later = READY_S <= one.due_s < RUN.scenario.act_at_s(ActName.KILL_ETCD) and one.home == "eu-de"
-        return msgspec.structs.replace(one, server="eu-es") if later else one
+    def elsewhere(request):
+        later = READY_S <= request.due_s < RUN.scenario.act_at_s(ActName.KILL_ETCD) and request.home == "eu-de"
+        return msgspec.structs.replace(request, server="eu-es") if later else request
 
     run = each_served(RUN, elsewhere)
     assert failback_s(run) is None
@@ -185,14 +185,14 @@ def test_a_failure_that_no_engine_had_started_is_a_loss() -> None:
 
 
 def test_what_was_running_in_the_killed_region_may_break() -> None:
-    broken = [one for one in RUN.served if one.outcome is Outcome.FAILED]
+    broken = [request for request in RUN.served if request.outcome is Outcome.FAILED]
     assert broken
     assert failover(RUN).broken_after_start == len(broken)
     assert failover(RUN).lost_not_started == 0
 
 
 def test_a_stream_through_another_region_has_to_be_continued() -> None:
-    number = next(n for n, one in enumerate(RUN.served) if one.due_s > KILLED_S)
+    number = next(n for n, request in enumerate(RUN.served) if request.due_s > KILLED_S)
     stream = msgspec.structs.replace(
         RUN.served[number],
         due_s=KILLED_S - 1.0,
@@ -226,13 +226,13 @@ def test_no_new_leader_is_missed() -> None:
 
 
 def test_kinds_follow_from_what_the_lab_did() -> None:
-    for one in RUN.served:
-        kind = kind_of(RUN, one) if one.outcome is Outcome.OK else Kind.HOME
+    for request in RUN.served:
+        kind = kind_of(RUN, request) if request.outcome is Outcome.OK else Kind.HOME
         if kind is Kind.FAILOVER:
-            assert one.home == "eu-de"
-            assert KILLED_S - 10 < one.due_s < READY_S
+            assert request.home == "eu-de"
+            assert KILLED_S - 10 < request.due_s < READY_S
         if kind is Kind.FAILBACK:
-            assert one.home == "eu-de"
-            assert one.due_s >= READY_S
-        if one.outcome is Outcome.OK:
-            assert (kind is Kind.HOME) == (one.server == one.home)
+            assert request.home == "eu-de"
+            assert request.due_s >= READY_S
+        if request.outcome is Outcome.OK:
+            assert (kind is Kind.HOME) == (request.server == request.home)

@@ -65,8 +65,8 @@ def test_long_prompts_cost_more_than_their_length() -> None:
 
 
 def test_more_devices_are_faster_but_not_in_proportion() -> None:
-    one, four = step_time(ACCELERATORS["h100"], 1), step_time(ACCELERATORS["h100"], 4)
-    assert decode_s(one, 8, 1000) / 4 < decode_s(four, 8, 1000) < decode_s(one, 8, 1000)
+    single, fourfold = step_time(ACCELERATORS["h100"], 1), step_time(ACCELERATORS["h100"], 4)
+    assert decode_s(single, 8, 1000) / 4 < decode_s(fourfold, 8, 1000) < decode_s(single, 8, 1000)
 
 
 def test_a_model_takes_as_few_devices_as_hold_it_and_some_kv() -> None:

@@ -130,12 +130,14 @@ def test_a_request_that_was_not_answered_is_lost(outcome: Outcome) -> None:
 
 def test_only_what_a_killed_region_was_running_may_break_off() -> None:
     facts = day("region-killed")
-    entered = next(n for n, one in enumerate(facts.served) if one.server == "eu-de" and 4.0 < one.due_s < FROM_S)
+    entered = next(
+        n for n, request in enumerate(facts.served) if request.server == "eu-de" and 4.0 < request.due_s < FROM_S
+    )
     broken = changed(facts, entered, outcome=Outcome.FAILED)
     assert missed("region-killed", broken) == set()
     unstarted = msgspec.structs.replace(broken, started=broken.started - {facts.served[entered].id})
     assert missed("region-killed", unstarted) == {"no request lost"}
-    elsewhere = next(n for n, one in enumerate(facts.served) if one.server == "eu-es")
+    elsewhere = next(n for n, request in enumerate(facts.served) if request.server == "eu-es")
     assert missed("region-killed", changed(facts, elsewhere, outcome=Outcome.FAILED)) == {"no request lost"}
 
 
@@ -165,26 +167,31 @@ def test_a_request_outside_its_residency_is_missed() -> None:
 )
 def test_a_fault_that_nothing_detects_is_missed(name: str) -> None:
     facts = day(name)
-    unaware = [look("etcd-frozen", one.at_s) if FROM_S <= one.at_s <= TO_S else one for one in facts.looks]
+    unaware = [
+        look("etcd-frozen", observed.at_s) if FROM_S <= observed.at_s <= TO_S else observed for observed in facts.looks
+    ]
     assert missed(name, looked(facts, unaware)) == {"detected"}
 
 
 def test_a_partition_that_a_third_region_sees_is_missed() -> None:
     facts = day("regions-partitioned")
     looks = [
-        msgspec.structs.replace(one, failed_peers={**one.failed_peers, "us-east/a": ("eu-de",)})
-        if FROM_S <= one.at_s <= TO_S
-        else one
-        for one in facts.looks
+        msgspec.structs.replace(observed, failed_peers={**observed.failed_peers, "us-east/a": ("eu-de",)})
+        if FROM_S <= observed.at_s <= TO_S
+        else observed
+        for observed in facts.looks
     ]
     assert missed("regions-partitioned", looked(facts, looks)) == {"detected"}
 
 
 def test_a_policy_that_changed_is_missed() -> None:
     facts = day("policy-poisoned")
-    looks = [msgspec.structs.replace(one, policies=("d1", "d2")) for one in facts.looks]
+    looks = [msgspec.structs.replace(observed, policies=("d1", "d2")) for observed in facts.looks]
     assert missed("policy-poisoned", looked(facts, looks)) == {"policy kept"}
-    still = [msgspec.structs.replace(one, refusing=("north",)) if one.at_s > TO_S else one for one in facts.looks]
+    still = [
+        msgspec.structs.replace(observed, refusing=("north",)) if observed.at_s > TO_S else observed
+        for observed in facts.looks
+    ]
     assert missed("policy-poisoned", looked(facts, still)) == {"recovered"}
 
 
@@ -207,15 +214,15 @@ def test_a_herd_on_the_engines_that_are_back_is_missed() -> None:
 def test_a_region_that_loses_half_of_its_agents_has_not_failed() -> None:
     facts = day("agents-halved")
     looks = [
-        msgspec.structs.replace(one, failed_peers={**one.failed_peers, "eu-de/a": ("us-east",)})
-        if FROM_S <= one.at_s <= TO_S
-        else one
-        for one in facts.looks
+        msgspec.structs.replace(observed, failed_peers={**observed.failed_peers, "eu-de/a": ("us-east",)})
+        if FROM_S <= observed.at_s <= TO_S
+        else observed
+        for observed in facts.looks
     ]
     assert missed("agents-halved", looked(facts, looks)) == {"detected"}
     still = [
-        msgspec.structs.replace(one, reachable={"eu-de/a": {"us-east": 1}}) if one.at_s > TO_S else one
-        for one in facts.looks
+        msgspec.structs.replace(observed, reachable={"eu-de/a": {"us-east": 1}}) if observed.at_s > TO_S else observed
+        for observed in facts.looks
     ]
     assert missed("agents-halved", looked(facts, still)) == {"recovered"}
 
@@ -225,7 +232,9 @@ def test_a_region_that_loses_half_of_its_agents_has_not_failed() -> None:
 )
 def test_an_agent_that_keeps_an_old_plan_has_not_recovered(field: dict[str, object]) -> None:
     facts = day("etcd-compacted")
-    looks = [msgspec.structs.replace(one, **field) if one.at_s > TO_S else one for one in facts.looks]
+    looks = [
+        msgspec.structs.replace(observed, **field) if observed.at_s > TO_S else observed for observed in facts.looks
+    ]
     assert missed("etcd-compacted", looked(facts, looks)) == {"recovered"}
 
 
@@ -242,26 +251,29 @@ def test_what_a_fault_measured_is_reported() -> None:
 
 def test_a_slow_engine_that_keeps_its_share_is_missed() -> None:
     facts = day("engine-slow")
-    all_fast = [msgspec.structs.replace(one, endpoint=f"{one.region}-small-a100") for one in facts.sightings]
+    all_fast = [msgspec.structs.replace(seen, endpoint=f"{seen.region}-small-a100") for seen in facts.sightings]
     assert missed("engine-slow", msgspec.structs.replace(facts, sightings=tuple(all_fast))) == {"avoided"}
 
 
 @pytest.mark.parametrize("leaders", [(), ("north", "south")])
 def test_a_fleet_without_exactly_one_leader_has_not_recovered(leaders: tuple[str, ...]) -> None:
     facts = day("etcd-frozen")
-    looks = [msgspec.structs.replace(one, leaders=leaders) if one.at_s >= TO_S else one for one in facts.looks]
+    looks = [
+        msgspec.structs.replace(observed, leaders=leaders) if observed.at_s >= TO_S else observed
+        for observed in facts.looks
+    ]
     assert missed("etcd-frozen", looked(facts, looks)) == {"recovered"}
 
 
 def test_an_agent_that_stays_silent_is_no_recovery_and_no_counter_at_zero() -> None:
     facts = day("agent-frozen")
-    looks = [msgspec.structs.replace(one, silent=("eu-es/a",)) for one in facts.looks]
+    looks = [msgspec.structs.replace(observed, silent=("eu-es/a",)) for observed in facts.looks]
     assert missed("agent-frozen", looked(facts, looks)) == {"recovered", "counters at zero"}
 
 
 def test_a_request_that_is_held_for_ever_is_missed() -> None:
     facts = day("redis-frozen")
-    looks = [msgspec.structs.replace(one, held=1) for one in facts.looks]
+    looks = [msgspec.structs.replace(observed, held=1) for observed in facts.looks]
     assert missed("redis-frozen", looked(facts, looks)) == {"counters at zero"}
 
 

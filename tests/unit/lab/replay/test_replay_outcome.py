@@ -30,8 +30,8 @@ def outcome(**changes: object) -> Outcome:
 
 
 def test_latency_counts_from_when_it_was_due_not_from_when_it_was_sent() -> None:
-    one = outcome()
-    assert (one.ttft_s, one.e2e_s, one.lag_s) == (1.0, 3.0, 0.5)
+    sent_late = outcome()
+    assert (sent_late.ttft_s, sent_late.e2e_s, sent_late.lag_s) == (1.0, 3.0, 0.5)
     assert outcome(first_token_s=None).ttft_s is None
 
 

@@ -27,16 +27,16 @@ def laid(seed: int = 1, hang_up_share: float = 0.1) -> list[PlannedRequest]:
 
 def test_keeps_arrivals_and_draws_places_and_senders_by_share() -> None:
     workload = laid()
-    assert [(one.at_s, one.lengths) for one in workload] == [(one.at_s, one) for one in TRACE]
-    assert len({one.id for one in workload}) == len(workload)
-    assert Counter(one.tenant for one in workload)["open"] == pytest.approx(1500, rel=0.1)
+    assert [(request.at_s, request.lengths) for request in workload] == [(arrival.at_s, arrival) for arrival in TRACE]
+    assert len({request.id for request in workload}) == len(workload)
+    assert Counter(request.tenant for request in workload)["open"] == pytest.approx(1500, rel=0.1)
     sites = {site.name: site for site in SITES}
-    for one in workload:
-        assert ip_address(one.client_address) in ip_network(sites[one.site].network)
-        assert one.required_regions == (sites[one.site].country, one.tenant)
-        assert one.api_key == f"key-{one.tenant[0]}"
+    for request in workload:
+        assert ip_address(request.client_address) in ip_network(sites[request.site].network)
+        assert request.required_regions == (sites[request.site].country, request.tenant)
+        assert request.api_key == f"key-{request.tenant[0]}"
     whole = sum(site.share for site in SITES)
-    counts = Counter(one.site for one in workload)
+    counts = Counter(request.site for request in workload)
     assert counts["New York"] / len(workload) == pytest.approx(sites["New York"].share / whole, rel=0.3)
 
 
@@ -46,10 +46,10 @@ def test_the_same_seed_lays_the_same() -> None:
 
 
 def test_a_share_of_clients_hangs_up_before_the_end() -> None:
-    leaving = [one.hang_up_after_tokens for one in laid() if one.hang_up_after_tokens is not None]
+    leaving = [request.hang_up_after_tokens for request in laid() if request.hang_up_after_tokens is not None]
     assert len(leaving) == pytest.approx(200, rel=0.3)
     assert all(1 <= tokens < 40 for tokens in leaving)
-    assert all(one.hang_up_after_tokens is None for one in laid(hang_up_share=0.0))
+    assert all(request.hang_up_after_tokens is None for request in laid(hang_up_share=0.0))
 
 
 def planned(**changes: object) -> PlannedRequest:
@@ -94,8 +94,8 @@ def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
 
 
 def test_unknown_fields_are_omitted() -> None:
-    one = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
-    _, headers, body = split(chat_request(one).to("h:1"))
+    request = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
+    _, headers, body = split(chat_request(request).to("h:1"))
     assert not {"authorization", "x-lab-residency"} & set(headers)
     assert msgspec.json.decode(body)["max_tokens"] == 1
 
@@ -117,11 +117,11 @@ def parsed(planned: PlannedRequest) -> CompletionRequest:
 
 
 def test_equal_prefix_blocks_are_equal_text_and_different_ones_are_not() -> None:
-    one = prompt_text("1", TraceRequest(0.0, 1300, 1, (0, 1, 2)))
-    other = prompt_text("2", TraceRequest(0.0, 1300, 1, (0, 1, 3)))
-    assert len(one) == len(other) == 5200
-    assert one[:4096] == other[:4096]
-    assert one[4096:] != other[4096:]
+    first = prompt_text("1", TraceRequest(0.0, 1300, 1, (0, 1, 2)))
+    second = prompt_text("2", TraceRequest(0.0, 1300, 1, (0, 1, 3)))
+    assert len(first) == len(second) == 5200
+    assert first[:4096] == second[:4096]
+    assert first[4096:] != second[4096:]
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 511, 512, 5000, 100_000])

@@ -41,8 +41,8 @@ def requests() -> int:
 def test_the_same_figures_agree_and_others_do_not(requests: int) -> None:
     guess = dict.fromkeys(FIGURES, 1.0)
     simulated = {
-        (one.system, one.figure): one.simulated
-        for one in compare(
+        (comparison.system, comparison.figure): comparison.simulated
+        for comparison in compare(
             results(scores("penstock", requests, guess), scores("haproxy", requests, guess)), Path("absent")
         )
     }
@@ -52,11 +52,15 @@ def test_the_same_figures_agree_and_others_do_not(requests: int) -> None:
         for system, off in (("penstock", 1.0), ("haproxy", 1.2))
     }
     found = compare(results(*(scores(name, requests, figures) for name, figures in live.items())), Path("absent"))
-    assert all(one.agrees is (one.system == "penstock") for one in found)
+    assert all(comparison.agrees is (comparison.system == "penstock") for comparison in found)
     assert misranked(found) == []
-    swapped = [msgspec.structs.replace(one, live=2.0 if one.system == "penstock" else 1.0) for one in found]
+    swapped = [
+        msgspec.structs.replace(comparison, live=2.0 if comparison.system == "penstock" else 1.0)
+        for comparison in found
+    ]
     simulated_order = [
-        msgspec.structs.replace(one, simulated=1.0 if one.system == "penstock" else 2.0) for one in swapped
+        msgspec.structs.replace(comparison, simulated=1.0 if comparison.system == "penstock" else 2.0)
+        for comparison in swapped
     ]
     assert len(misranked(simulated_order)) == len(FIGURES)
 

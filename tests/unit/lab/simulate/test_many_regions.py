@@ -43,8 +43,8 @@ def test_an_engine_that_loads_receives_nothing_and_one_that_became_slow_receives
     world = run(Faults(slow_engines=1, cold_engines=1))
     half_s = SMALL.seconds / 2
     served = [served for site in world.sites.values() for served in site.region.served]
-    early = [one.engine for one in served if one.request.at_s < half_s]
-    late = [one.engine for one in served if one.request.at_s > half_s + 2.0]
+    early = [answer.engine for answer in served if answer.request.at_s < half_s]
+    late = [answer.engine for answer in served if answer.request.at_s > half_s + 2.0]
     assert early.count(1) == 0
     assert late.count(1) > 0
     assert late.count(0) / len(late) < 0.5 * early.count(0) / len(early)

@@ -65,10 +65,12 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0, shown.output
     written = json.loads(out.read_bytes())
-    assert (written["settings"]["agents"], [one["requests_per_s"] for one in written["rates"]]) == (2, [4.0])
-    assert [one["strategy"] for one in written["rates"][0]["outcomes"]] == [one.value for one in Strategy]
+    assert (written["settings"]["agents"], [rate["requests_per_s"] for rate in written["rates"]]) == (2, [4.0])
+    assert [outcome["strategy"] for outcome in written["rates"][0]["outcomes"]] == [
+        strategy.value for strategy in Strategy
+    ]
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:
-    one, other = (compare([Strategy.LEAST_WORK_LATE], duration_s=25.0, seed=3) for _ in range(2))
-    assert one == other
+    first, second = (compare([Strategy.LEAST_WORK_LATE], duration_s=25.0, seed=3) for _ in range(2))
+    assert first == second

@@ -30,18 +30,18 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
 @pytest.mark.long
 def test_three_agents_find_cached_prefixes_as_one_does() -> None:
     rounds = conversation_rounds(rate_per_s=16.0, seconds=56.0, count=2, seed=1)
-    one, three = (feel(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
+    alone, shared = (feel(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
     others = feel(LOCAL_LEAST_REQUEST, 1, rounds, warm_up_s=16.0)
-    assert three.requests == one.requests > 1000
-    assert three.ttft_p50_s < 1.1 * one.ttft_p50_s
-    assert three.ttft_p50_s < 0.6 * others.ttft_p50_s
-    assert three.e2e_p99_s < 0.6 * others.e2e_p99_s
+    assert shared.requests == alone.requests > 1000
+    assert shared.ttft_p50_s < 1.1 * alone.ttft_p50_s
+    assert shared.ttft_p50_s < 0.6 * others.ttft_p50_s
+    assert shared.e2e_p99_s < 0.6 * others.e2e_p99_s
 
 
 def test_the_same_seed_gives_the_same_tail(rounds: list[Round]) -> None:
     assert rounds_of(None, rate_per_s=15.0, seconds=56.0, count=1, seed=1) == rounds[:1]
-    one, other = (feel(PENSTOCK, 3, rounds[:1], 8.0) for _ in range(2))
-    assert one == other
+    first, second = (feel(PENSTOCK, 3, rounds[:1], 8.0) for _ in range(2))
+    assert first == second
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0, shown.output
     written = json.loads(out.read_bytes())
-    assert [(one["agents"], one["contender"]) for one in written["tails"]] == [
+    assert [(tail["agents"], tail["contender"]) for tail in written["tails"]] == [
         (agents, contender) for agents in (1, 3) for contender in COMPARED
     ]
 

@@ -64,8 +64,8 @@ def test_a_discipline_is_behind_those_that_are_better_in_one_metric_and_as_good_
 
 def test_shortest_work_first_costs_the_tail() -> None:
     by_arrival, shortest = "penstock, by arrival", "penstock, shortest, overtaken 60 s"
-    one, other = (FRONTIER_SCENARIOS[0].measure(name, LONGER, 1) for name in (by_arrival, shortest))
-    assert other["e2e_p99_s"] > one["e2e_p99_s"]
+    in_turn, shortest_first = (FRONTIER_SCENARIOS[0].measure(name, LONGER, 1) for name in (by_arrival, shortest))
+    assert shortest_first["e2e_p99_s"] > in_turn["e2e_p99_s"]
 
 
 def test_the_variation_of_a_kind_counts_by_its_use() -> None:
@@ -73,8 +73,8 @@ def test_the_variation_of_a_kind_counts_by_its_use() -> None:
     kinds = (EngineKind("", 2, 1, 2.0), EngineKind("", 2, 1, 0.01))
     region = run("round robin", lambda clock: ImageFleet(clock, kinds), image_jobs(3, 0.001, 1), agents=1, seed=1)
     use = region.use()
-    pairs = [(one, other) for one, other in (use[:2], use[2:])]
-    spread = sum(abs(one - other) / 2 for one, other in pairs)
+    pairs = [(first, second) for first, second in (use[:2], use[2:])]
+    spread = sum(abs(first - second) / 2 for first, second in pairs)
     assert measures(region)["use_cv"] == pytest.approx(spread / (sum(use) / 2))
 
 
