@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from adapters.store import informer as informer_module
 from adapters.store.config_store import Changed, Compacted, Delete, Put, StoreError
 from adapters.store.informer import Informer
 from tests.support.running import running
@@ -125,12 +127,21 @@ async def test_no_error_of_a_watch_ends_the_informer(store: UnsteadyStore, error
         await following.until(lambda: "/a" in following.values)
 
 
-async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(store: UnsteadyStore) -> None:
-    store.watches_to_fail = [Compacted("at once")] * 1000
-    async with running(Informer(store, "/", rng=MostWait())):
-        await asyncio.sleep(0.5)
-    # 0.05 + 0.1 + 0.2 + 0.4 s apart: a slow machine makes it fewer.
-    assert 1 <= store.lists <= 5
+async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(
+    store: UnsteadyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[int, int]] = []
+
+    def pause_s(attempt: int, **_: object) -> float:
+        pauses.append((store.lists, attempt))
+        return 0.0
+
+    monkeypatch.setattr(informer_module, "full_jitter_s", pause_s)
+    monkeypatch.setattr(informer_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    store.watches_to_fail = [Compacted("at once")] * 6
+    async with running(Informer(store, "/", rng=NoWait())):
+        await until(lambda: len(pauses) == 6)
+    assert pauses == [(attempt + 1, attempt) for attempt in range(6)]
 
 
 async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: UnsteadyStore) -> None:

@@ -57,7 +57,8 @@ async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     created = set_.json()
     assert (created["phase"], created["weight"], created["by_policy"]) == ("active", 0.0, False)
     assert created["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
-    assert 7100 < created["ends_in_s"] <= 7200
+    assert created["override"]["expires_at"] == created["override"]["begins_at"] + 7200
+    assert 0 < created["ends_in_s"] <= 7200
 
     shown = await api.get(set_.headers["location"])
     assert (shown.json()["override"], shown.headers["etag"]) == (created["override"], set_.headers["etag"])

@@ -28,6 +28,7 @@ from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
+from tests.support.wait import PATIENCE_S
 from tests.unit.control_plane.api.test_control_plane_app import PLANET
 
 TOKEN = "0123456789abcdef"
@@ -61,7 +62,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert up.wait(30.0)
+    assert up.wait(PATIENCE_S)
     yield base
     servers[0].should_exit = True
     thread.join()
@@ -79,7 +80,7 @@ def penstock(url: str, tmp_path: Path) -> Any:
     }
 
     def run(*arguments: str) -> Result:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             result = CliRunner(env=environment).invoke(app, arguments)
             not_yet = any(why in result.stderr for why in ("plane leads", "plane answers", "not reported"))

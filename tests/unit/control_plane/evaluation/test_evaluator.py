@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -54,16 +53,16 @@ async def test_policies_survive_the_way_to_the_process_and_back() -> None:
 
 
 async def test_an_evaluation_is_given_up_and_its_process_killed() -> None:
-    cpu_s = time.process_time()
     async with evaluator_of(timeout_s=2.0) as evaluator:
         running = asyncio.create_task(evaluator.evaluate("a", LARGE))
         await until(lambda: bool(evaluator._processes))
         (process,) = evaluator._processes
+        # Without this process nothing goes on: the work is done there alone.
+        process.send_signal(signal.SIGSTOP)
         with pytest.raises(EvaluationFailed, match="more than 2 s"):
             await running
         assert process.returncode == -signal.SIGKILL
         assert not evaluator._processes
-    assert time.process_time() - cpu_s < 1.5, "the work is not done in this process"
 
 
 async def test_a_caller_has_one_evaluation_and_all_callers_have_few() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
@@ -11,13 +10,16 @@ import pytest
 
 from adapters.store import keys
 from adapters.store.codec import encode
-from adapters.store.config_store import Delete, Put, SameKey
+from adapters.store.config_store import Delete, Put, SameKey, StoreUnavailable
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from control_plane.leadership import leader_elector
 from control_plane.leadership.leader_election import MIN_LEASE_TTL_S, Leadership, Role
 from control_plane.leadership.leader_elector import LeaderElector
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.faulty_store import FaultyStore
+from tests.support.running import running
+from tests.support.unsteady_store import NoWait
 from tests.support.wait import until
 
 
@@ -30,15 +32,21 @@ async def shared() -> AsyncIterator[MemoryStore]:
 
 @asynccontextmanager
 async def standing(
-    shared: MemoryStore, name: str, *, eligible: bool = True, lease_ttl_s: int = MIN_LEASE_TTL_S
+    shared: MemoryStore,
+    name: str,
+    *,
+    eligible: Callable[[], bool] = lambda: True,
+    lease_ttl_s: int = MIN_LEASE_TTL_S,
+    on_change: Callable[[Leadership], None] = lambda _: None,
 ) -> AsyncIterator[LeaderElector]:
     """One control plane's elector, over a way to the store of its own: `elector._store`."""
     elector = LeaderElector(
         FaultyStore(shared),
         Member(name, f"http://{name}"),
-        eligible=lambda: eligible,
+        eligible=eligible,
         rng=Random(name),
         lease_ttl_s=lease_ttl_s,
+        on_change=on_change,
     )
     elector.start()
     try:
@@ -79,26 +87,39 @@ async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> No
 
 
 async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) -> None:
-    async with standing(shared, "a", eligible=False) as idle, standing(shared, "b") as able:
+    asked, roles = 0, list[Role]()
+
+    def not_eligible() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    idle_one = standing(shared, "a", eligible=not_eligible, on_change=lambda change: roles.append(change.role))
+    async with idle_one as idle, standing(shared, "b") as able:
         await until(lambda: able.epoch is not None)
-        assert idle.leadership.role is Role.FOLLOWER
         await able.stop()
         await until(lambda: not idle.mirror.has_key)
-        await asyncio.sleep(0.5)  # there is no event for an election that is not held
-        assert idle.leadership.role is Role.FOLLOWER
+        before = asked
+        # Whoever is asked a second time has done nothing after the first.
+        await until(lambda: asked >= before + 2)
+    assert roles == []
 
 
 async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemoryStore) -> None:
+    epochs_of_the_first: list[int | None] = []
+
+    def on_change(change: Leadership) -> None:
+        if change.role is Role.LEADER:
+            epochs_of_the_first.append(first.epoch)
+
     async with standing(shared, "a") as first:
         await until(lambda: first.epoch is not None)
-        async with standing(shared, "b") as second:
+        async with standing(shared, "b", on_change=on_change) as second:
             await until(lambda: second.mirror.informer.synced)
             way(first).away = True
-            while second.epoch is None:
-                stepped_down = first.epoch is None
-                await asyncio.sleep(0.005)
-            assert stepped_down
-            assert first.leadership.role is Role.FOLLOWER
+            await until(lambda: bool(epochs_of_the_first))
+            assert epochs_of_the_first == [None]
+            await until(lambda: first.leadership.role is Role.FOLLOWER)
 
 
 async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
@@ -153,21 +174,45 @@ async def test_an_election_in_doubt_is_not_won_and_blocks_no_candidate(shared: M
             await until(lambda: successor.epoch is not None)
 
 
-async def test_an_unavailable_store_is_retried_with_pauses(shared: MemoryStore) -> None:
-    beliefs: list[Leadership] = []
+class FailingLeases(FaultyStore):
+    fails = True
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        if self.fails:
+            raise StoreUnavailable("the test makes it fail")
+        return await super().grant_lease(ttl_s)
+
+
+async def test_a_campaign_that_fails_is_repeated_after_longer_and_longer_pauses(
+    shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaigns, pauses = 0, list[tuple[int, int]]()
+
+    def on_change(change: Leadership) -> None:
+        nonlocal campaigns
+        campaigns += change.role is Role.CANDIDATE
+
+    def pause_s(attempt: int, **_: object) -> float:
+        pauses.append((campaigns, attempt))
+        return 0.0
+
+    monkeypatch.setattr(leader_elector, "full_jitter_s", pause_s)
+    store = FailingLeases(shared)
+    elector = LeaderElector(store, Member("a", "http://a"), eligible=lambda: True, rng=NoWait(), on_change=on_change)
+    async with running(elector):
+        await until(lambda: len(pauses) >= 6)
+        assert pauses[:6] == [(attempt + 1, attempt) for attempt in range(6)]
+        store.fails = False
+        await until(lambda: elector.epoch is not None)
+
+
+async def test_a_leader_that_lost_its_store_leads_again_and_resigns_at_the_end(shared: MemoryStore) -> None:
     store = FaultyStore(shared)
-    elector = LeaderElector(
-        store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), on_change=beliefs.append
-    )
+    elector = LeaderElector(store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1))
     elector.start()
     await until(lambda: elector.epoch is not None)
     store.away = True
     await until(lambda: elector.epoch is None)
-    beliefs.clear()
-    await asyncio.sleep(2.0)
-    assert (
-        len([belief for belief in beliefs if belief.why == "there is no leader, so this control plane campaigns"]) < 25
-    )
     store.away = False
     await until(lambda: elector.epoch is not None)
     await elector.stop()

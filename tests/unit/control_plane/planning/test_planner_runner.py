@@ -20,6 +20,7 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
 from penstock.policy.residency import residency_class
 from tests.support.planner_calls import tick_input
+from tests.support.wait import PATIENCE_S
 
 WHERE = frozenset({"a", "b"})
 POLICY = Policy(
@@ -77,7 +78,7 @@ def share_at_home(result: PlanResult) -> float:
 
 
 async def test_a_plan_lists_missing_capacity_worst_first() -> None:
-    result = await decided(PlannerRunner(30.0), 190.0)
+    result = await decided(PlannerRunner(PATIENCE_S), 190.0)
     assert (result.plans["a"].epoch, result.plans["a"].generation) == (3, 9)
     assert not result.fallbacks
     assert [missing.lost for missing in result.shortfalls][:2] == [None, None]
@@ -93,7 +94,7 @@ async def test_without_time_the_waterfall_decides_and_the_model_is_named() -> No
 async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runner = PlannerRunner(30.0)
+    runner = PlannerRunner(PATIENCE_S)
     with monkeypatch.context() as broken:
         broken.setattr(FlowPlanner, "plan", fail)
         result = await decided(runner, 10.0)
@@ -104,7 +105,7 @@ async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew
 
 async def test_a_waterfall_that_stands_in_keeps_failover_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlowPlanner, "plan", fail)
-    entry = (await decided(PlannerRunner(30.0), 10.0)).plans["a"].lookup("m", CLASS)
+    entry = (await decided(PlannerRunner(PATIENCE_S), 10.0)).plans["a"].lookup("m", CLASS)
     assert entry is not None
     assert [(way.lost, [arc.server for arc in way.arcs]) for way in entry.failover_tables] == [("a", ["b"])]
 
@@ -112,7 +113,7 @@ async def test_a_waterfall_that_stands_in_keeps_failover_tables(monkeypatch: pyt
 async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runner = PlannerRunner(30.0)
+    runner = PlannerRunner(PATIENCE_S)
     with monkeypatch.context() as broken:
         broken.setattr(FlowPlanner, "plan", fail)
         broken.setattr(WaterfallPlanner, "plan", fail)
@@ -123,7 +124,7 @@ async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again
 
 async def test_policy_selects_the_planner_and_a_chosen_waterfall_is_no_fallback() -> None:
     """Elsewhere costs a hundredth, and only the linear program counts money."""
-    runner = PlannerRunner(30.0)
+    runner = PlannerRunner(PATIENCE_S)
     cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
     by_price = msgspec.structs.replace(
         POLICY,
@@ -141,7 +142,7 @@ async def test_policy_selects_the_planner_and_a_chosen_waterfall_is_no_fallback(
 
 
 async def test_planning_does_not_block_the_event_loop() -> None:
-    runner, beats = PlannerRunner(30.0), 0
+    runner, beats = PlannerRunner(PATIENCE_S), 0
     planning = asyncio.create_task(decided(runner, 10.0))
     while not planning.done():
         await asyncio.sleep(0)
@@ -152,10 +153,10 @@ async def test_planning_does_not_block_the_event_loop() -> None:
 
 async def test_growing_demand_is_planned_for_before_it_comes() -> None:
     """Home serves 80 a second; a runner that saw demand grow by one a second spills some before that."""
-    runner = PlannerRunner(30.0)
+    runner = PlannerRunner(PATIENCE_S)
     before: dict[str, RegionPlan] = {}
     for at in range(40):
         result = await decided(runner, 35.0 + at, 1000.0 + at, before)
         before = result.plans
     assert share_at_home(result) < 1.0
-    assert share_at_home(await decided(PlannerRunner(30.0), 74.0, 2000.0)) == 1.0
+    assert share_at_home(await decided(PlannerRunner(PATIENCE_S), 74.0, 2000.0)) == 1.0
