@@ -81,13 +81,8 @@ REFERENCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "old", "new", "error"), SHAPE, ids=lambda value: value[:40])
-def test_a_document_of_the_wrong_shape(file: str, old: str, new: str, error: str) -> None:
-    assert error in refused(changed(file, old, new))
-
-
-@pytest.mark.parametrize(("file", "old", "new", "error"), REFERENCES, ids=lambda value: value[:40])
-def test_a_name_that_does_not_fit(file: str, old: str, new: str, error: str) -> None:
+@pytest.mark.parametrize(("file", "old", "new", "error"), SHAPE + REFERENCES, ids=lambda value: value[:40])
+def test_a_document_of_the_wrong_shape_and_a_name_that_does_not_fit(file: str, old: str, new: str, error: str) -> None:
     assert error in refused(changed(file, old, new))
 
 
