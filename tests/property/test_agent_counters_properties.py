@@ -105,7 +105,7 @@ class Region:
         self.clients: list[RawClient] = []
         for engine in self.engines:
             self.do(engine.start())
-        file = write_endpoints(directory / "endpoints.yaml", [one.address for one in self.engines], SLOTS)
+        file = write_endpoints(directory / "endpoints.yaml", [engine.address for engine in self.engines], SLOTS)
         self.do(publish(etcd, msgspec.structs.replace(policy(), anonymous_tenant="open")))
         self.agents = {
             name: AgentProcess(
@@ -149,7 +149,7 @@ class Region:
         found = []
         for agent in self.agents.values():
             status = agent.status()
-            by_endpoint = {one["name"]: one["in_flight"] for one in status["endpoints"]}
+            by_endpoint = {endpoint["name"]: endpoint["in_flight"] for endpoint in status["endpoints"]}
             found.append((by_endpoint, sum(status["in_flight"].values()), sum(status["waiting"].values())))
         return found
 
@@ -196,8 +196,8 @@ class Counters(RuleBasedStateMachine):
 
     @rule(which=st.lists(st.integers(0, 20), min_size=1, max_size=4))
     def clients_leave(self, which: list[int]) -> None:
-        for one in which:
-            self.region.do(self.region.leave(one))
+        for client in which:
+            self.region.do(self.region.leave(client))
 
     @rule()
     def engines_finish(self) -> None:

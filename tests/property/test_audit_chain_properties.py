@@ -36,7 +36,7 @@ chains = st.lists(changes, min_size=1, max_size=6).map(chained)
 def test_what_was_written_verifies_also_after_an_export(entries: list[AuditEntry]) -> None:
     head = AuditHead(entries[-1].seq, entries[-1].hash)
     assert verify_chain(entries, head=head) is None
-    exported = [msgspec.json.decode(msgspec.json.encode(one), type=AuditEntry) for one in entries]
+    exported = [msgspec.json.decode(msgspec.json.encode(entry), type=AuditEntry) for entry in entries]
     assert verify_chain(exported, head=head) is None
     middle = len(entries) // 2
     before = AuditHead(entries[middle - 1].seq, entries[middle - 1].hash) if middle else BEGINNING

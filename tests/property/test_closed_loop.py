@@ -73,7 +73,7 @@ def series(loop: Loop, from_s: float) -> dict[tuple[Key, str], list[float]]:
 
 def moved_after(loop: Loop, at_s: float) -> float:
     """The largest way that any share still went after a time."""
-    return max(max(one) - min(one) for one in series(loop, at_s).values())
+    return max(max(shares) - min(shares) for shares in series(loop, at_s).values())
 
 
 rate = st.floats(0.5, 8.0)
@@ -93,8 +93,10 @@ def test_a_step_of_demand_turns_no_share_round_more_than_once(
     rates = dict(zip(DEMANDS, before, strict=True))
     objective = Objective(queueing_weight=queueing_weight, survive_one_loss=survive_one_loss)
     policy = msgspec.structs.replace(POLICY, objective=objective)
-    one = world(lambda at: rates | changed if at >= 15.0 else rates, policy=policy, report_delay_s=lambda at: delay_s)
-    loop = Loop(one, plans_of(FlowPlanner(PATIENT_S))).run(45.0 + delay_s)
+    scenario = world(
+        lambda at: rates | changed if at >= 15.0 else rates, policy=policy, report_delay_s=lambda at: delay_s
+    )
+    loop = Loop(scenario, plans_of(FlowPlanner(PATIENT_S))).run(45.0 + delay_s)
     for arc, shares in series(loop, 14.0).items():
         assert reversals(shares) <= 1, (arc, shares)
 
@@ -103,8 +105,8 @@ def test_a_step_of_demand_turns_no_share_round_more_than_once(
 @delays
 def test_after_a_step_of_demand_the_plan_comes_to_rest(planner: str, delay_s: float) -> None:
     """Within the time that a moving mean of 3 s takes to settle, and the time of one turn."""
-    one = world(lambda at: even(5.0, a=15.0) if at >= 15.0 else even(5.0), report_delay_s=lambda at: delay_s)
-    loop = Loop(one, PLANNERS[planner]()).run(65.0 + delay_s)
+    scenario = world(lambda at: even(5.0, a=15.0) if at >= 15.0 else even(5.0), report_delay_s=lambda at: delay_s)
+    loop = Loop(scenario, PLANNERS[planner]()).run(65.0 + delay_s)
     assert moved_after(loop, 14.0) > 0.2
     assert moved_after(loop, 40.0 + delay_s) <= 3 * DEADBAND
     assert not [ended for ended in loop.ended if ended.served_by is None]
@@ -125,8 +127,8 @@ def test_after_any_step_to_a_steady_demand_the_plan_comes_to_rest(
 ) -> None:
     rates = dict(zip(DEMANDS, before, strict=True))
     policy = msgspec.structs.replace(POLICY, objective=Objective(survive_one_loss=survive_one_loss))
-    one = world(lambda at: rates | changed if at >= 15.0 else rates, policy=policy)
-    assert moved_after(Loop(one, plans_of(FlowPlanner(PATIENT_S))).run(65.0), 40.0) <= 3 * DEADBAND
+    scenario = world(lambda at: rates | changed if at >= 15.0 else rates, policy=policy)
+    assert moved_after(Loop(scenario, plans_of(FlowPlanner(PATIENT_S))).run(65.0), 40.0) <= 3 * DEADBAND
 
 
 @planners
@@ -135,12 +137,12 @@ def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_
     planner: str, delay_s: float
 ) -> None:
     back_s = 30.0
-    one = world(
+    scenario = world(
         lambda at: even(5.0),
         up=lambda region, at: region != "a" or not 15.0 <= at < back_s,
         report_delay_s=lambda at: delay_s,
     )
-    loop = Loop(one, PLANNERS[planner]()).run(back_s + delay_s + RAMP_S + 10.0)
+    loop = Loop(scenario, PLANNERS[planner]()).run(back_s + delay_s + RAMP_S + 10.0)
     began = next(tick.at for tick in loop.ticks if tick.health["a"] is RegionState.RECOVERING)
     assert began - back_s <= delay_s + 4.0
     for tick in loop.ticks:
@@ -158,15 +160,15 @@ def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_
 @planners
 def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(planner: str) -> None:
     """Its prior is seven times what all others measure, which would make it look dear, and full, for ever."""
-    regions = {name: msgspec.structs.replace(one, cost_per_gpu_hour=1.0) for name, one in POLICY.regions.items()}
+    regions = {name: msgspec.structs.replace(region, cost_per_gpu_hour=1.0) for name, region in POLICY.regions.items()}
     regions["a"] = msgspec.structs.replace(regions["a"], cost_per_gpu_hour=1.15)
-    one = world(
+    scenario = world(
         lambda at: even(2.0),
         policy=msgspec.structs.replace(POLICY, regions=regions),
         up=lambda region, at: region != "a" or not 15.0 <= at < 25.0,
         prior_s=7 * SERVICE_S,
     )
-    loop = Loop(one, PLANNERS[planner]()).run(25.0 + RAMP_S + 12.0)
+    loop = Loop(scenario, PLANNERS[planner]()).run(25.0 + RAMP_S + 12.0)
     assert loop.served_at_home("a", 25.0 + RAMP_S + 5.0, loop.now - 1.0) >= 0.95
 
 
@@ -175,13 +177,13 @@ def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(pla
 def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str, delay_s: float) -> None:
     """Each return begins a ramp of its own, and between its deaths nothing but what it loses and regains moves."""
     flaps = (20.0, 50.0)
-    one = world(
+    scenario = world(
         lambda at: even(5.0),
         up=lambda region, at: region != "a" or not flaps[0] <= at < flaps[1] or at % 6.0 >= 3.0,
         report_delay_s=lambda at: delay_s,
     )
-    loop = Loop(one, PLANNERS[planner]()).run(flaps[1] + delay_s + RAMP_S + 15.0)
-    flapping = [one for one in loop.ticks if flaps[0] + delay_s + 3.0 <= one.at < flaps[1] + delay_s]
+    loop = Loop(scenario, PLANNERS[planner]()).run(flaps[1] + delay_s + RAMP_S + 15.0)
+    flapping = [tick for tick in loop.ticks if flaps[0] + delay_s + 3.0 <= tick.at < flaps[1] + delay_s]
     assert max(tick.shares.get((HOME, "a"), 0.0) for tick in flapping) <= 4.0 / RAMP_S
     assert not [ended for ended in loop.ended if ended.served_by is None]
     assert dict(loop.share(HOME, "a"))[loop.ticks[-1].at] == 1.0
@@ -189,13 +191,13 @@ def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str
 
 def test_plans_carry_tables_for_losses_that_stay_within_residency_and_rarely_change() -> None:
     loop = Loop(world(lambda at: even(5.0, a=14.0)), plans_of(FlowPlanner(PATIENT_S))).run(60.0)
-    classes = [one for plan in loop.plans.values() for one in plan.classes]
+    classes = [entry for plan in loop.plans.values() for entry in plan.classes]
     members = {residency_class(where).name: where for where in (ANYWHERE, BLOC)}
-    for one in classes:
-        assert {way.lost for way in one.failover_tables} == {arc.server for arc in one.arcs}
-        for way in one.failover_tables:
+    for entry in classes:
+        assert {way.lost for way in entry.failover_tables} == {arc.server for arc in entry.arcs}
+        for way in entry.failover_tables:
             takers = {arc.server for arc in way.arcs}
-            assert takers <= members[one.residency] - {way.lost}
+            assert takers <= members[entry.residency] - {way.lost}
             assert abs(sum(arc.share for arc in way.arcs) - 1.0) < 1e-9
     settled = [tick.at for tick in loop.ticks if tick.at >= 50.0]
     assert loop.changed(50.0) <= len(settled) / 4
@@ -204,8 +206,8 @@ def test_plans_carry_tables_for_losses_that_stay_within_residency_and_rarely_cha
 @planners
 def test_a_plan_outlives_the_silence_of_all_regions(planner: str) -> None:
     """A leader without any reports neither fails regions nor changes the plan."""
-    one = world(lambda at: even(5.0, a=12.0), report_delay_s=lambda at: float("inf") if 20.0 <= at < 50.0 else 0.0)
-    loop = Loop(one, PLANNERS[planner]()).run(65.0)
+    scenario = world(lambda at: even(5.0, a=12.0), report_delay_s=lambda at: float("inf") if 20.0 <= at < 50.0 else 0.0)
+    loop = Loop(scenario, PLANNERS[planner]()).run(65.0)
     assert moved_after(loop, 19.0) <= 2 * DEADBAND
     assert {state for tick in loop.ticks if tick.at >= 10.0 for state in tick.health.values()} == {RegionState.HEALTHY}
 
@@ -213,8 +215,10 @@ def test_a_plan_outlives_the_silence_of_all_regions(planner: str) -> None:
 @planners
 def test_a_region_that_dies_takes_nothing_with_it(planner: str) -> None:
     """With reports 10 s late, agents choose other regions themselves; no request waits for a plan."""
-    one = world(lambda at: even(3.0), up=lambda region, at: region != "a" or at < 20.0, report_delay_s=lambda at: 10.0)
-    loop = Loop(one, PLANNERS[planner]()).run(60.0)
+    scenario = world(
+        lambda at: even(3.0), up=lambda region, at: region != "a" or at < 20.0, report_delay_s=lambda at: 10.0
+    )
+    loop = Loop(scenario, PLANNERS[planner]()).run(60.0)
     assert not [ended for ended in loop.ended if ended.served_by is None]
     assert max(ended.waited_s for ended in loop.ended) < 1.0
     after = [ended for ended in loop.ended if ended.came_at >= 21.0]
@@ -236,16 +240,16 @@ def test_a_short_surge_of_requests_of_very_different_lengths_moves_nothing_once_
     """Long requests end last, and a moving mean remembers: neither is a reason to leave, after the surge or without."""
     began_s, slots = 30.0, 40
     steady = slots / SERVICE_S * 0.35 / 2
-    prices = {name: msgspec.structs.replace(one, cost_per_gpu_hour=1.0) for name, one in POLICY.regions.items()}
+    prices = {name: msgspec.structs.replace(region, cost_per_gpu_hour=1.0) for name, region in POLICY.regions.items()}
     prices["a"] = msgspec.structs.replace(prices["a"], cost_per_gpu_hour=1.15)
     objective = Objective(latency_ms_per_cost=20_000, queueing_weight=0.1, change_penalty_ms=5)
-    one = world(
+    scenario = world(
         lambda at: even(steady, a=4 * steady) if began_s <= at < began_s + SHORT_S else even(steady),
         policy=msgspec.structs.replace(POLICY, regions=prices, objective=objective),
         slots=dict.fromkeys(NAMES, slots),
         draw_s=of_many_lengths,
     )
-    loop = Loop(one, plans_of(FlowPlanner(PATIENT_S)), seed).run(70.0)
+    loop = Loop(scenario, plans_of(FlowPlanner(PATIENT_S)), seed).run(70.0)
     at_home = [(tick.at, min(tick.shares.get((key, "a"), 0.0) for key in HOME_CLASSES)) for tick in loop.ticks]
     assert all(share == 1.0 for at, share in at_home if 10.0 <= at < began_s)
     assert all(share == 1.0 for at, share in at_home if at >= began_s + SHORT_S + 8.0)

@@ -176,7 +176,7 @@ def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
 
 def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
     """Whether no two tokens of white space follow each other: how many are at the end of a chunk is unknown."""
-    return all(one.strip() or other.strip() for one, other in pairwise(tokens))
+    return all(token.strip() or following.strip() for token, following in pairwise(tokens))
 
 
 @given(
@@ -258,7 +258,7 @@ def chunks_of(stream: bytes) -> list[Any]:
     *events, rest = stream.decode().replace("\r\n", "\n").split("\n\n")
     assert rest == ""
     data = [event.removeprefix("data: ") for event in events]
-    return [one if one == "[DONE]" else json.loads(one) for one in data]
+    return [payload if payload == "[DONE]" else json.loads(payload) for payload in data]
 
 
 @given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5))

@@ -99,12 +99,12 @@ def test_never_more_of_a_pool_is_out_than_the_cap(
     pool, now = [Ejection() for _ in range(members)], 0.0
     for which, outcome, passes_s in history:
         now += passes_s
-        pool = [at_time(one, now) for one in pool]
+        pool = [at_time(ejection, now) for ejection in pool]
         index = which % members
-        one = request_sent(pool[index]) if pool[index].accepts_requests else pool[index]
-        may_eject = room_to_eject(sum(each.is_ejected for each in pool), members, rules)
+        ejection = request_sent(pool[index]) if pool[index].accepts_requests else pool[index]
+        may_eject = room_to_eject(sum(member.is_ejected for member in pool), members, rules)
         if outcome is not None:
-            pool[index] = request_ended(one, outcome, now, now, rules, Random(1), may_eject=may_eject)
-        elif may_eject and one.can_become_suspect:
-            pool[index] = made_no_progress(one, now, rules, Random(1))
-        assert sum(each.is_ejected for each in pool) <= members * share
+            pool[index] = request_ended(ejection, outcome, now, now, rules, Random(1), may_eject=may_eject)
+        elif may_eject and ejection.can_become_suspect:
+            pool[index] = made_no_progress(ejection, now, rules, Random(1))
+        assert sum(member.is_ejected for member in pool) <= members * share

@@ -32,21 +32,21 @@ def happen(
     members: Sequence[Endpoint], which: int, event: Event, pools: Sequence[EndpointPool], now: list[float]
 ) -> None:
     """One thing to one member, or time to all of them; a string is a break."""
-    one = members[which]
+    endpoint = members[which]
     if isinstance(event, ProbeOutcome):
-        one.probed(event)
+        endpoint.probed(event)
     elif isinstance(event, AttemptOutcome):
-        one.ended(event, now[0])
+        endpoint.ended(event, now[0])
     elif isinstance(event, int):
-        one.set_remote_load(Load(event, 1000 * event, 2000 * event))
+        endpoint.set_remote_load(Load(event, 1000 * event, 2000 * event))
     elif isinstance(event, float):
         now[0] += event
-        for each in members:
-            each.tick()
+        for endpoint in members:
+            endpoint.tick()
         for pool in pools:
             pool.update_readiness()
     else:
-        one.connection_failed()
+        endpoint.connection_failed()
 
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
@@ -58,20 +58,20 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
     judge = OutlierDetection(rules, 30.0, lambda: now[0], Random(1))
     pool = EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m",), 4), judge) for n in range(MEMBERS)]
-    for one in members:
-        one.pools = (pool,)
+    for endpoint in members:
+        endpoint.pools = (pool,)
     pool.fill(members)
     for which, event in history:
         happen(members, which, event, [pool], now)
-        ready = [each for each in members if each.view.ready]
-        alive = [each for each in members if each.health.ready]
+        ready = [endpoint for endpoint in members if endpoint.view.ready]
+        alive = [endpoint for endpoint in members if endpoint.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
-        assert pool.in_flight == sum(each.view.in_flight for each in ready)
-        assert pool.ejected == sum(each.ejection.is_ejected for each in members) <= MEMBERS * max_ejected_share
-        assert all(each.health.ready for each in ready)
+        assert pool.in_flight == sum(endpoint.view.in_flight for endpoint in ready)
+        assert pool.ejected == sum(endpoint.ejection.is_ejected for endpoint in members) <= MEMBERS * max_ejected_share
+        assert all(endpoint.health.ready for endpoint in ready)
         assert len(ready) >= len(alive) - pool.ejected
         assert ready or not alive or max_ejected_share == 1.0
-        assert all(0.0 < each.view.weight <= 1.0 for each in members)
+        assert all(0.0 < endpoint.view.weight <= 1.0 for endpoint in members)
 
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120))
@@ -83,14 +83,14 @@ def test_pools_that_share_members_agree_with_them(
     judge = OutlierDetection(rules, 30.0, lambda: now[0], Random(1))
     pools = EndpointPool(rules=rules), EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m", "n"), 4), judge) for n in range(MEMBERS)]
-    for one, in_pools in zip(members, (pools[:1], pools[:1], pools, pools, pools[1:]), strict=True):
-        one.pools = in_pools
+    for endpoint, in_pools in zip(members, (pools[:1], pools[:1], pools, pools, pools[1:]), strict=True):
+        endpoint.pools = in_pools
     for pool in pools:
-        pool.fill([one for one in members if pool in one.pools])
-    for one in members:
-        one.probed(ProbeOutcome.GOOD)
+        pool.fill([endpoint for endpoint in members if pool in endpoint.pools])
+    for endpoint in members:
+        endpoint.probed(ProbeOutcome.GOOD)
     for which, event in history:
         happen(members, which, event, pools, now)
         for pool in pools:
-            ready = [each for each in pool.endpoints if each.view.ready]
-            assert (pool.ready, pool.in_flight) == (len(ready), sum(each.view.in_flight for each in ready))
+            ready = [endpoint for endpoint in pool.endpoints if endpoint.view.ready]
+            assert (pool.ready, pool.in_flight) == (len(ready), sum(endpoint.view.in_flight for endpoint in ready))

@@ -56,32 +56,35 @@ locations = st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES))
 def test_an_explanation_equals_the_decision(policy, plan, location, live, refused, origin, overflow, seed) -> None:
     asked = ExplainQuery(origin, "m", "t", location, refused, overflow)
     reported = explain(policy, plan, asked, live, Random(seed))
-    assert sorted(one.region for one in reported.regions) == sorted(policy.regions)
+    assert sorted(explained.region for explained in reported.regions) == sorted(policy.regions)
 
     admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
     if isinstance(admitted, Refusal):
         assert reported.refusal == admitted
         assert reported.chosen is None
-        assert {one.verdict for one in reported.regions} <= {RegionVerdict.FORBIDDEN, RegionVerdict.UNCONSIDERED}
+        assert {explained.verdict for explained in reported.regions} <= {
+            RegionVerdict.FORBIDDEN,
+            RegionVerdict.UNCONSIDERED,
+        }
         return
     decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
-    by_name = {one.region: one for one in reported.regions}
-    forbidden = {name for name, one in by_name.items() if one.verdict is RegionVerdict.FORBIDDEN}
+    by_name = {explained.region: explained for explained in reported.regions}
+    forbidden = {name for name, explained in by_name.items() if explained.verdict is RegionVerdict.FORBIDDEN}
     assert forbidden == policy.regions.keys() - admitted.permitted.regions
     for name in forbidden:
-        reasons = {one.reason for one in by_name[name].reasons}
+        reasons = {why.reason for why in by_name[name].reasons}
         assert reasons & {Reason.RESIDENCY_DENIED, Reason.RESIDENCY_NOT_ALLOWED}
     if isinstance(decision, Refusal):
         assert reported.refusal == decision
-        assert not any(one.chance for one in reported.regions)
+        assert not any(explained.chance for explained in reported.regions)
         return
     assert reported.chosen == decision.choice
     assert by_name[decision.choice.region].chance > 0.0
-    assert abs(sum(one.chance for one in reported.regions) - 1.0) < 1e-9
-    for one in reported.regions:
-        assert (one.verdict is RegionVerdict.SERVES) == (one.chance > 0.0)
-        if one.verdict is RegionVerdict.REJECTED:
-            assert one.reasons
+    assert abs(sum(explained.chance for explained in reported.regions) - 1.0) < 1e-9
+    for explained in reported.regions:
+        assert (explained.verdict is RegionVerdict.SERVES) == (explained.chance > 0.0)
+        if explained.verdict is RegionVerdict.REJECTED:
+            assert explained.reasons
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -58,9 +58,9 @@ async def _run(directory: Path, scripts: list[tuple[list[tuple[int, str]], int |
 
     limits = Limits(idle_linger_s=0.0, first_byte_timeout_s=0.3, request_timeout_s=0.5)
     async with (
-        engine(act) as one,
-        engine(act) as two,
-        running_agent(directory, [one.address, two.address], limits=limits) as running,
+        engine(act) as first_engine,
+        engine(act) as second_engine,
+        running_agent(directory, [first_engine.address, second_engine.address], limits=limits) as running,
     ):
         for attempts, leaves_after in scripts:
             for endpoint in running.endpoints.every():

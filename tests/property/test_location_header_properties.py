@@ -94,17 +94,17 @@ def test_only_a_trusted_proxy_sets_the_location(
         rng=Random(1),
     )
     for peer_ip, headers in asked:
-        found = place(admission, peer_ip, headers)
+        location = place(admission, peer_ip, headers)
         words = [value for name, value in headers if name == b"x-country"]
         if peer_ip != PROXY:
-            assert found == Location(PLACES[peer_ip])
+            assert location == Location(PLACES[peer_ip])
         elif not words:
-            assert found.country in PLACES.values()
+            assert location.country in PLACES.values()
         elif len(words) > 1:
-            assert found == NOWHERE
-        elif found != NOWHERE:
-            assert found.country in COUNTRIES
-            said = "-".join(part for part in (found.country, found.subdivision) if part)
+            assert location == NOWHERE
+        elif location != NOWHERE:
+            assert location.country in COUNTRIES
+            said = "-".join(part for part in (location.country, location.subdivision) if part)
             assert words[0].decode().upper() == said
         else:
             assert words[0].decode("latin-1").upper() not in COUNTRIES

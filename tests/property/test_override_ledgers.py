@@ -55,10 +55,10 @@ class Desk:
             elif self._set:
                 await self.ledger.lift(DUTY, self._set.pop(), "done", lambda there: None)
 
-    async def _begin(self, one: Override) -> None:
+    async def _begin(self, override: Override) -> None:
         try:
-            await self.ledger.begin(DUTY, one, POLICY, EVEN)
-            self._set.append(one.id)
+            await self.ledger.begin(DUTY, override, POLICY, EVEN)
+            self._set.append(override.id)
         except (GuardRailRefused, DuplicateOverride):
             pass
 
@@ -78,7 +78,7 @@ def test_no_class_is_emptied_and_every_change_is_written_down(some: list[list[Ov
         entries = [entry async for entry in desks[0].audit.entries()]
         assert verify_chain(entries, head=await desks[0].audit.head()) is None
         lifts = {entry.target for entry in entries if entry.action == "override.lift"}
-        assert {one.id for one in left.holding(1.0)} == {entry.target for entry in entries} - lifts
+        assert {override.id for override in left.holding(1.0)} == {entry.target for entry in entries} - lifts
         await store.close()
 
     asyncio.run(run())

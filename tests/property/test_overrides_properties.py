@@ -70,13 +70,13 @@ def planned(world: World, previous: dict[str, RegionPlan], meant: Interventions,
 def test_no_override_adds_a_region_to_a_class(world: World, some: list[Override], greedy: bool) -> None:
     meant = Interventions(some, RAMP_S, 0.0)
     plans = planned(world, world.previous, meant, greedy)
-    for one in demand(world.snapshot, 0.0):
-        entry = plans[one.origin].lookup(one.model, one.residency)
+    for traffic in demand(world.snapshot, 0.0):
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
         if entry is None:
             continue
         named = {*(arc.server for arc in entry.arcs), *entry.fallbacks}
-        assert named <= one.regions
-        assert not meant.of(one.origin, one.model).closed & set(entry.fallbacks)
+        assert named <= traffic.regions
+        assert not meant.of(traffic.origin, traffic.model).closed & set(entry.fallbacks)
         assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
 
 
@@ -85,11 +85,11 @@ def test_no_override_adds_a_region_to_a_class(world: World, some: list[Override]
 def test_what_somebody_can_serve_is_served_unless_somebody_shut_it(
     world: World, some: list[Override], greedy: bool
 ) -> None:
-    meant = Interventions([msgspec.structs.replace(one, last_resort=True) for one in some], RAMP_S, 0.0)
+    meant = Interventions([msgspec.structs.replace(override, last_resort=True) for override in some], RAMP_S, 0.0)
     plans = planned(world, world.previous, meant, greedy)
-    for one in demand(world.snapshot, 0.0):
-        servable = any((name, one.model) in world.usable for name in one.regions)
-        entry = plans[one.origin].lookup(one.model, one.residency)
+    for traffic in demand(world.snapshot, 0.0):
+        servable = any((name, traffic.model) in world.usable for name in traffic.regions)
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
         assert (entry is not None) == servable
 
 
@@ -99,10 +99,10 @@ def test_narrowing_only_takes_away(world: World, some: list[Override]) -> None:
     able = supply(world.policy, world.snapshot, 0.0)
     left = narrowed(demands, able, Interventions(some, RAMP_S, 0.0))
     assert left.keys() <= demands.keys()
-    for key, one in left.items():
-        assert one.regions
-        assert one.regions <= demands[key].regions
-        assert one.residency == residency_class(one.regions).name
+    for key, traffic in left.items():
+        assert traffic.regions
+        assert traffic.regions <= demands[key].regions
+        assert traffic.residency == residency_class(traffic.regions).name
 
 
 @given(worlds(healthy=True), st.frozensets(st.sampled_from(NAMES), min_size=1), st.booleans())
@@ -121,13 +121,13 @@ def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_w
         assert all(step <= STEP + 1e-5 for step in steps(plans, after, homeward=False))
         assert all(part <= STEP + 1e-5 for part in came_home(world, plans, after))
         plans = after
-    for one in demand(world.snapshot, 0.0):
-        entry = plans[one.origin].lookup(one.model, one.residency)
-        if entry is not None and any((name, one.model) in world.usable for name in one.regions - drained):
+    for traffic in demand(world.snapshot, 0.0):
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
+        if entry is not None and any((name, traffic.model) in world.usable for name in traffic.regions - drained):
             assert not drained & {arc.server for arc in entry.arcs}
     if greedy:
         for age_s in range(25):
-            ended = [lifted(one, "tests", -age_s * 0.5) for one in some]
+            ended = [lifted(override, "tests", -age_s * 0.5) for override in some]
             plans = planned(world, plans, Interventions(ended, RAMP_S, 0.0), greedy)
         assert all(step <= 0.02 + 1e-5 for step in steps(before, plans))
 
@@ -139,15 +139,18 @@ def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan], *, homewa
 
 def came_home(world: World, before: dict[str, RegionPlan], after: dict[str, RegionPlan]) -> list[float]:
     """The part of each origin's demand for a model whose classes came home and moved."""
-    rates = {(one.origin, one.model, one.residency): one.requests_per_s for one in demand(world.snapshot, 0.0)}
+    rates = {
+        (traffic.origin, traffic.model, traffic.residency): traffic.requests_per_s
+        for traffic in demand(world.snapshot, 0.0)
+    }
     asked: dict[tuple[str, str], float] = {}
     for (origin, model, _), per_s in rates.items():
         asked[origin, model] = asked.get((origin, model), 0.0) + per_s
     moved: dict[tuple[str, str], float] = {}
-    for origin, one, home, shares in changes(before, after):
+    for origin, class_plan, home, shares in changes(before, after):
         if more(home, shares):
-            per_s = rates[origin, one.model, one.residency] * moved_share(*shares)
-            moved[origin, one.model] = moved.get((origin, one.model), 0.0) + per_s
+            per_s = rates[origin, class_plan.model, class_plan.residency] * moved_share(*shares)
+            moved[origin, class_plan.model] = moved.get((origin, class_plan.model), 0.0) + per_s
     return [per_s / asked[at] for at, per_s in moved.items() if asked[at] > 0.0]
 
 
@@ -159,11 +162,12 @@ def changes(
 ) -> Iterator[tuple[str, ClassPlan, str | None, Shares]]:
     """Each class with its origin, its home now, and its shares before and after."""
     for origin, plan in before.items():
-        for one in plan.classes:
-            now = after[origin].lookup(one.model, one.residency)
+        for class_plan in plan.classes:
+            now = after[origin].lookup(class_plan.model, class_plan.residency)
             assert now is not None
-            was, is_now = ({arc.server: arc.share for arc in entry.arcs} for entry in (one, now))
-            yield origin, one, next((arc.server for arc in now.arcs if arc.why is ArcReason.HOME), None), (was, is_now)
+            was, is_now = ({arc.server: arc.share for arc in entry.arcs} for entry in (class_plan, now))
+            home = next((arc.server for arc in now.arcs if arc.why is ArcReason.HOME), None)
+            yield origin, class_plan, home, (was, is_now)
 
 
 def more(home: str | None, shares: Shares) -> bool:

@@ -37,18 +37,18 @@ def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = F
 def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[str], str, ClassPlan, float]]:
     """(permitted regions, origin, entry, rate) of every class that has an entry."""
     found = []
-    for one in demand(world.snapshot, 0.0):
-        entry = plans[one.origin].lookup(one.model, one.residency)
+    for traffic in demand(world.snapshot, 0.0):
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
         if entry is not None:
-            found.append((one.regions, one.origin, entry, one.requests_per_s))
+            found.append((traffic.regions, traffic.origin, entry, traffic.requests_per_s))
     return found
 
 
 @given(worlds())
 @few
 def test_shares_sum_to_one(world: World) -> None:
-    for one in decided(world).plans.values():
-        for entry in one.classes:
+    for region_plan in decided(world).plans.values():
+        for entry in region_plan.classes:
             assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
             assert all(arc.share > 0.0 for arc in entry.arcs)
 
@@ -75,9 +75,9 @@ def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
 def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
     planned = decided(world)
     assert not planned.fallbacks
-    for one in demand(world.snapshot, 0.0):
-        servable = any((name, one.model) in world.usable for name in one.regions)
-        assert (planned.plans[one.origin].lookup(one.model, one.residency) is not None) == servable
+    for traffic in demand(world.snapshot, 0.0):
+        servable = any((name, traffic.model) in world.usable for name in traffic.regions)
+        assert (planned.plans[traffic.origin].lookup(traffic.model, traffic.residency) is not None) == servable
 
 
 @given(worlds())
@@ -109,25 +109,25 @@ def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
 def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
     waterfall = waterfall_plans(world.policy, world.snapshot, {}, elapsed_s=0.5)
     tables = {
-        Key(origin, one.model, one.residency): {arc.server: arc.share for arc in one.arcs}
+        Key(origin, class_plan.model, class_plan.residency): {arc.server: arc.share for arc in class_plan.arcs}
         for origin, plan in waterfall.items()
-        for one in plan.classes
+        for class_plan in plan.classes
     }
     for problem in world.problems():
-        found, _ = optimum(problem)
-        other = Flows.of_shares(problem, tables)
+        flows, _ = optimum(problem)
+        waterfall_flows = Flows.of_shares(problem, tables)
         # A share below a millionth is dropped from a plan, and the price of what has no room is large.
-        assert evaluate(found).total <= evaluate(other).total * (1.0 + 1e-4) + 1e-4
+        assert evaluate(flows).total <= evaluate(waterfall_flows).total * (1.0 + 1e-4) + 1e-4
 
 
 @given(worlds(healthy=True, reserve=True, max_rate=15.0))
 @few
 def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
     for problem in world.problems(fresh=True):
-        found, _ = optimum(problem)
+        flows, _ = optimum(problem)
         sets = problem.shape.confinements
-        missing = worst(sets, found.by_class(), found.load_per_s, problem.capacity_per_s).sum()
-        assume(evaluate(found).no_room == 0.0)
+        missing = worst(sets, flows.by_class(), flows.load_per_s, problem.capacity_per_s).sum()
+        assume(evaluate(flows).no_room == 0.0)
         best = WrittenOut(problem, weigh=False).missing_at_losses
         assert missing <= best + 1e-4 * (1.0 + best)
 
@@ -156,17 +156,17 @@ def test_demand_without_a_region_after_a_loss_is_found_in_any_plan(world: World,
             )
         )
         flow = np.array(wish)[:, : len(shape.pools)] * shape.permitted * capacity / len(shape.classes)
-        found = worst(shape.confinements, flow, flow.sum(axis=0), capacity)
+        missing = worst(shape.confinements, flow, flow.sum(axis=0), capacity)
         for lost in range(len(shape.pools)):
-            assert abs(found[lost] - missing_by_force(problem, flow, lost)) < 1e-6
+            assert abs(missing[lost] - missing_by_force(problem, flow, lost)) < 1e-6
 
 
 @given(worlds(), worlds())
 @few
 def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: World) -> None:
-    one, other = FlowPlanner(PATIENT_S), FlowPlanner(PATIENT_S)
+    planner, twin = FlowPlanner(PATIENT_S), FlowPlanner(PATIENT_S)
     for world in (first, second, first):
-        assert decided(world, one).plans == decided(world, other).plans
+        assert decided(world, planner).plans == decided(world, twin).plans
 
 
 @given(worlds(), worlds())

@@ -82,10 +82,10 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
         ).plans
         ticks.append(
             {
-                (Key(origin, one.model, one.residency), arc.server): arc.share
+                (Key(origin, class_plan.model, class_plan.residency), arc.server): arc.share
                 for origin, plan in plans.items()
-                for one in plan.classes
-                for arc in one.arcs
+                for class_plan in plan.classes
+                for arc in class_plan.arcs
             }
         )
     return ticks
@@ -103,7 +103,9 @@ def reversals(series: list[float]) -> int:
     return turns
 
 
-rates = st.lists(st.floats(0.5, 60.0), min_size=6, max_size=6).map(lambda one: dict(zip(keys(), one, strict=True)))
+rates = st.lists(st.floats(0.5, 60.0), min_size=6, max_size=6).map(
+    lambda values: dict(zip(keys(), values, strict=True))
+)
 
 
 @given(rates, rates, st.sampled_from((0.0, 2.0, 10.0)), st.sampled_from((None, 10.0)))
@@ -113,8 +115,8 @@ def test_a_step_turns_no_share_round_more_than_once(
 ) -> None:
     ticks = run(before, after, delay_s, horizon_s)
     settled = int(STEP_AT_S / TICK_S) - 1
-    for arc in {arc for one in ticks for arc in one}:
-        series = [one.get(arc, 0.0) for one in ticks[settled:]]
+    for arc in {arc for shares in ticks for arc in shares}:
+        series = [shares.get(arc, 0.0) for shares in ticks[settled:]]
         assert reversals(series) <= 1, (arc, series)
 
 

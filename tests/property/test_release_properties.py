@@ -70,7 +70,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
     async with engine(_script) as gpu, running_agent(directory, [gpu.address], access_log=access_log) as agent:
         policy = agent.config.policy
         quota = Quota(None, 1, concurrent=1)
-        tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
+        tenants = {name: msgspec.structs.replace(tenant, quota=quota) for name, tenant in policy.tenants.items()}
         agent.config.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:

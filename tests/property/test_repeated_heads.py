@@ -148,8 +148,8 @@ def test_a_head_that_comes_again_is_not_parsed_again() -> None:
                 parts = [await reported(connection, part) for part in (read[:cut], read[cut:])]
                 assert parts == [b"", expected]
         connection._parser = parser
-        other = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
-        assert b"text/html" in await reported(connection, other)
+        other_accept = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
+        assert b"text/html" in await reported(connection, other_accept)
         assert (await reported(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
         for number in range(MAX_MISSES + 1):
             assert b"agent-%d" % number in await reported(

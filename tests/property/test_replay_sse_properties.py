@@ -33,5 +33,5 @@ def cut_streams(draw: st.DrawFn) -> tuple[list[list[str]], list[bytes]]:
 def test_the_cuts_do_not_matter(stream: tuple[list[list[str]], list[bytes]]) -> None:
     events, pieces = stream
     parser = EventStream()
-    got = [data for piece in pieces for data in parser.feed(piece)]
-    assert got == ["\n".join(lines).encode() for lines in events]
+    received = [data for piece in pieces for data in parser.feed(piece)]
+    assert received == ["\n".join(lines).encode() for lines in events]

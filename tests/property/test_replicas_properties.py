@@ -57,7 +57,7 @@ def test_demand_is_served_also_without_any_one_region(
 ) -> None:
     need = needed(demand, servers, per_endpoint, reserve=True)
     assert need.keys() == servers
-    whole = {name: each.endpoints * per_endpoint for name, each in need.items()}
+    whole = {name: replicas.endpoints * per_endpoint for name, replicas in need.items()}
     target = {name: capacity * TARGET for name, capacity in whole.items()}
     assert serves(target, demand, servers)
     for lost in servers:
@@ -71,7 +71,7 @@ def test_no_more_than_one_endpoint_a_region_beyond_demand_without_reserve(
 ) -> None:
     need = needed(demand, servers, per_endpoint, reserve=False)
     served = sum(rate for (_, to), rate in demand.items() if to & servers)
-    used = sum(each.endpoints for each in need.values()) * per_endpoint
+    used = sum(replicas.endpoints for replicas in need.values()) * per_endpoint
     assert served / TARGET - 1e-3 <= used <= served / TARGET + len(servers) * per_endpoint + 1e-3
 
 
@@ -81,9 +81,9 @@ def test_the_reserve_never_exceeds_the_demand_of_the_largest_loss_in_a_region(
     demand: Demand, servers: frozenset[str], per_endpoint: float
 ) -> None:
     need = needed(demand, servers, per_endpoint, reserve=True)
-    largest = max(each.requests_per_s for each in need.values())
-    for each in need.values():
+    largest = max(replicas.requests_per_s for replicas in need.values())
+    for replicas in need.values():
         assert (
-            each.endpoints * per_endpoint
-            <= max(each.requests_per_s / TARGET, each.requests_per_s + largest) + per_endpoint + 1e-3
+            replicas.endpoints * per_endpoint
+            <= max(replicas.requests_per_s / TARGET, replicas.requests_per_s + largest) + per_endpoint + 1e-3
         )

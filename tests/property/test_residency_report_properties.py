@@ -45,9 +45,9 @@ ONE, OTHER = log(epoch_of("eu-de", "a", 1)), log(epoch_of("eu-de", "a", 2))
 def test_rotation_and_the_order_of_files_do_not_matter(cut: int, other_cut: int, random: object) -> None:
     files = [ONE[:cut], ONE[cut:] + OTHER[:other_cut], OTHER[other_cut:]]
     random.shuffle(files)  # type: ignore[attr-defined]
-    found = report(*files)
-    assert (found.consistent, found.faults, found.requests) == (True, (), 2 * LINES)
-    assert [epoch.head.seq for epoch in found.epochs] == [LINES, LINES]
+    outcome = report(*files)
+    assert (outcome.consistent, outcome.faults, outcome.requests) == (True, (), 2 * LINES)
+    assert [epoch.head.seq for epoch in outcome.epochs] == [LINES, LINES]
 
 
 @settings(max_examples=examples(100))
@@ -62,9 +62,9 @@ def test_a_changed_byte_shows(line: int, place: int, flip: int) -> None:
 @given(st.integers(0, LINES - 2), st.integers(1, LINES - 1))
 def test_removed_lines_show_with_file_and_line(first: int, count: int) -> None:
     rest = ONE[min(first + count, LINES - 1) :]
-    found = report([*ONE[:first], *rest])
-    assert [(fault.file, fault.line) for fault in found.faults] == [("file-0", first + 1)]
-    assert "missing" in found.faults[0].problem
+    outcome = report([*ONE[:first], *rest])
+    assert [(fault.file, fault.line) for fault in outcome.faults] == [("file-0", first + 1)]
+    assert "missing" in outcome.faults[0].problem
 
 
 @settings(max_examples=examples(50))
@@ -93,6 +93,6 @@ def test_a_cut_off_end_shows_by_a_kept_head(length: int) -> None:
 @settings(max_examples=examples(10))
 @given(st.integers(0, 2))
 def test_lines_that_the_agent_dropped_are_counted(block: int) -> None:
-    found = report(log("eu-de/a/1", dropped_block=block))
-    assert (found.consistent, found.epochs[0].dropped, len(found.faults)) == (False, 3, 1)
-    assert "dropped the 3 lines" in found.faults[0].problem
+    outcome = report(log("eu-de/a/1", dropped_block=block))
+    assert (outcome.consistent, outcome.epochs[0].dropped, len(outcome.faults)) == (False, 3, 1)
+    assert "dropped the 3 lines" in outcome.faults[0].problem

@@ -46,8 +46,10 @@ class Agent:
 
     def own(self) -> dict[str, Load]:
         loads = dict.fromkeys(NAMES, NO_LOAD)
-        for one in self.held:
-            loads[one.endpoint.name] = added(loads[one.endpoint.name], Load(1, one.prefill_us, one.decode_us))
+        for reservation in self.held:
+            loads[reservation.endpoint.name] = added(
+                loads[reservation.endpoint.name], Load(1, reservation.prefill_us, reservation.decode_us)
+            )
         return loads
 
 
@@ -193,8 +195,8 @@ def seen(agent: Agent) -> dict[str, Load]:
     return {view.name: Load(view.in_flight, view.prefill_us, view.decode_us) for view in views}
 
 
-def added(one: Load, other: Load) -> Load:
-    return Load(*(a + b for a, b in zip(one, other, strict=True)))
+def added(load: Load, more: Load) -> Load:
+    return Load(*(a + b for a, b in zip(load, more, strict=True)))
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:

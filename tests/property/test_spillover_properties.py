@@ -59,13 +59,13 @@ def planned(planner: str, world: World, previous: dict[str, RegionPlan]) -> dict
 @settings(max_examples=examples(60))
 def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) -> None:
     plans = planned(planner, world, world.previous)
-    for one in demand(world.snapshot, 0.0):
-        entry = plans[one.origin].lookup(one.model, one.residency)
+    for traffic in demand(world.snapshot, 0.0):
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
         if entry is None:
             continue
-        assert {arc.server for arc in entry.arcs} <= one.regions
-        assert set(entry.fallbacks) <= one.regions
-        assert all(arc.server in one.regions for way in entry.failover_tables for arc in way.arcs)
+        assert {arc.server for arc in entry.arcs} <= traffic.regions
+        assert set(entry.fallbacks) <= traffic.regions
+        assert all(arc.server in traffic.regions for way in entry.failover_tables for arc in way.arcs)
         assert sum(arc.share for arc in entry.arcs) == pytest.approx(1.0)
         assert all(arc.share > 0.0 for arc in entry.arcs)
 
@@ -76,17 +76,21 @@ def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) 
 def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: str, world: World) -> None:
     plans = planned(planner, world, {})
     able = supply(world.policy, world.snapshot, 0.0)
-    for one in demand(world.snapshot, 0.0):
-        entry = plans[one.origin].lookup(one.model, one.residency)
+    for traffic in demand(world.snapshot, 0.0):
+        entry = plans[traffic.origin].lookup(traffic.model, traffic.residency)
         if entry is None:
             continue
-        here = bounds(world.policy, one.origin, one.model)
+        here = bounds(world.policy, traffic.origin, traffic.model)
         shares = {arc.server: arc.share for arc in entry.arcs}
-        if any((name, one.model) in able for name in one.regions - here.over_price_cap):
+        if any((name, traffic.model) in able for name in traffic.regions - here.over_price_cap):
             assert not shares.keys() & here.over_price_cap
         # On its failback ramp an origin serves no more than the ramp grants, whatever its limit is.
-        if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
-            assert 1.0 - shares.get(one.origin, 0.0) <= here.max_away + EPSILON
+        if (
+            traffic.origin in traffic.regions
+            and (traffic.origin, traffic.model) in able
+            and traffic.origin not in world.ramps
+        ):
+            assert 1.0 - shares.get(traffic.origin, 0.0) <= here.max_away + EPSILON
 
 
 @given(limited_worlds())
@@ -99,9 +103,9 @@ def test_no_plan_within_the_limits_is_cheaper(world: World) -> None:
 @settings(max_examples=examples(60))
 def test_what_is_wanted_is_within_the_limits_before_they_are_looked_at_again(world: World) -> None:
     for problem in world.problems():
-        found, _ = optimum(problem)
+        flows, _ = optimum(problem)
         at_home = np.zeros(len(problem.demand))
-        home = found.pool == problem.origin[found.key]
-        at_home[found.key[home]] = found.per_s[home]
+        home = flows.pool == problem.origin[flows.key]
+        at_home[flows.key[home]] = flows.per_s[home]
         kept = np.where(problem.capped & (problem.max_share[problem.origin] < 1.0), 0.0, problem.kept)
         assert (at_home >= kept * problem.demand - EPSILON * (1.0 + problem.demand)).all()

@@ -20,7 +20,7 @@ TENANTS = (Tenant("t", "personal"), Tenant("u", "open"), Tenant("v", "personal")
 
 
 def with_tenants(policy: Policy) -> Policy:
-    return msgspec.structs.replace(policy, tenants={one.name: one for one in TENANTS})
+    return msgspec.structs.replace(policy, tenants={tenant.name: tenant for tenant in TENANTS})
 
 
 @settings(max_examples=examples(300), deadline=None)

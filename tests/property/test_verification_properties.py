@@ -25,9 +25,9 @@ PLACES = [
 @given(st.integers(0, 2**32))
 def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -> None:
     policy = World(seed, max_regions=5).policy
-    found = verify(policy)
-    assert found.breaches == ()
-    classes = {frozenset(one.regions) for one in found.classes}
+    report = verify(policy)
+    assert report.breaches == ()
+    classes = {frozenset(survival.regions) for survival in report.classes}
     reached = set()
     refused = False
     for tenant, place in product(policy.tenants.values(), PLACES):
@@ -40,14 +40,14 @@ def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -
         else:
             refused = True
     assert classes == reached
-    assert bool(found.refused) == refused
+    assert bool(report.refused) == refused
 
 
 @settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_class_survives_as_many_losses_as_leave_it_a_region(seed: int) -> None:
-    for one in verify(World(seed, max_regions=5).policy).classes:
-        if len(one.regions) > 2:
-            assert one.ends == ()
+    for survival in verify(World(seed, max_regions=5).policy).classes:
+        if len(survival.regions) > 2:
+            assert survival.ends == ()
         else:
-            assert [end.lost for end in one.ends] == [one.regions]
+            assert [end.lost for end in survival.ends] == [survival.regions]

@@ -63,7 +63,7 @@ class Room(RuleBasedStateMachine):
         )
         self.now = 100.0
         self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
-        self.by_model: dict[str, Endpoint] = {one.models[0]: one for one in self.endpoints.every()}
+        self.by_model: dict[str, Endpoint] = {endpoint.models[0]: endpoint for endpoint in self.endpoints.every()}
         for endpoint in self.by_model.values():
             endpoint.probed(ProbeOutcome.GOOD)
         for pool in self.endpoints.pools.values():
@@ -204,7 +204,7 @@ class Room(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_what_is_counted(self) -> None:
         for model in MODELS:
-            admission_queue = sum(one.waits for one in self.waiters if one.context.model == model)
+            admission_queue = sum(waiter.waits for waiter in self.waiters if waiter.context.model == model)
             assert self.room.waiting_here(model) == admission_queue
 
     @invariant()
@@ -218,14 +218,14 @@ class Room(RuleBasedStateMachine):
             for _ in range(2):
                 endpoint.probed(ProbeOutcome.GOOD)
         for _ in range(40):
-            if not any(one.waits for one in self.waiters):
+            if not any(waiter.waits for waiter in self.waiters):
                 break
             self.now += 0.6
             for model in MODELS:
                 while self.running[model]:
                     self.one_ends(model)
             self.turn(0.02)
-        assert not any(one.waits for one in self.waiters), "everybody is answered as soon as there is room"
+        assert not any(waiter.waits for waiter in self.waiters), "everybody is answered as soon as there is room"
         for waiter in self.waiters:
             assert waiter.left or len(waiter.answers) == 1
         self.room.close()

@@ -40,9 +40,9 @@ async def test_every_byte_arrives_once_and_in_order(
     at_target: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     async def target(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sent, got = await asyncio.gather(send(writer, down, 2), reader.read())
+        sent, received = await asyncio.gather(send(writer, down, 2), reader.read())
         writer.close()
-        at_target.set_result((sent, got))
+        at_target.set_result((sent, received))
 
     server = await asyncio.start_server(target, "127.0.0.1", 0)
     plan = LinkPlan("l", "a", "b", "127.0.0.1", server.sockets[0].getsockname()[1], 0, rtt_ms)

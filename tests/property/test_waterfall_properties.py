@@ -97,8 +97,8 @@ def homes(world: World, origin: str, model: str, where: frozenset[str]) -> str |
 
 @given(worlds(), plans_before())
 def test_shares_sum_to_one(world: World, before: dict[str, RegionPlan]) -> None:
-    for one in planned(world, before).values():
-        for entry in one.classes:
+    for region_plan in planned(world, before).values():
+        for entry in region_plan.classes:
             assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
             assert all(arc.share > 0.0 for arc in entry.arcs)
 
@@ -167,8 +167,8 @@ def test_home_comes_first_when_it_has_room_for_all_that_live_there(world: World)
 @settings(max_examples=examples(50))
 def test_a_plan_in_force_under_the_same_demand_stays(world: World) -> None:
     once = planned(world, {})
-    assert {name: one.classes for name, one in planned(world, once).items()} == {
-        name: one.classes for name, one in once.items()
+    assert {name: region_plan.classes for name, region_plan in planned(world, once).items()} == {
+        name: region_plan.classes for name, region_plan in once.items()
     }
 
 

@@ -140,8 +140,8 @@ class Agent:
     def upstreams(self) -> list[UpstreamConnection]:
         """The connections to the targets of the requests in progress."""
         active: Any = self.proxy.active
-        found = (exchange._target.upstream for exchange in active)
-        return [connection for connection in found if connection is not None]
+        connections = (exchange._target.upstream for exchange in active)
+        return [connection for connection in connections if connection is not None]
 
     def continue_streams(self, kind: EngineKind = EngineKind.VLLM) -> None:
         """Have streams continued, by endpoints of this kind."""
@@ -233,9 +233,9 @@ async def running_agent(
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
     queue_here = AdmissionQueue(endpoints, shared_load, time.monotonic, metrics.waited)
     others = FixedPeers(region, peers or {}, credits or {})
-    one = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
+    agent = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
     if redis_url is not None:
-        one.exchange = SharedLoadExchange(
+        agent.exchange = SharedLoadExchange(
             shared_load,
             queue_here.summaries,
             queue_here.room_appeared,
@@ -246,17 +246,17 @@ async def running_agent(
             epoch=1,
             rng=Random(1),
         )
-        one.exchange.start()
-        one.shared_objects = SharedObjects(RedisAddress(redis_url), region_keys(region), region, Random(1))
-        one.objects = KnownObjects(one.shared_objects)
-        one.shared_objects.start()
-    one.router = _router(one, region)
+        agent.exchange.start()
+        agent.shared_objects = SharedObjects(RedisAddress(redis_url), region_keys(region), region, Random(1))
+        agent.objects = KnownObjects(agent.shared_objects)
+        agent.shared_objects.start()
+    agent.router = _router(agent, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
-    one.proxy = Proxy(
-        one.router,
+    agent.proxy = Proxy(
+        agent.router,
         connections,
         metrics,
-        one.tally,
+        agent.tally,
         bounds,
         via=b"1.1 agent-1.%b.test" % region.encode(),
         rng=Random(1),
@@ -264,28 +264,28 @@ async def running_agent(
         access_log=access_log,
         tracer=Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None,
     )
-    one.proxy.start()
-    readiness = Readiness(one.config, endpoints, others.serve_any)
-    service = TrafficService(one.router.admission, one.proxy, one.config, readiness, endpoints)
-    peer_service = PeerService(one.router.admission, one.proxy, one.config, cast(Any, None))
+    agent.proxy.start()
+    readiness = Readiness(agent.config, endpoints, others.serve_any)
+    service = TrafficService(agent.router.admission, agent.proxy, agent.config, readiness, endpoints)
+    peer_service = PeerService(agent.router.admission, agent.proxy, agent.config, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
-    header = one.locator.header
-    one.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
-    peer = one.peer_listener = Listener(peer_service, bounds, tls=peer_tls, location_header=header)
-    one.traffic = Address(*await one.listener.start("127.0.0.1", port), tls is not None)
-    one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
+    header = agent.locator.header
+    agent.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
+    peer = agent.peer_listener = Listener(peer_service, bounds, tls=peer_tls, location_header=header)
+    agent.traffic = Address(*await agent.listener.start("127.0.0.1", port), tls is not None)
+    agent.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
     try:
-        yield one
+        yield agent
     finally:
-        for listener in (one.listener, peer):
+        for listener in (agent.listener, peer):
             listener.stop_accepting()
             await listener.drain(0.0)
-        one.proxy.stop()
+        agent.proxy.stop()
         queue_here.close()
-        if one.exchange is not None:
-            await one.exchange.stop()
-        if one.shared_objects is not None:
-            await one.shared_objects.stop()
+        if agent.exchange is not None:
+            await agent.exchange.stop()
+        if agent.shared_objects is not None:
+            await agent.shared_objects.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()

@@ -121,7 +121,7 @@ class Loop:
 
     def share(self, key: Key, server: str) -> list[tuple[float, float]]:
         """One share of the plan, as (time, share)."""
-        return [(one.at, one.shares.get((key, server), 0.0)) for one in self.ticks]
+        return [(moment.at, moment.shares.get((key, server), 0.0)) for moment in self.ticks]
 
     def changed(self, from_s: float) -> int:
         """How many ticks since a time changed any class of the plan."""
@@ -129,8 +129,8 @@ class Loop:
 
     def served_at_home(self, home: str, from_s: float, to_s: float) -> float:
         """The part of the requests of a region's clients, of those that came in a time, that it served itself."""
-        asked = [one for one in self.ended if one.home == home and from_s <= one.came_at < to_s]
-        return sum(one.served_by == home for one in asked) / max(1, len(asked))
+        asked = [request for request in self.ended if request.home == home and from_s <= request.came_at < to_s]
+        return sum(request.served_by == home for request in asked) / max(1, len(asked))
 
     # what happens
 
@@ -202,10 +202,10 @@ class Loop:
             Tick(
                 self.now,
                 {
-                    (Key(origin, one.model, one.residency), arc.server): arc.share
+                    (Key(origin, class_plan.model, class_plan.residency), arc.server): arc.share
                     for origin, plan in self.plans.items()
-                    for one in plan.classes
-                    for arc in one.arcs
+                    for class_plan in plan.classes
+                    for arc in class_plan.arcs
                 },
                 {name: self._snapshot.state(name) for name in policy.regions},
             )

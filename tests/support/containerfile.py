@@ -34,7 +34,7 @@ def stages() -> dict[str, list[Instruction]]:
 
 
 def values(stage: str, name: str) -> list[str]:
-    return [each.value for each in stages()[stage] if each.name == name]
+    return [instruction.value for instruction in stages()[stage] if instruction.name == name]
 
 
 def health_check(stage: str) -> list[str]:

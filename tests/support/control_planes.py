@@ -174,7 +174,7 @@ class Reporting(ABC):
 
     async def _post(self, reports: Iterable[AgentReport]) -> None:
         """Post side by side, as agents do, so that one report that is late delays no other."""
-        answers = await asyncio.gather(*(self._leader_after(self._url, each) for each in reports))
+        answers = await asyncio.gather(*(self._leader_after(self._url, agent_report) for agent_report in reports))
         leaders = {leader for leader in answers if leader is not None}
         if not leaders:
             self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]

@@ -52,7 +52,7 @@ class IdentityProvider(Issuer):
         return super()._answer(method, target, headers, body)
 
     def _configuration(self) -> dict[str, Any]:
-        found = {
+        document = {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize?prompt=login",
             "token_endpoint": f"{self.url}/token",
@@ -61,7 +61,7 @@ class IdentityProvider(Issuer):
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],
             **self.configuration,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in document.items() if value is not None}
 
     def _authorize(self, asked: dict[str, str]) -> tuple[int, bytes]:
         expected = {"response_type": "code", "client_id": self.client_id, "code_challenge_method": "S256"}

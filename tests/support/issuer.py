@@ -25,12 +25,12 @@ def jwk(kid: str | None, key: PrivateKey, **members: Any) -> dict[str, Any]:
     """The public half of a key, as key sets have it."""
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
-        found = RSAAlgorithm.to_jwk(public, as_dict=True)
+        public_jwk = RSAAlgorithm.to_jwk(public, as_dict=True)
     elif isinstance(public, ec.EllipticCurvePublicKey):
-        found = ECAlgorithm.to_jwk(public, as_dict=True)
+        public_jwk = ECAlgorithm.to_jwk(public, as_dict=True)
     else:
-        found = OKPAlgorithm.to_jwk(public, as_dict=True)
-    return {**found, **({} if kid is None else {"kid": kid}), "use": "sig", **members}
+        public_jwk = OKPAlgorithm.to_jwk(public, as_dict=True)
+    return {**public_jwk, **({} if kid is None else {"kid": kid}), "use": "sig", **members}
 
 
 class Issuer:

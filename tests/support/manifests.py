@@ -32,13 +32,13 @@ def render(overlay: str) -> list[Object]:
 
 
 def of_kind(objects: list[Object], *kinds: str) -> Iterator[Object]:
-    return (each for each in objects if each["kind"] in kinds)
+    return (manifest for manifest in objects if manifest["kind"] in kinds)
 
 
 def workload(objects: list[Object]) -> Object:
     """The only object that runs pods."""
-    (found,) = of_kind(objects, "Deployment", "DaemonSet", "StatefulSet")
-    return found
+    (manifest,) = of_kind(objects, "Deployment", "DaemonSet", "StatefulSet")
+    return manifest
 
 
 def pod_spec(objects: list[Object]) -> Object:
@@ -48,8 +48,8 @@ def pod_spec(objects: list[Object]) -> Object:
 
 def container(objects: list[Object]) -> Object:
     (only,) = pod_spec(objects)["containers"]
-    found: Object = only
-    return found
+    single: Object = only
+    return single
 
 
 def environment(of: Object, fields: Mapping[str, str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def environment(of: Object, fields: Mapping[str, str]) -> dict[str, str]:
 
 def identity_attributes(objects: list[Object], pod: str) -> dict[str, str]:
     """What the CSI driver of cert-manager requests for a pod, without the prefix of its names."""
-    (volume,) = (each["csi"] for each in pod_spec(objects)["volumes"] if "csi" in each)
+    (volume,) = (mounted["csi"] for mounted in pod_spec(objects)["volumes"] if "csi" in mounted)
     assert volume["driver"] == "csi.cert-manager.io"
     return {
         name.removeprefix("csi.cert-manager.io/"): value.replace("${POD_NAME}", pod)
@@ -85,8 +85,8 @@ def allows(rule: Object, peer: Endpoint, port: int | str) -> bool:
     """Whether a rule of a NetworkPolicy of the namespace `penstock` allows traffic with the peer."""
     peers = rule.get("from", rule.get("to"))
     ports = rule.get("ports")
-    return (peers is None or any(_is(each, peer) for each in peers)) and (
-        ports is None or port in {each["port"] for each in ports}
+    return (peers is None or any(_is(selectors, peer) for selectors in peers)) and (
+        ports is None or port in {allowed["port"] for allowed in ports}
     )
 
 

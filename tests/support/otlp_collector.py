@@ -51,30 +51,30 @@ class Collector:
 
 @asynccontextmanager
 async def collector() -> AsyncIterator[Collector]:
-    one = Collector()
-    async with one.http:
-        yield one
+    receiver = Collector()
+    async with receiver.http:
+        yield receiver
 
 
 def attributes(of: Any) -> dict[str, Any]:
     """The attributes of a span or a resource."""
     found = {}
-    for each in of.attributes:
-        kind = each.value.WhichOneof("value")
-        value = getattr(each.value, kind)
-        found[each.key] = [item.string_value for item in value.values] if kind == "array_value" else value
+    for attribute in of.attributes:
+        kind = attribute.value.WhichOneof("value")
+        value = getattr(attribute.value, kind)
+        found[attribute.key] = [item.string_value for item in value.values] if kind == "array_value" else value
     return found
 
 
 def _with_base64(value: Any) -> Any:
     """OTLP/JSON with identifiers as protobuf's own JSON mapping has them, from which OTLP differs."""
     if isinstance(value, list):
-        return [_with_base64(each) for each in value]
+        return [_with_base64(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: base64.b64encode(bytes.fromhex(each)).decode() if key in _IDENTIFIERS else _with_base64(each)
-        for key, each in value.items()
+        key: base64.b64encode(bytes.fromhex(member)).decode() if key in _IDENTIFIERS else _with_base64(member)
+        for key, member in value.items()
     }
 
 

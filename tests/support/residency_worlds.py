@@ -218,12 +218,12 @@ class World:
         best = FlowPlanner().plan(tick_input(self.policy, hurt, before, elapsed_s=1.0)).plans
         closed = {
             name: msgspec.structs.replace(
-                one,
+                plan,
                 closed=tuple(Closed(shut, MODEL, self.rng.random() < 0.5) for shut in _some(self.rng, self.names, 0.5)),
             )
-            for name, one in before.items()
+            for name, plan in before.items()
         }
-        spoilt = {name: _spoilt(one) for name, one in before.items()}
+        spoilt = {name: _spoilt(plan) for name, plan in before.items()}
         return [dict.fromkeys(self.names), before, after, best, closed, spoilt]
 
     def _snapshot(self, lost: list[str] | tuple[str, ...]) -> Snapshot:
@@ -231,11 +231,13 @@ class World:
         agents = {}
         for name in self.names:
             classes = {
-                one.permitted.name: tuple(sorted(one.permitted.regions))
-                for (origin, _), one in self.admitted.items()
-                if origin == name and isinstance(one, Mask)
+                admission.permitted.name: tuple(sorted(admission.permitted.regions))
+                for (origin, _), admission in self.admitted.items()
+                if origin == name and isinstance(admission, Mask)
             }
-            demand = tuple(DemandReport(MODEL, *one, rng.choice((0.1, 5.0, 50.0))) for one in classes.items())
+            demand = tuple(
+                DemandReport(MODEL, *named_class, rng.choice((0.1, 5.0, 50.0))) for named_class in classes.items()
+            )
             pool = PoolReport(MODEL, 1, 1, rng.choice((1, 10, 100)), 0, 1.0)
             if name not in lost:
                 agents[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), 0.0)
@@ -286,15 +288,15 @@ def _inside(rule: ResidencyRule, place: Location) -> bool | None:
 
 
 def _some(rng: Random, of: tuple[str, ...], chance: float) -> frozenset[str]:
-    return frozenset(one for one in of if rng.random() < chance) if rng.random() < 0.7 else frozenset()
+    return frozenset(name for name in of if rng.random() < chance) if rng.random() < 0.7 else frozenset()
 
 
 def _spoilt(plan: RegionPlan) -> RegionPlan:
     """A plan with every region in every class: an agent must ignore the regions that residency forbids."""
-    names = {arc.server for one in plan.classes for arc in one.arcs} | {
+    names = {arc.server for entry in plan.classes for arc in entry.arcs} | {
         name for e in plan.classes for name in e.fallbacks
     }
     arcs = tuple(Arc(name, 1.0 / len(names), ArcReason.HOME) for name in sorted(names))
     return msgspec.structs.replace(
-        plan, classes=tuple(msgspec.structs.replace(one, arcs=arcs, fallbacks=()) for one in plan.classes)
+        plan, classes=tuple(msgspec.structs.replace(entry, arcs=arcs, fallbacks=()) for entry in plan.classes)
     )

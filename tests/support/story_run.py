@@ -42,9 +42,11 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     served, sightings = [], []
     at_s = 0.0
     while at_s < scenario.duration_s:
-        site = rng.choices(SITES, [_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES])[0]
-        total = sum(_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES)
-        at_s += rng.expovariate(rate_per_s * total / sum(one.share for one in SITES))
+        site = rng.choices(
+            SITES, [_weight(place, scenario.demand_factor(_home(place, REGIONS), at_s)) for place in SITES]
+        )[0]
+        total = sum(_weight(place, scenario.demand_factor(_home(place, REGIONS), at_s)) for place in SITES)
+        at_s += rng.expovariate(rate_per_s * total / sum(place.share for place in SITES))
         governed = rng.random() < (0.6 if site.country in EEA else 0.1)
         required = EU if governed else REGIONS
         home = _home(site, required)
@@ -99,9 +101,9 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     ]
     return Run(
         scenario,
-        tuple(one for one in served if one.due_s < scenario.duration_s),
+        tuple(request for request in served if request.due_s < scenario.duration_s),
         tuple(sightings),
-        frozenset(one.id for one in sightings),
+        frozenset(sighting.id for sighting in sightings),
         _events(scenario.act_at_s, killed_s, ready_s),
         (
             PeerState(killed_s - 20, "us-east/a", "eu-de", "healthy"),
@@ -163,7 +165,7 @@ def change(run: Run, number: int, **fields: object) -> Run:
 
 def in_phase(run: Run, name: PhaseName) -> list[int]:
     """The numbers of the requests of a phase."""
-    return [number for number, one in enumerate(run.served) if run.scenario.phase(name).covers(one.due_s)]
+    return [number for number, request in enumerate(run.served) if run.scenario.phase(name).covers(request.due_s)]
 
 
 @cache

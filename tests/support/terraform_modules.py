@@ -137,8 +137,8 @@ def dependencies(root: Module) -> dict[str, set[str]]:
             called = module.called(call)
             add(called, f"{at}{call}/")
             for name in called.variables:
-                each = {key: body[key] for key in (name, "for_each", "count") if key in body}
-                graph[f"{at}{call}/var.{name}"] = inside(each)
+                arguments = {key: body[key] for key in (name, "for_each", "count") if key in body}
+                graph[f"{at}{call}/var.{name}"] = inside(arguments)
 
     add(root, "")
     return graph
@@ -162,15 +162,15 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
             return []
         path.append(node)
         for target in sorted(graph.get(node, ())):
-            found = visit(target)
-            if found:
-                return found
+            circle = visit(target)
+            if circle:
+                return circle
         path.pop()
         done.add(node)
         return []
 
     for node in sorted(graph):
-        found = visit(node)
-        if found:
-            return found
+        circle = visit(node)
+        if circle:
+            return circle
     return []

@@ -41,9 +41,9 @@ def region(
 
 def fleet(*held: HeldReport, **states: RegionState) -> Snapshot:
     """What regions report; each is healthy, but for those with a state."""
-    health = {one.report.region: RegionHealth(RegionState.HEALTHY) for one in held}
+    health = {held_report.report.region: RegionHealth(RegionState.HEALTHY) for held_report in held}
     return Snapshot(
-        {(one.report.region, one.report.agent): one for one in held},
+        {(held_report.report.region, held_report.report.agent): held_report for held_report in held},
         health | {name: RegionHealth(state) for name, state in states.items()},
     )
 

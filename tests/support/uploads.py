@@ -45,11 +45,11 @@ class Taker:
 
 @asynccontextmanager
 async def taker() -> AsyncIterator[Taker]:
-    one = Taker()
-    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
-    one.address = Address(*server.sockets[0].getsockname()[:2])
+    uploads = Taker()
+    server = await asyncio.start_server(uploads.serve, "127.0.0.1", 0)
+    uploads.address = Address(*server.sockets[0].getsockname()[:2])
     try:
-        yield one
+        yield uploads
     finally:
         server.close()
 

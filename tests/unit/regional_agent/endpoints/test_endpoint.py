@@ -37,11 +37,11 @@ def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
     pool = EndpointPool(rules=RULES)
     judge = OutlierDetection(RULES, warm_up_s, clock, Random(1))
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("127.0.0.1", 1 + n), ("m",), 4), judge) for n in range(count)]
-    for one in members:
-        one.pools = (pool,)
+    for endpoint in members:
+        endpoint.pools = (pool,)
     pool.fill(members)
-    for one in members:
-        one.probed(ProbeOutcome.GOOD)
+    for endpoint in members:
+        endpoint.probed(ProbeOutcome.GOOD)
     return pool
 
 
@@ -51,8 +51,8 @@ def fail(endpoint: Endpoint, clock: Clock, times: int = 2) -> bool:
 
 def later(pool: EndpointPool, clock: Clock, seconds: float) -> None:
     clock.now += seconds
-    for one in pool.endpoints:
-        one.tick()
+    for endpoint in pool.endpoints:
+        endpoint.tick()
     pool.update_readiness()
 
 
@@ -112,7 +112,7 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock)
 
 def test_ejections_respect_the_maximum_share(clock: Clock) -> None:
     pool = pool_of(3, clock)
-    assert [fail(one, clock, times=10) for one in pool.endpoints] == [True, False, False]
+    assert [fail(endpoint, clock, times=10) for endpoint in pool.endpoints] == [True, False, False]
     assert pool.ready == 2
     alone = pool_of(1, clock)
     assert not fail(alone.endpoints[0], clock, times=10)
@@ -121,8 +121,8 @@ def test_ejections_respect_the_maximum_share(clock: Clock) -> None:
 
 def test_panicking_pool_ignores_ejections(clock: Clock) -> None:
     pool = pool_of(4, clock)
-    for one in pool.endpoints[:2]:
-        fail(one, clock)
+    for endpoint in pool.endpoints[:2]:
+        fail(endpoint, clock)
     assert (pool.ready, pool.panics) == (2, False)
     for _ in range(2):
         pool.endpoints[2].probed(ProbeOutcome.UNREADY)
@@ -135,9 +135,9 @@ def test_panicking_pool_ignores_ejections(clock: Clock) -> None:
 def test_panicking_pool_excludes_endpoints_that_are_down(clock: Clock) -> None:
     pool = pool_of(2, clock)
     fail(pool.endpoints[0], clock)
-    for one in pool.endpoints:
+    for endpoint in pool.endpoints:
         for _ in range(2):
-            one.probed(ProbeOutcome.UNREACHABLE)
+            endpoint.probed(ProbeOutcome.UNREACHABLE)
     assert readiness(pool) == [False, False]
 
 
@@ -187,25 +187,25 @@ def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: Clock) -> N
 
 def test_reports_only_changes_of_its_configured_models(clock: Clock) -> None:
     reported: list[bool] = []
-    one = Endpoint(
+    endpoint = Endpoint(
         EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: reported.append(True)
     )
-    one.set_loaded_models(frozenset({"m", "n"}))
+    endpoint.set_loaded_models(frozenset({"m", "n"}))
     assert reported == []
-    one.set_loaded_models(frozenset({"m"}))
-    assert (one.models, reported) == (("m",), [True])
-    one.set_loaded_models(None)
-    assert (one.models, reported) == (("m", "n"), [True, True])
+    endpoint.set_loaded_models(frozenset({"m"}))
+    assert (endpoint.models, reported) == (("m",), [True])
+    endpoint.set_loaded_models(None)
+    assert (endpoint.models, reported) == (("m", "n"), [True, True])
 
 
 def test_new_accelerator_resets_the_learned_speed() -> None:
     spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator="l4")
-    one = Endpoint(spec, OutlierDetection())
-    learner = one.learner
-    one.resize(msgspec.structs.replace(spec, slots=8))
-    assert one.learner is learner
-    one.resize(msgspec.structs.replace(spec, accelerator="h100"))
-    assert one.learner.prior == prior("h100")
+    endpoint = Endpoint(spec, OutlierDetection())
+    learner = endpoint.learner
+    endpoint.resize(msgspec.structs.replace(spec, slots=8))
+    assert endpoint.learner is learner
+    endpoint.resize(msgspec.structs.replace(spec, accelerator="h100"))
+    assert endpoint.learner.prior == prior("h100")
 
 
 def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:

@@ -16,7 +16,7 @@ def entry(name: str = "gpus") -> DnsEntry:
 
 def test_each_address_is_an_endpoint_with_a_stable_name() -> None:
     specs = entry().expanded(["10.0.0.2", "fd00::1", "10.0.0.1", "10.0.0.2"])
-    assert [(one.name, one.address) for one in specs] == [
+    assert [(spec.name, spec.address) for spec in specs] == [
         ("gpus-10.0.0.1", Address("10.0.0.1", 8000)),
         ("gpus-10.0.0.2", Address("10.0.0.2", 8000)),
         ("gpus-fd00--1", Address("fd00::1", 8000)),

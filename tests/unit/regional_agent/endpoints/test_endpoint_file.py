@@ -191,7 +191,7 @@ def test_rejects_hosts_that_cannot_be_resolved(host: str) -> None:
 def test_rejects_nested_aliases_without_expanding_them() -> None:
     lists = ["&l0 [m]", *(f"&l{n} [{', '.join([f'*l{n - 1}'] * 50)}]" for n in range(1, 9))]
     with pytest.raises(BadEndpointFile, match="models"):
-        parse("".join(f"- {{name: x{n}, slots: 1, models: {one}}}\n" for n, one in enumerate(lists)))
+        parse("".join(f"- {{name: x{n}, slots: 1, models: {models}}}\n" for n, models in enumerate(lists)))
 
 
 def test_accepts_an_alias_of_a_list() -> None:

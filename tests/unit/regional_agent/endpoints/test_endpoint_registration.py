@@ -72,7 +72,7 @@ class Api:
         return list(self.ask("GET")[1]["endpoints"])
 
     def names(self) -> list[str]:
-        return [one.name for one in self.endpoints.every() if not one.view.draining]
+        return [endpoint.name for endpoint in self.endpoints.every() if not endpoint.view.draining]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_registers_renews_lists_and_drains(api: Api) -> None:
     api.now = 18.0
     api.registrations.expire()
     status, listed = api.ask("GET")
-    shown = {one["name"]: (one["slots"], one["lease_left_s"]) for one in listed["endpoints"]}
+    shown = {endpoint["name"]: (endpoint["slots"], endpoint["lease_left_s"]) for endpoint in listed["endpoints"]}
     assert (status, shown) == (200, {"fixed": (4, None), "gpu-9": (8, 1.0)})
     assert api.ask("DELETE", "gpu-9") == (202, {"name": "gpu-9", "draining": True, "in_flight": 0})
     assert api.names() == ["fixed"]
@@ -153,7 +153,7 @@ async def test_an_endpoint_returns_after_its_notice(tmp_path: Path, monkeypatch:
         assert endpoints.preempt("gpu", 60.0) is not None
         await until(lambda: list(endpoints.every()) == [])
         now = 61.0
-        await until(lambda: [each.view.draining for each in endpoints.every()] == [False])
+        await until(lambda: [endpoint.view.draining for endpoint in endpoints.every()] == [False])
     finally:
         await endpoints.stop()
 
@@ -299,11 +299,14 @@ async def test_restart_restores_unexpired_leases(tmp_path: Path, monkeypatch: py
     for restarted_after_s, names in ((0.0, ["fixed", "gpu-8", "gpu-9"]), (20.0, ["fixed", "gpu-8"]), (99.0, ["fixed"])):
         after = Api(tmp_path, keeps=True, wall_s=restarted_after_s, also_in_file=["fixed-2"])
         assert sorted(after.names()) == sorted([*names, "fixed-2"])
-        shown = {one["name"]: (one["slots"], one["engine"], one["lease_left_s"]) for one in after.listed()}
+        shown = {
+            endpoint["name"]: (endpoint["slots"], endpoint["engine"], endpoint["lease_left_s"])
+            for endpoint in after.listed()
+        }
         assert shown.get("gpu-8") == ((8, "vllm", 60.0 - restarted_after_s) if "gpu-8" in names else None)
         assert shown["fixed-2"][2] is None
     after = Api(tmp_path, keeps=True, wall_s=-1e6)
-    assert {one["lease_left_s"] for one in after.listed()} == {None, 60.0, 10.0}
+    assert {endpoint["lease_left_s"] for endpoint in after.listed()} == {None, 60.0, 10.0}
     assert Api(tmp_path, keeps=True, tokens=None).names() == ["fixed"]
 
 

@@ -164,7 +164,7 @@ def test_closed_region_grants_nothing_but_reports_ready(here: Here) -> None:
 def test_draining_agent_reports_not_ready_and_grants_nothing(here: Here) -> None:
     here.responder.shutting_down = True
     answer = here.ask(m=5)
-    assert not any(one.ready or one.credits for one in answer.models.values())
+    assert not any(model.ready or model.credits for model in answer.models.values())
 
 
 def test_accepts_probes_from_other_regions_of_the_policy_only(here: Here) -> None:

@@ -55,4 +55,4 @@ def test_who_leaves_is_looked_at_no_more_wherever_it_was() -> None:
     turn_for(wheel, 12.0, began=1_001.0)
 
     assert list(wheel) == []
-    assert [len(one.looked_at) for one in (fresh, waiting, leaving)] == [1, 1, 1]
+    assert [len(stream.looked_at) for stream in (fresh, waiting, leaving)] == [1, 1, 1]

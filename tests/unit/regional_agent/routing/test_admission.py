@@ -63,8 +63,8 @@ class Here:
         request = Request()
         request.whole, request.body = True, msgspec.json.encode({"model": "m"})
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
-        request.headers += [(b"x-forwarded-for", one) for one in chain]
-        request.headers += [(b"x-country", one) for one in reported]
+        request.headers += [(b"x-forwarded-for", address) for address in chain]
+        request.headers += [(b"x-country", country) for country in reported]
         return self.admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
 
     def whose(
@@ -164,7 +164,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trace_ids_differ_and_are_whole() -> None:
     ids = list(islice(admission._trace_ids(Random(1)), 1000))
     assert len(set(ids)) == 1000
-    assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in ids)
+    assert all(len(trace_id) == 32 and set(trace_id) <= set("0123456789abcdef") for trace_id in ids)
 
 
 def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -> None:

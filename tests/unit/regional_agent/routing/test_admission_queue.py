@@ -99,9 +99,9 @@ class Here:
 
 @pytest.fixture
 async def here(tmp_path: Path) -> Any:
-    one = Here(tmp_path)
-    yield one
-    one.room.close()
+    region = Here(tmp_path)
+    yield region
+    region.room.close()
 
 
 async def test_room_goes_to_who_is_first_and_to_no_more_than_fit(here: Here) -> None:
@@ -149,11 +149,11 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
 
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
     names = [f"n{n}" for n in range(50)]
-    refusals = [one for name in names if isinstance(one := here.join(name), Refusal)]
+    refusals = [refusal for name in names if isinstance(refusal := here.join(name), Refusal)]
     expected = int(MAX_WAIT_S / (here.endpoints.pool("m").service_s / 2))
     assert here.room.waiting("m") == pytest.approx(expected, abs=1)
-    assert {one.reason for one in refusals} == {Reason.SATURATED}
-    assert all(one.retry_after_s is not None and one.retry_after_s >= 1 for one in refusals)
+    assert {refusal.reason for refusal in refusals} == {Reason.SATURATED}
+    assert all(refusal.retry_after_s is not None and refusal.retry_after_s >= 1 for refusal in refusals)
 
 
 async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:

@@ -31,8 +31,8 @@ class Here:
         file.write_text(
             "".join(
                 f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: {slots},"
-                f" accelerator: {one}, zone: {'abc'[n % 3]}}}\n"
-                for n, one in enumerate(accelerators)
+                f" accelerator: {accelerator}, zone: {'abc'[n % 3]}}}\n"
+                for n, accelerator in enumerate(accelerators)
             )
         )
         self.endpoints = EndpointSet(file, UpstreamPool(), Random(1), zone=zone)
@@ -49,7 +49,7 @@ class Here:
         return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "r", "home", self.services))
 
     def loads(self) -> list[tuple[int, int, int]]:
-        return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
+        return [(view.in_flight, view.prefill_us, view.decode_us) for view in self.pool.views]
 
 
 def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> WorkEstimate:
@@ -126,7 +126,7 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     first = here.choose(estimate)
     here.shared_load.release(first)
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
-    assert {one.endpoint.name for one in again} == {first.endpoint.name}
+    assert {attempt.endpoint.name for attempt in again} == {first.endpoint.name}
     assert again[0].prefill_us == 0
 
 
@@ -145,14 +145,14 @@ async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) 
     first.endpoint.update_signals({Signal.KV_USED: 0.96})
     first.endpoint.tick()
     later = [here.choose(chat(prefix=[1, 2])) for _ in range(3)]
-    assert first.endpoint.name not in {one.endpoint.name for one in later}
+    assert first.endpoint.name not in {attempt.endpoint.name for attempt in later}
 
 
 async def test_the_agents_own_zone_is_preferred_until_it_is_busier(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=64, zone="b")
     assert here.pool.near == (1,)
     placements = [here.choose(chat()) for _ in range(12)]
-    own = sum(one.endpoint.name == "gpu-1" for one in placements)
+    own = sum(attempt.endpoint.name == "gpu-1" for attempt in placements)
     assert placements[0].endpoint.name == "gpu-1"
     assert 4 <= own < 12, "a little more than its share, and not all"
 
@@ -164,8 +164,8 @@ async def test_a_zone_that_holds_all_or_nothing_makes_no_difference(tmp_path: Pa
 
 async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "l4", slots=16)
-    for one in here.pool.endpoints:
-        one.view.completions = 99
+    for endpoint in here.pool.endpoints:
+        endpoint.view.completions = 99
     names = [here.choose(chat()).endpoint.name for _ in range(10)]
     assert names.count("gpu-0") > 2 * names.count("gpu-1")
 

@@ -59,10 +59,10 @@ def test_only_the_name_of_the_model_changes(
 ) -> None:
     fields = {**before, "model": "m", **{key: value for key, value in after.items() if key not in before}}
     sent = request(json.dumps(fields, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
-    got = RequestRewrite("", (), {"m": engine_name}).apply(sent, "m")
-    assert json.loads(got.body) == {**fields, "model": engine_name}
-    assert list(json.loads(got.body)) == list(fields)
-    assert got.length == len(got.body)
+    rewritten = RequestRewrite("", (), {"m": engine_name}).apply(sent, "m")
+    assert json.loads(rewritten.body) == {**fields, "model": engine_name}
+    assert list(json.loads(rewritten.body)) == list(fields)
+    assert rewritten.length == len(rewritten.body)
     assert json.loads(sent.body) == fields, "a retry elsewhere sends the client's request"
 
 
@@ -83,8 +83,12 @@ def test_a_name_written_with_escapes_cannot_be_replaced(body: bytes) -> None:
 
 def test_the_beginning_of_a_body_is_renamed_and_its_length_follows() -> None:
     sent = request(b'{"model": "m", "messages": [', whole=False, length=1_000_000)
-    got = RENAMED.apply(sent, "m")
-    assert (got.body, got.length, got.whole) == (b'{"model": "org/big m", "messages": [', 1_000_008, False)
+    rewritten = RENAMED.apply(sent, "m")
+    assert (rewritten.body, rewritten.length, rewritten.whole) == (
+        b'{"model": "org/big m", "messages": [',
+        1_000_008,
+        False,
+    )
     sent = request(b'{"model": "m", "messages": [', whole=False)
     assert RENAMED.apply(sent, "m").length is None
 
@@ -100,9 +104,9 @@ def test_a_form_field_is_renamed() -> None:
     body = part(b"file", b"\0\r\n--b" * 40_000) + part(b"model", b"m") + part(b"temperature", b"0") + b"--b-1--\r\n"
     for whole in (True, False):
         sent = request(body if whole else body[:-9], FORM, target=UPLOAD, whole=whole)
-        got = RENAMED.apply(sent, "m")
-        assert got.body == bytes(sent.body).replace(part(b"model", b"m"), part(b"model", b"org/big m"))
-        assert got.length == (len(got.body) if whole else None)
+        rewritten = RENAMED.apply(sent, "m")
+        assert rewritten.body == bytes(sent.body).replace(part(b"model", b"m"), part(b"model", b"org/big m"))
+        assert rewritten.length == (len(rewritten.body) if whole else None)
 
 
 def test_a_form_field_that_declares_its_length_cannot_be_replaced() -> None:
@@ -112,10 +116,10 @@ def test_a_form_field_that_declares_its_length_cannot_be_replaced() -> None:
 
 def test_names_beside_the_body_are_renamed() -> None:
     sent = request(b"\0", (b"content-type", b"audio/wav"), (b"x-model", b"m"), target=UPLOAD + b"?a=b&model=m&c=%2F")
-    got = RENAMED.apply(sent, "m")
-    assert got.target == UPLOAD + b"?a=b&model=org%2Fbig%20m&c=%2F"
-    assert (b"x-model", b"org/big m") in got.headers
-    assert (got.body, sent.target) == (b"\0", UPLOAD + b"?a=b&model=m&c=%2F")
+    rewritten = RENAMED.apply(sent, "m")
+    assert rewritten.target == UPLOAD + b"?a=b&model=org%2Fbig%20m&c=%2F"
+    assert (b"x-model", b"org/big m") in rewritten.headers
+    assert (rewritten.body, sent.target) == (b"\0", UPLOAD + b"?a=b&model=m&c=%2F")
 
 
 def test_base_path_and_headers_replace_those_of_the_client() -> None:
@@ -123,8 +127,8 @@ def test_base_path_and_headers_replace_those_of_the_client() -> None:
     sent = request(b'{"model": "m"}', *headers, target=CHAT + b"?beta=1")
     sent.upstream_lines = b"x-api-key: client\r\n"
     rewrite = RequestRewrite("/llama", ((b"x-api-key", b"secret"), (b"x-team", b"a")), {})
-    got = rewrite.apply(sent, "m")
-    assert got.target == b"/llama/v1/chat/completions?beta=1"
-    assert (got.headers, got.upstream_lines) == ([(b"accept", b"*/*")], b"")
+    rewritten = rewrite.apply(sent, "m")
+    assert rewritten.target == b"/llama/v1/chat/completions?beta=1"
+    assert (rewritten.headers, rewritten.upstream_lines) == ([(b"accept", b"*/*")], b"")
     assert rewrite.header_lines == b"x-api-key: secret\r\nx-team: a\r\n"
     assert sent.headers == list(headers)

@@ -25,8 +25,8 @@ def policy(keys: dict[str, bytes], anonymous: str | None = None) -> Policy:
 
 def name(keyring: Keyring, authorization: bytes | None) -> str:
     """The tenant's name, or the reason why there is none."""
-    found = keyring.identify(authorization)
-    return found.reason.value if isinstance(found, Refusal) else found.name
+    identified = keyring.identify(authorization)
+    return identified.reason.value if isinstance(identified, Refusal) else identified.name
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,22 @@ CHAT = OPENAI_ROUTES[0]
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
-    one = Request()
-    one.method, one.path = b"POST", b"/v1/chat/completions"
-    one.route = CHAT
-    one.headers = list(headers)
-    one.body, one.length, one.whole = body, len(body), True
-    return one
+    chat = Request()
+    chat.method, chat.path = b"POST", b"/v1/chat/completions"
+    chat.route = CHAT
+    chat.headers = list(headers)
+    chat.body, chat.length, chat.whole = body, len(body), True
+    return chat
 
 
 def test_nothing_but_the_name_changes() -> None:
     body = b'{ "messages": [{"model": "not me", "content": "\\"model\\": x"}],\n "model" : "a", "n":1.50 }'
-    one = request(body)
-    asked = replace_model(one, "org/b:1.2")
+    chat = request(body)
+    asked = replace_model(chat, "org/b:1.2")
     assert asked is not None
     assert asked.model == "org/b:1.2"
-    assert one.body == body.replace(b'"a"', b'"org/b:1.2"')
-    assert one.length == len(one.body)
+    assert chat.body == body.replace(b'"a"', b'"org/b:1.2"')
+    assert chat.length == len(chat.body)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_nothing_but_the_name_changes() -> None:
     ],
 )
 def test_what_might_be_read_otherwise_is_left_alone(body: bytes) -> None:
-    one = request(body)
-    assert replace_model(one, "b") is None
-    assert one.body == body
+    chat = request(body)
+    assert replace_model(chat, "b") is None
+    assert chat.body == body
 
 
 def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
@@ -74,11 +74,11 @@ def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
 )
 def test_all_other_fields_are_unchanged(rest: dict[str, object], model: str, ascii_only: bool) -> None:
     wanted = {**{key: value for key, value in rest.items() if key not in OURS}, "model": "before"}
-    one = request(json.dumps(wanted, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
-    if replace_model(one, model) is not None:
-        assert json.loads(one.body) == {**wanted, "model": model}
+    chat = request(json.dumps(wanted, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+    if replace_model(chat, model) is not None:
+        assert json.loads(chat.body) == {**wanted, "model": model}
     else:
-        assert json.loads(one.body) == wanted
+        assert json.loads(chat.body) == wanted
 
 
 OURS = {"model", "stream", "max_tokens", "max_completion_tokens"}

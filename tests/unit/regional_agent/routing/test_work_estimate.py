@@ -37,9 +37,9 @@ def prompt(text: str) -> list[dict[str, str]]:
 
 
 def test_a_chat_is_prompt_and_limited_answer() -> None:
-    one = estimate(TOKENS, messages=prompt("x" * 4000), max_tokens=10)
-    assert one.work.prefill_s == pytest.approx(1.0, rel=0.05)
-    assert one.work.decode_s == pytest.approx(0.1)
+    chat = estimate(TOKENS, messages=prompt("x" * 4000), max_tokens=10)
+    assert chat.work.prefill_s == pytest.approx(1.0, rel=0.05)
+    assert chat.work.decode_s == pytest.approx(0.1)
     assert estimate(TOKENS, messages=prompt("x"), max_tokens=99, max_completion_tokens=10, n=2).work.decode_s == 0.2
 
 
@@ -68,10 +68,10 @@ def test_counts_are_bounded() -> None:
 
 def test_a_conversations_next_turn_begins_with_the_same_keys() -> None:
     first = prompt("x" * 3 * BLOCK_BYTES)
-    one = estimate(TOKENS, temperature=0.1, messages=first)
-    other = estimate(TOKENS, messages=[*first, {"role": "assistant", "content": "y"}, *prompt("z" * BLOCK_BYTES)])
-    assert len(one.prefix) == 3
-    assert other.prefix[:3] == one.prefix
+    first_turn = estimate(TOKENS, temperature=0.1, messages=first)
+    next_turn = estimate(TOKENS, messages=[*first, {"role": "assistant", "content": "y"}, *prompt("z" * BLOCK_BYTES)])
+    assert len(first_turn.prefix) == 3
+    assert next_turn.prefix[:3] == first_turn.prefix
     assert estimate(TOKENS, messages=prompt("short")).prefix == []
 
 
@@ -101,18 +101,18 @@ def with_image(text: str) -> list[dict[str, Any]]:
 
 
 def test_an_inline_image_costs_what_an_image_does() -> None:
-    one = estimate(TOKENS, messages=with_image("x" * 4000), max_tokens=10)
-    assert one.ask.media is not None
-    assert one.ask.media.images == 1
-    assert one.work.prefill_s == pytest.approx(1.0 + 0.25 + 0.8 * 0.75, rel=0.05)
+    chat = estimate(TOKENS, messages=with_image("x" * 4000), max_tokens=10)
+    assert chat.ask.media is not None
+    assert chat.ask.media.images == 1
+    assert chat.work.prefill_s == pytest.approx(1.0 + 0.25 + 0.8 * 0.75, rel=0.05)
 
 
 def test_a_conversation_about_an_image_has_one_prefix() -> None:
     """What the cache spares of it is at most its prefill, however many blocks its image has."""
-    one, other = (estimate(TOKENS, messages=with_image(text)) for text in ("what is this?", "and this?"))
-    assert one.prefix == other.prefix
-    assert one.prefix
-    prefill_us, _ = microseconds(one.work, None, 1, spared_s=len(one.prefix) * BLOCK_BYTES / 4 * 0.001)
+    first, second = (estimate(TOKENS, messages=with_image(text)) for text in ("what is this?", "and this?"))
+    assert first.prefix == second.prefix
+    assert first.prefix
+    prefill_us, _ = microseconds(first.work, None, 1, spared_s=len(first.prefix) * BLOCK_BYTES / 4 * 0.001)
     assert prefill_us == 0
 
 

@@ -22,7 +22,7 @@ def line(name: str, at: float = 0.0) -> AccessLine:
 
 
 def written(file: Path) -> list[str]:
-    return [json.loads(one)["request_id"] for one in file.read_text().splitlines()]
+    return [json.loads(record)["request_id"] for record in file.read_text().splitlines()]
 
 
 def test_every_line_is_written_in_order(tmp_path: Path) -> None:
@@ -64,16 +64,16 @@ async def test_the_chain_continues_over_rotation_and_lost_lines(tmp_path: Path) 
         log.close()
     assert (written(old), written(file)) == (["rotated"], ["kept"])
     builder = ReportBuilder()
-    for each in (file, old):
-        with each.open("rb") as lines:
-            builder.add_file(each.name, lines)
-    found = builder.report()
-    assert [(epoch.first_seq, epoch.head.seq, epoch.dropped) for epoch in found.epochs] == [(1, 3, 1)]
-    assert found.epochs[0].head.epoch.startswith("eu-de/a/")
+    for log_file in (file, old):
+        with log_file.open("rb") as lines:
+            builder.add_file(log_file.name, lines)
+    report = builder.report()
+    assert [(epoch.first_seq, epoch.head.seq, epoch.dropped) for epoch in report.epochs] == [(1, 3, 1)]
+    assert report.epochs[0].head.epoch.startswith("eu-de/a/")
     heads = [entry["head"] for entry in logged if "head" in entry]
     assert [head.split(":")[1] for head in heads] == ["1", "3"]
-    assert heads[-1] == str(found.epochs[0].head)
-    assert [(fault.file, fault.problem) for fault in found.faults] == [
+    assert heads[-1] == str(report.epochs[0].head)
+    assert [(fault.file, fault.problem) for fault in report.faults] == [
         ("access.log", "the agent dropped the 1 lines before it")
     ]
 
@@ -103,8 +103,8 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
     signed = SignedHeads(trust())
     signed.add_file("heads", heads.read_bytes().splitlines())
     report = ReportBuilder(signed=signed)
-    for each in (file, old):
-        report.add_file(each.name, each.read_bytes().splitlines(keepends=True))
+    for log_file in (file, old):
+        report.add_file(log_file.name, log_file.read_bytes().splitlines(keepends=True))
     assert (report.report().unproved, signed.faults) == ((), [])
 
     log = AccessLog(file, 1.0, Random(1), **signer, sign_interval_s=0.001)

@@ -62,7 +62,7 @@ def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: 
     meter.offered("n", EU)
     clock.now += 1.0
     meter.settle()
-    assert {(one.model, one.residency): one.regions for one in meter.report()} == {
+    assert {(offered.model, offered.residency): offered.regions for offered in meter.report()} == {
         ("m", EU.name): ("eu-de", "eu-es"),
         ("m", ALL.name): ("eu-de", "eu-es", "us-east"),
         ("n", EU.name): ("eu-de", "eu-es"),

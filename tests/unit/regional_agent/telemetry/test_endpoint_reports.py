@@ -29,44 +29,44 @@ def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None
 
 def test_condition_of_each_endpoint_state() -> None:
     clock = SetClock()
-    (one,) = some(1, clock=clock)
+    (endpoint,) = some(1, clock=clock)
 
     def word() -> EndpointCondition:
-        return endpoint_report(one).condition
+        return endpoint_report(endpoint).condition
 
     assert word() is EndpointCondition.NEW
-    one.probed(ProbeOutcome.GOOD)
-    one.tick()
+    endpoint.probed(ProbeOutcome.GOOD)
+    endpoint.tick()
     assert word() is EndpointCondition.WARMING
     clock.now += 10.0
-    one.tick()
+    endpoint.tick()
     assert word() is EndpointCondition.READY
-    one.set_loaded_models(frozenset())
+    endpoint.set_loaded_models(frozenset())
     assert word() is EndpointCondition.UNLOADED
-    one.set_loaded_models(None)
+    endpoint.set_loaded_models(None)
     for trust in (EjectionState.EJECTED, EjectionState.TRIAL, EjectionState.TRIAL_RUNNING):
-        one.ejection = Ejection(trust)
+        endpoint.ejection = Ejection(trust)
         assert word() is EndpointCondition.EJECTED
     for _ in range(2):
-        one.probed(ProbeOutcome.UNREACHABLE)
+        endpoint.probed(ProbeOutcome.UNREACHABLE)
     assert word() is EndpointCondition.DOWN
-    one.drain()
+    endpoint.drain()
     assert word() is EndpointCondition.DRAINING
 
 
 def test_reports_load_and_zone() -> None:
-    (one,) = some(1)
-    one.take()
-    row = endpoint_report(one)
+    (endpoint,) = some(1)
+    endpoint.take()
+    row = endpoint_report(endpoint)
     assert (row.name, row.address, row.models, row.zone, row.accelerator) == ("gpu-0", "10.0.0.1:8000", ("m",), "z", "")
     assert (row.slots, row.in_flight) == (4, 1)
 
 
 def test_reports_only_host_and_port_of_a_url() -> None:
     address = Address.parse("https://user:secret@engine.internal:8443/v1?token=secret")
-    one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
-    assert endpoint_report(one).address == "engine.internal:8443"
-    assert b"secret" not in msgspec.msgpack.encode(endpoint_report(one))
+    endpoint = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
+    assert endpoint_report(endpoint).address == "engine.internal:8443"
+    assert b"secret" not in msgspec.msgpack.encode(endpoint_report(endpoint))
 
 
 @pytest.mark.parametrize(("count", "every"), [(0, 1), (1, 1), (PER_REPORT, 1), (PER_REPORT + 1, 2), (950, 10)])
@@ -74,7 +74,7 @@ def test_longer_lists_are_sent_less_often(count: int, every: int) -> None:
     members = some(count)
     reports = EndpointReports(lambda: members)
     reported = [reports.next().endpoints for _ in range(3 * every)]
-    assert [index for index, one in enumerate(reported) if one is not None] == [0, every, 2 * every]
+    assert [index for index, endpoints in enumerate(reported) if endpoints is not None] == [0, every, 2 * every]
     assert reported[0] is not None
     assert len(reported[0]) == count
 
@@ -98,15 +98,15 @@ def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reports_why_an_endpoint_is_not_ready() -> None:
     clock = SetClock()
-    (one,) = some(1, clock=clock)
-    assert endpoint_report(one).reason == "no health probe has succeeded yet"
-    one.probed(ProbeOutcome.GOOD)
-    one.tick()
-    assert "of a full share" in endpoint_report(one).reason
+    (endpoint,) = some(1, clock=clock)
+    assert endpoint_report(endpoint).reason == "no health probe has succeeded yet"
+    endpoint.probed(ProbeOutcome.GOOD)
+    endpoint.tick()
+    assert "of a full share" in endpoint_report(endpoint).reason
     clock.now += 10.0
-    one.tick()
-    assert endpoint_report(one).reason == ""
-    one.ejection = Ejection(EjectionState.EJECTED, ejections=2, until=clock.now + 12.0)
-    one.ejected_by = AttemptOutcome.SERVER_ERROR
-    reason = endpoint_report(one).reason
+    endpoint.tick()
+    assert endpoint_report(endpoint).reason == ""
+    endpoint.ejection = Ejection(EjectionState.EJECTED, ejections=2, until=clock.now + 12.0)
+    endpoint.ejected_by = AttemptOutcome.SERVER_ERROR
+    reason = endpoint_report(endpoint).reason
     assert reason == "requests failed (last: server_error); 2 ejections in a row, a trial request in 12 s"

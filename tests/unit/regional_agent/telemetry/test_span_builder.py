@@ -44,16 +44,16 @@ def seconds(span: Span) -> tuple[float, float]:
 
 
 def test_phases_and_attempts_follow_each_other() -> None:
-    one = trace()
-    one.begins(Phase.SELECTION, 1.0)
-    one.begins(Phase.QUEUE, 2.0)
-    first = one.attempt_id
-    one.attempt("eu-de", "gpu-0", "home", "a", 1, 4.0)
-    one.begins(Phase.SENT, 4.0)
-    one.attempt_failed("engine_busy", 5.0)
-    one.begins(Phase.SELECTION, 5.0)
-    one.attempt("eu-es", "", "planned", "b", 2, 6.0)
-    spans = spans_of(one, ended(), 100.0, new_id)
+    request_trace = trace()
+    request_trace.begins(Phase.SELECTION, 1.0)
+    request_trace.begins(Phase.QUEUE, 2.0)
+    first = request_trace.attempt_id
+    request_trace.attempt("eu-de", "gpu-0", "home", "a", 1, 4.0)
+    request_trace.begins(Phase.SENT, 4.0)
+    request_trace.attempt_failed("engine_busy", 5.0)
+    request_trace.begins(Phase.SELECTION, 5.0)
+    request_trace.attempt("eu-es", "", "planned", "b", 2, 6.0)
+    spans = spans_of(request_trace, ended(), 100.0, new_id)
     assert [(span.name, *seconds(span)) for span in spans] == [
         ("POST /v1/embeddings", 100.0, 109.0),
         ("admission", 100.0, 101.0),
@@ -63,26 +63,28 @@ def test_phases_and_attempts_follow_each_other() -> None:
         ("selection", 105.0, 106.0),
         ("embeddings m", 106.0, 109.0),
     ]
-    assert (spans[4].span_id, spans[6].span_id) == (first, one.attempt_id)
-    assert first != one.attempt_id
+    assert (spans[4].span_id, spans[6].span_id) == (first, request_trace.attempt_id)
+    assert first != request_trace.attempt_id
     assert [bool(span.status) for span in spans] == [False] * 4 + [True] + [False] * 2
 
 
 def test_a_stream_that_never_began_has_a_prefill_only() -> None:
-    one = trace()
-    one.attempt("eu-de", "gpu-0", "home", "a", 1, 1.0)
-    one.begins(Phase.SENT, 2.0)
-    spans = spans_of(one, ended(streaming=True, failed=True, reason="engine_timeout", status=504), 0.0, new_id)
+    request_trace = trace()
+    request_trace.attempt("eu-de", "gpu-0", "home", "a", 1, 1.0)
+    request_trace.begins(Phase.SENT, 2.0)
+    spans = spans_of(
+        request_trace, ended(streaming=True, failed=True, reason="engine_timeout", status=504), 0.0, new_id
+    )
     assert [span.name for span in spans[2:]] == ["embeddings m", "prefill"]
     assert seconds(spans[3]) == (2.0, 9.0)
     assert {"key": "error.type", "value": {"stringValue": "engine_timeout"}} in spans[2].attributes
 
 
 def test_marks_of_one_request_are_limited() -> None:
-    one = trace()
+    request_trace = trace()
     for _ in range(MAX_MARKS + 5):
-        one.begins(Phase.SELECTION, 1.0)
-    assert len(one.marks) == MAX_MARKS
+        request_trace.begins(Phase.SELECTION, 1.0)
+    assert len(request_trace.marks) == MAX_MARKS
 
 
 @pytest.mark.parametrize(
