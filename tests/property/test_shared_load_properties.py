@@ -31,6 +31,7 @@ from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
 from tests.support.shared_loads import has_no_load, published_loads, region_keys
+from tests.support.wait import PATIENCE_S
 
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
@@ -199,7 +200,7 @@ def added(load: Load, more: Load) -> Load:
     return Load(*(a + b for a, b in zip(load, more, strict=True)))
 
 
-async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
     try:
         async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110 (there is no event)

@@ -12,6 +12,7 @@ from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault, LinkPlan
 from tests.support.examples import examples
 from tests.support.on_uvloop import on_uvloop
+from tests.support.wait import PATIENCE_S
 
 PIECES = st.lists(st.tuples(st.integers(1, 200_000), st.sampled_from([0.0, 0.0, 0.001, 0.003])), max_size=8)
 """Sizes in bytes, and a pause (s) after each."""
@@ -46,7 +47,7 @@ async def test_every_byte_arrives_once_and_in_order(
 
     server = await asyncio.start_server(target, "127.0.0.1", 0)
     plan = LinkPlan("l", "a", "b", "127.0.0.1", server.sockets[0].getsockname()[1], 0, rtt_ms)
-    async with asyncio.timeout(30), Wan([plan], Random(0)) as wan:
+    async with asyncio.timeout(PATIENCE_S), Wan([plan], Random(0)) as wan:
         await wan.apply(Selector(), Fault(jitter_ms=jitter_ms))
         reader, writer = await asyncio.open_connection("127.0.0.1", wan.links["l"].port)
         client_sent, client_got = await asyncio.gather(send(writer, up, 1), reader.read())

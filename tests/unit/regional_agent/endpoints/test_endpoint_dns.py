@@ -43,7 +43,6 @@ def test_rejects_what_is_not_host_and_port(value: object) -> None:
 async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.TIMEOUT_S", 0.02)
     now, hangs = 100.0, False
 
     async def resolve(host: str) -> Sequence[str]:
@@ -57,6 +56,7 @@ async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
     assert await dns.resolve(["engines.test", "forgotten.test"])
     assert dns.has_resolved()
     now, hangs = 107.0, True
+    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.TIMEOUT_S", 0.02)
     assert not await dns.resolve(["engines.test"])
     dns.use(["engines.test"])
     assert dns.answers["engines.test"].addresses == ("10.0.0.1",)

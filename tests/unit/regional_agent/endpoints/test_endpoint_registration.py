@@ -12,7 +12,6 @@ from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import (
     MAX_BODY_BYTES,
-    MAX_REGISTERED,
     BadRegistrationToken,
     Registrations,
     load_tokens,
@@ -314,7 +313,7 @@ async def test_extends_leases_by_the_time_the_process_was_suspended(api: Api, mo
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
     looking = asyncio.create_task(api.registrations.keep_expiring())
     api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # the task notes the time
     api.now += 60.0
     await until(lambda: api.listed()[-1]["lease_left_s"] > 0.0 or len(api.names()) < 2)
     assert api.names() == ["fixed", "gpu-9"]
@@ -326,7 +325,6 @@ async def test_extends_leases_by_the_time_the_process_was_suspended(api: Api, mo
 
 def test_limits_the_number_of_registered_endpoints(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.MAX_REGISTERED", 2)
-    assert MAX_REGISTERED > 2
     for n in (1, 2):
         assert api.ask("PUT", f"gpu-{n}", {**GOOD, "url": f"http://127.0.0.1:{n}"})[0] == 201
     status, answer = api.ask("PUT", "gpu-3", {**GOOD, "url": "http://127.0.0.1:3"})
