@@ -29,9 +29,9 @@ def two_regions() -> Topology:
             name,
             city,
             ("a",),
-            tuple(Engine(f"{name}-{at}", CHAT_8B, "h100", f"{name}-{at}", each) for at in range(engines)),
+            tuple(Engine(f"{name}-{at}", CHAT_8B, "h100", f"{name}-{at}", slots) for at in range(engines)),
         )
-        for name, city, engines, each in (("eu-de", "Frankfurt", 1, 8), ("eu-es", "Madrid", 3, 3))
+        for name, city, engines, slots in (("eu-de", "Frankfurt", 1, 8), ("eu-es", "Madrid", 3, 3))
     )
     return Topology(regions, SITES[:1], ("north",), time_scale=4.0)
 
@@ -97,7 +97,7 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
                     await asyncio.sleep(BETWEEN_S)
             asked = {"origin": "eu-es", "model": CHAT_8B, "tenant": "eu-personal", "country": "ES"}
             explained = (await operator.post(f"{north}/v1/explain", json=asked)).json()["explanation"]
-            (madrid,) = [one for one in explained["regions"] if one["region"] == "eu-es"]
+            (madrid,) = [region for region in explained["regions"] if region["region"] == "eu-es"]
             assert (madrid["verdict"], madrid["view"]["state"]) == ("serves", "degraded")
             metrics = (await operator.get(f"{north}/metrics")).text
             assert 'penstock_region_state{region="eu-es",state="degraded"} 1.0' in metrics

@@ -65,7 +65,7 @@ async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back
 
             async def all_run(digest: str) -> bool | None:
                 agents = (await operator.get(f"{north}/v1/rollouts/current")).json()["agents"]
-                return True if len(agents) == 2 and {one["in_force"] for one in agents} == {digest} else None
+                return True if len(agents) == 2 and {agent["in_force"] for agent in agents} == {digest} else None
 
             first = (await found(lambda: ended(1), WITHIN_S))["rollout"]["stable"]
             await found(lambda: all_run(first), WITHIN_S)
@@ -86,7 +86,9 @@ async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back
             await found(lambda: all_run(good["stable"]), WITHIN_S)
             since = {region: len(seen) for region, seen in statuses.items()}
             await found(
-                lambda: asyncio.sleep(0.0, True if all(len(statuses[one]) > since[one] + 10 for one in since) else None)
+                lambda: asyncio.sleep(
+                    0.0, True if all(len(statuses[region]) > since[region] + 10 for region in since) else None
+                )
             )
             assert set(statuses["eu-de"]) == {200}, "only the canary region's clients noticed"
             assert 401 in statuses["eu-es"]

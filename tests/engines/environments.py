@@ -69,7 +69,8 @@ def install(environment: Environment, directory: Path) -> Installed:
         environment.complete(_site_packages(root))
         stamp.write_text(wanted)
     versions = {
-        found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(_site_packages(root))])
+        package.name.lower().replace("_", "-"): package.version
+        for package in distributions(path=[str(_site_packages(root))])
     }
     return Installed(python, {name: versions[name] for name in environment.reported if name in versions})
 

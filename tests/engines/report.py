@@ -47,7 +47,7 @@ class Report:
 
     def summary(self) -> str:
         """One line."""
-        missing = [name for name, found in self._subjects.items() if not found["run"]]
+        missing = [name for name, subject in self._subjects.items() if not subject["run"]]
         return (
             f"{self.passed} cases passed, {self.failed} failed, {self.not_offered} not offered"
             + (f"; not run: {', '.join(missing)}" if missing else "")

@@ -127,11 +127,13 @@ async def embeddings(region: Region) -> None:
     body = {"model": EMBEDDER, "input": ["rivers", "lakes"]}
     first, second = [await post(region, "/v1/embeddings", body) for _ in range(2)]
     expect(first.status_code == 200, f"{first.status_code}: {first.text}")
-    vectors = [found["embedding"] for found in first.json()["data"]]
+    vectors = [item["embedding"] for item in first.json()["data"]]
     expect(len(vectors) == 2 and vectors[0] != vectors[1], f"{len(vectors)} embeddings")
-    again = [found["embedding"] for found in second.json()["data"]]
+    again = [item["embedding"] for item in second.json()["data"]]
     near = all(
-        abs(a - b) < 1e-4 for one, other in zip(vectors, again, strict=True) for a, b in zip(one, other, strict=True)
+        abs(a - b) < 1e-4
+        for vector, repeated in zip(vectors, again, strict=True)
+        for a, b in zip(vector, repeated, strict=True)
     )
     expect(near, "the same input has another embedding")
     expect(first.json()["usage"]["prompt_tokens"] > 0, f"the usage is {first.json()['usage']}")

@@ -435,20 +435,20 @@ async def continued_after_kill(region: Region) -> None:
     undisturbed = await streamed(region, LONG, model=CONTINUED, stream_options=exact)
     wanted = text_of(undisturbed)
     streams = [KilledStream(options) for options in (exact, exact, {"include_usage": True}, None)]
-    tasks = [asyncio.ensure_future(found.receive(region)) for found in streams]
+    tasks = [asyncio.ensure_future(killed.receive(region)) for killed in streams]
     under_way = await within(60.0, lambda: _all_have(streams, 100))
     victim = streams[0].endpoint
     region.servers[victim].kill()
     await asyncio.gather(*tasks)
     await restart(region, victim)
     expect(under_way, "the streams did not begin")
-    for found in streams:
-        text, options = text_of(found.events), found.options or {}
-        expect(found.events[-1] == "[DONE]", f"a stream with {options} ended with {found.events[-1]}")
+    for killed in streams:
+        text, options = text_of(killed.events), killed.options or {}
+        expect(killed.events[-1] == "[DONE]", f"a stream with {options} ended with {killed.events[-1]}")
         expect(text == wanted, f"the text of a stream with {options} differs from that of one undisturbed")
-        expect(len({json.loads(event)["id"] for event in found.events[:-1]}) == 1, "the events have several ids")
+        expect(len({json.loads(event)["id"] for event in killed.events[:-1]}) == 1, "the events have several ids")
         if options:
-            usage, before = (json.loads(events[-2])["usage"] for events in (found.events, undisturbed))
+            usage, before = (json.loads(events[-2])["usage"] for events in (killed.events, undisturbed))
             same = all(usage[name] == before[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
             expect(same, f"the usage is {usage}, undisturbed {before}")
 
@@ -470,7 +470,7 @@ class KilledStream:
 
 
 async def _all_have(streams: list[KilledStream], events: int) -> bool:
-    return all(len(found.events) >= events for found in streams)
+    return all(len(killed.events) >= events for killed in streams)
 
 
 async def restart(region: Region, victim: str) -> None:

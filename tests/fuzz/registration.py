@@ -59,14 +59,14 @@ def check(data: bytes) -> None:
     assert reply.status in (201, 400, 401, 405, 409)
     msgspec.json.decode(reply.body)
     if reply.status == 201:
-        (made,) = (each for each in endpoints.every() if each.name == name.decode("latin-1"))
+        (made,) = (endpoint for endpoint in endpoints.every() if endpoint.name == name.decode("latin-1"))
         assert Address.parse(f"http{'s' if made.address.tls else ''}://{made.address}") == made.address
         assert registrations.handle(b"PUT", path, BEARER, body).status == 200
         assert registrations.handle(b"GET", PATH, BEARER, b"").status == 200
         clock.now = MAX_TTL_S + 1.0
         registrations.expire()
-    assert [each.name for each in endpoints.every() if not each.view.draining] == ["fixed"]
+    assert [endpoint.name for endpoint in endpoints.every() if not endpoint.view.draining] == ["fixed"]
     notice = registrations.handle(b"POST", PATH + b"/fixed/preemption", BEARER, body)
     assert notice.status in (202, 400)
     left = [] if notice.status == 202 else ["fixed"]
-    assert [each.name for each in endpoints.every() if not each.view.draining] == left
+    assert [endpoint.name for endpoint in endpoints.every() if not endpoint.view.draining] == left

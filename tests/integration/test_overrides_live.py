@@ -73,12 +73,12 @@ async def following(region: str, directory: Path, store: SignedStore) -> AsyncIt
 
 async def serving(agent: Agent, requests: int = 40) -> Counter[str]:
     """Which regions serve what lands on an agent."""
-    found: Counter[str] = Counter()
+    served: Counter[str] = Counter()
     for _ in range(requests):
         status, headers, body = await ask(agent, KEY)
         assert status == 200, body
-        found[headers["x-penstock-region"]] += 1
-    return found
+        served[headers["x-penstock-region"]] += 1
+    return served
 
 
 def shares(plan: RegionPlan) -> dict[str, float]:
@@ -88,7 +88,9 @@ def shares(plan: RegionPlan) -> dict[str, float]:
 
 def history(changes: list[Changed]) -> list[float]:
     """Germany's share of its own demand, plan after plan."""
-    plans = [decode(one.now.value, RegionPlan) for one in changes if one.key == keys.plan("eu-de") and one.now]
+    plans = [
+        decode(change.now.value, RegionPlan) for change in changes if change.key == keys.plan("eu-de") and change.now
+    ]
     return [shares(plan).get("eu-de", 0.0) for plan in plans if shares(plan)]
 
 
@@ -134,10 +136,10 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
             assert in_small_steps(reversed(falling))
             assert len(set(falling)) > 3
             status = await operator.status(leader)
-            assert [one.state for one in status.regions if one.name == "eu-de"] == [RegionState.DRAINING]
+            assert [region.state for region in status.regions if region.name == "eu-de"] == [RegionState.DRAINING]
             plan = germany.config.plan
             assert plan is not None
-            assert {one.region for one in plan.closed} == {"eu-de"}
+            assert {closed.region for closed in plan.closed} == {"eu-de"}
 
             seen = len(following.changes)
             leader.kill()
@@ -237,9 +239,9 @@ async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_i
         async with Agents([server.url]) as reports, Following(store, keys.plan("eu-de")) as following:
             reports.demand = {"eu-de": (offered(10.0, *EU),)}
             await following.until(lambda: history(following.changes)[-1:] == [0.0])
-            (one,) = (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"]
-            assert (one["by_policy"], one["override"]["author"]) == (True, "policy disks.yaml:5")
-            away = f"{server.url}/v1/overrides/{one['override']['id']}?reason=impatience"
+            (override,) = (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"]
+            assert (override["by_policy"], override["override"]["author"]) == (True, "policy disks.yaml:5")
+            away = f"{server.url}/v1/overrides/{override['override']['id']}?reason=impatience"
             assert (await operator.http.delete(away, headers={"if-match": "*"})).status_code == 409
             refused = await post(operator, server, "regions/eu-de/undrain", {})
             assert (refused.status_code, "disks.yaml:5" in refused.json()["detail"]) == (409, True)

@@ -106,7 +106,7 @@ class Observer:
 
 
 @pytest.fixture
-async def one(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
+async def observer(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
     made = Observer(tmp_path, agents[0].url)
     yield made
     await made.peers.stop()
@@ -114,134 +114,134 @@ async def one(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
 
 
 @pytest.fixture
-async def two(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
+async def observer_of_two(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
     made = Observer(tmp_path, *(agent.url for agent in agents))
     yield made
     await made.peers.stop()
     made.connections.close()
 
 
-async def test_probes_return_the_region_state_and_request_credits(one: Observer, agents: list[Agent]) -> None:
-    one.wanted = {"m": 3}
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
-    view = one.peers.view("there", "m", time.monotonic())
+async def test_probes_return_the_region_state_and_request_credits(observer: Observer, agents: list[Agent]) -> None:
+    observer.wanted = {"m": 3}
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
+    view = observer.peers.view("there", "m", time.monotonic())
     assert (view.ready, view.expected_wait_s, view.credits, view.weight) == (True, 0.125, 4, 1.0)
-    assert not one.peers.view("there", "n", time.monotonic()).ready
-    assert one.peers.address("there") == agents[0].address
+    assert not observer.peers.view("there", "n", time.monotonic()).ready
+    assert observer.peers.address("there") == agents[0].address
     question = agents[0].questions[-1]
     assert (question.origin, question.agent, question.wanted) == ("here", "agent-1", {"m": 3})
-    one.peers.spend("there", "m")
-    assert one.peers.view("there", "m", time.monotonic()).credits == 3
-    (report,) = one.peers.report()
+    observer.peers.spend("there", "m")
+    assert observer.peers.view("there", "m", time.monotonic()).credits == 3
+    (report,) = observer.peers.report()
     assert (report.region, report.state) == ("there", RegionState.HEALTHY)
     assert 0.0 < report.rtt_ms < 2000.0
 
 
-async def test_probes_share_a_kept_connection(one: Observer, agents: list[Agent]) -> None:
-    one.peers.use(POLICY)
+async def test_probes_share_a_kept_connection(observer: Observer, agents: list[Agent]) -> None:
+    observer.peers.use(POLICY)
     await until(lambda: agents[0].requests >= 6)
     assert agents[0].connections == 1
 
 
-async def test_unknown_regions_are_unknown(one: Observer) -> None:
-    assert one.peers.view("mars", "m", 0.0).state is RegionState.UNKNOWN
-    assert one.peers.address("mars") is None
-    one.peers.spend("mars", "m")
-    one.peers.request_failed("mars", Address("127.0.0.1", 1))
+async def test_unknown_regions_are_unknown(observer: Observer) -> None:
+    assert observer.peers.view("mars", "m", 0.0).state is RegionState.UNKNOWN
+    assert observer.peers.address("mars") is None
+    observer.peers.spend("mars", "m")
+    observer.peers.request_failed("mars", Address("127.0.0.1", 1))
 
 
-async def test_a_killed_region_fails_and_comes_back(one: Observer, agents: list[Agent]) -> None:
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
+async def test_a_killed_region_fails_and_comes_back(observer: Observer, agents: list[Agent]) -> None:
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
     await agents[0].stop()
-    await one.reaches(RegionState.FAILED)
-    assert one.peers.address("there") == agents[0].address
+    await observer.reaches(RegionState.FAILED)
+    assert observer.peers.address("there") == agents[0].address
     await agents[0].start()
-    await one.reaches(RegionState.RECOVERING)
-    await one.reaches(RegionState.HEALTHY)
+    await observer.reaches(RegionState.RECOVERING)
+    await observer.reaches(RegionState.HEALTHY)
 
 
-async def test_a_hung_region_fails_too(one: Observer, agents: list[Agent]) -> None:
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
+async def test_a_hung_region_fails_too(observer: Observer, agents: list[Agent]) -> None:
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
     agents[0].silent = True
-    await one.reaches(RegionState.FAILED)
+    await observer.reaches(RegionState.FAILED)
     agents[0].silent = False
-    await one.reaches(RegionState.HEALTHY)
+    await observer.reaches(RegionState.HEALTHY)
 
 
-async def test_a_region_stands_while_one_of_its_agents_does(two: Observer, agents: list[Agent]) -> None:
-    two.peers.use(POLICY)
-    await until(lambda: len(two.peers.regions["there"].reachable) == 2)
-    assert two.peers.view("there", "m", time.monotonic()).credits == 8
+async def test_a_region_stands_while_one_of_its_agents_does(observer_of_two: Observer, agents: list[Agent]) -> None:
+    observer_of_two.peers.use(POLICY)
+    await until(lambda: len(observer_of_two.peers.regions["there"].reachable) == 2)
+    assert observer_of_two.peers.view("there", "m", time.monotonic()).credits == 8
     await agents[0].stop()
-    await until(lambda: two.peers.regions["there"].reachable == (agents[1].address,))
+    await until(lambda: observer_of_two.peers.regions["there"].reachable == (agents[1].address,))
     agents[1].asked.clear()
     await agents[1].asked.wait()
-    assert two.state is RegionState.HEALTHY
-    assert {two.peers.address("there") for _ in range(20)} == {agents[1].address}
+    assert observer_of_two.state is RegionState.HEALTHY
+    assert {observer_of_two.peers.address("there") for _ in range(20)} == {agents[1].address}
 
 
-async def test_a_hung_agent_does_not_hold_up_the_others_word(two: Observer, agents: list[Agent]) -> None:
+async def test_a_hung_agent_does_not_hold_up_the_others_word(observer_of_two: Observer, agents: list[Agent]) -> None:
     agents[0].silent = True
-    two.peers.use(POLICY)
-    await two.reaches(RegionState.HEALTHY)
+    observer_of_two.peers.use(POLICY)
+    await observer_of_two.reaches(RegionState.HEALTHY)
     agents[1].models = {"m": ModelReadiness(True, 7.0, 0)}
-    await until(lambda: two.peers.view("there", "m", time.monotonic()).expected_wait_s == 7.0)
-    assert two.state is RegionState.HEALTHY
+    await until(lambda: observer_of_two.peers.view("there", "m", time.monotonic()).expected_wait_s == 7.0)
+    assert observer_of_two.state is RegionState.HEALTHY
 
 
-async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Agent]) -> None:
+async def test_models_are_the_union_of_its_agents(observer_of_two: Observer, agents: list[Agent]) -> None:
     agents[0].models = {"m": ModelReadiness(False, 0.0), "n": ModelReadiness(True, 0.0)}
-    two.peers.use(POLICY)
-    await until(lambda: len(two.peers.regions["there"].reachable) == 2)
+    observer_of_two.peers.use(POLICY)
+    await until(lambda: len(observer_of_two.peers.regions["there"].reachable) == 2)
     now = time.monotonic()
-    assert two.peers.view("there", "m", now).ready
-    assert two.peers.view("there", "n", now).ready
+    assert observer_of_two.peers.view("there", "m", now).ready
+    assert observer_of_two.peers.view("there", "n", now).ready
 
 
-async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agents: list[Agent]) -> None:
-    one.peers.use(POLICY)
-    assert not one.peers.serve_any()
-    await one.reaches(RegionState.HEALTHY)
-    assert one.peers.serve_any()
+async def test_a_region_without_a_ready_engine_is_not_there(observer: Observer, agents: list[Agent]) -> None:
+    observer.peers.use(POLICY)
+    assert not observer.peers.serve_any()
+    await observer.reaches(RegionState.HEALTHY)
+    assert observer.peers.serve_any()
     agents[0].models = {"m": ModelReadiness(False, 0.0)}
-    await one.reaches(RegionState.FAILED)
-    assert not one.peers.serve_any()
+    await observer.reaches(RegionState.FAILED)
+    assert not observer.peers.serve_any()
 
 
-async def test_a_region_whose_engines_still_load_was_never_lost(one: Observer, agents: list[Agent]) -> None:
+async def test_a_region_whose_engines_still_load_was_never_lost(observer: Observer, agents: list[Agent]) -> None:
     agents[0].starting = True
     with capture_logs() as logs:
-        one.peers.use(POLICY)
+        observer.peers.use(POLICY)
         await until(lambda: agents[0].requests >= 8)
         agents[0].models, agents[0].starting = {"m": ModelReadiness(False, 0.0)}, False
         await until(lambda: len(agents[0].questions) >= 4)
-        assert one.state is RegionState.UNKNOWN
+        assert observer.state is RegionState.UNKNOWN
         agents[0].models = {"m": ModelReadiness(True, 0.0)}
-        await one.reaches(RegionState.HEALTHY)
+        await observer.reaches(RegionState.HEALTHY)
     changes = [(entry["was"], entry["now"]) for entry in logs if entry["event"] == "region state changed"]
     assert changes == [("unknown", "healthy")], "without hold-down and failback ramp"
 
 
-async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Observer, agents: list[Agent]) -> None:
+async def test_a_request_that_breaks_has_the_region_looked_at_at_once(observer: Observer, agents: list[Agent]) -> None:
     slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0, unhealthy_threshold=4))
-    one.peers.use(slow)
-    await one.reaches(RegionState.HEALTHY)
+    observer.peers.use(slow)
+    await observer.reaches(RegionState.HEALTHY)
     for _ in range(10):
-        one.peers.request_failed("there", agents[0].address)
-    assert one.state is RegionState.SUSPECT
-    await one.reaches(RegionState.HEALTHY)
+        observer.peers.request_failed("there", agents[0].address)
+    assert observer.state is RegionState.SUSPECT
+    await observer.reaches(RegionState.HEALTHY)
     await agents[0].stop()
-    one.peers.request_failed("there", agents[0].address)
-    await one.reaches(RegionState.FAILED)
+    observer.peers.request_failed("there", agents[0].address)
+    await observer.reaches(RegionState.FAILED)
 
 
-async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list[Agent]) -> None:
+async def test_own_lag_is_no_evidence_against_a_peer(observer: Observer, agents: list[Agent]) -> None:
     quick = msgspec.structs.replace(POLICY, failover=Failover(probe_timeout_s=0.1, unhealthy_threshold=1))
-    one.peers.use(quick)
-    await one.reaches(RegionState.HEALTHY)
+    observer.peers.use(quick)
+    await observer.reaches(RegionState.HEALTHY)
     agents[0].silent = True
     agents[0].asked.clear()
     await agents[0].asked.wait()
@@ -263,55 +263,51 @@ async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list
     ids=["other region", "other fleet", "control plane"],
 )
 async def test_an_unauthenticated_agent_attracts_no_traffic(
-    sessions: Callable[[], Sessions], agents: list[Agent], tmp_path: Path
+    observer: Observer, sessions: Callable[[], Sessions], agents: list[Agent]
 ) -> None:
     agents[0].sessions = sessions()
-    observer = Observer(tmp_path, agents[0].url)
     with capture_logs() as logs:
         observer.peers.use(POLICY)
         await observer.reaches(RegionState.FAILED)
         await until(lambda: agents[0].requests >= 4)
-    await observer.peers.stop()
     assert not observer.peers.view("there", "m", time.monotonic()).ready
     assert sum("answer rejected" in entry["event"] for entry in logs) == 1
     assert agents[0].questions == [], "a stranger learns nothing"
 
 
-async def test_an_agent_speaks_for_its_own_region_only(agents: list[Agent], tmp_path: Path) -> None:
+async def test_an_agent_speaks_for_its_own_region_only(observer: Observer, agents: list[Agent]) -> None:
     agents[0].region = "elsewhere"
-    observer = Observer(tmp_path, agents[0].url)
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.FAILED)
-    await observer.peers.stop()
 
 
 @pytest.mark.parametrize("name", ["agent-1", "renewed"], ids=["same", "new certificate"])
-async def test_an_agent_that_is_replaced_fails_no_probe(one: Observer, agents: list[Agent], name: str) -> None:
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
+async def test_an_agent_that_is_replaced_fails_no_probe(observer: Observer, agents: list[Agent], name: str) -> None:
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
     with capture_logs() as logs:
         agents[0].sessions = agent_sessions("there", name)
         asked = len(agents[0].questions)
         await until(lambda: len(agents[0].questions) >= asked + 3)
-    session = one.peers.session("there", agents[0].address)
+    session = observer.peers.session("there", agents[0].address)
     assert session is not None
     assert session.peer.id.name == name
     assert [entry for entry in logs if "answer rejected" in entry["event"]] == []
 
 
 async def test_a_region_without_known_agents_does_not_count_as_failed(tmp_path: Path) -> None:
-    observer = Observer(tmp_path)
-    observer.peers.use(POLICY)
+    unaware = Observer(tmp_path)
+    unaware.peers.use(POLICY)
     await asyncio.sleep(0.5)
-    assert observer.state is RegionState.UNKNOWN
-    await observer.peers.stop()
+    assert unaware.state is RegionState.UNKNOWN
+    await unaware.peers.stop()
 
 
-async def test_follows_policy_in_whom_to_watch(one: Observer, agents: list[Agent]) -> None:
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
-    one.peers.use(msgspec.structs.replace(POLICY, regions={"here": POLICY.regions["here"]}))
-    assert one.peers.report() == ()
+async def test_follows_policy_in_whom_to_watch(observer: Observer, agents: list[Agent]) -> None:
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
+    observer.peers.use(msgspec.structs.replace(POLICY, regions={"here": POLICY.regions["here"]}))
+    assert observer.peers.report() == ()
 
     async def is_left_alone() -> bool:
         asked = agents[0].requests
@@ -319,17 +315,17 @@ async def test_follows_policy_in_whom_to_watch(one: Observer, agents: list[Agent
         return agents[0].requests == asked
 
     await until_async(is_left_alone)
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
 
 
 async def test_a_revoked_agent_loses_its_traffic_without_a_restart_of_the_others(
-    one: Observer, agents: list[Agent]
+    observer: Observer, agents: list[Agent]
 ) -> None:
-    one.peers.use(POLICY)
-    await one.reaches(RegionState.HEALTHY)
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
     now = time.time()
     revoked = TrustBundle([authority().certificate], {agents[0].sessions.identity.peer.serial})
-    one.sessions.use(Identity(*authority().issue(agent_id("here"), (), now, YEAR_S), revoked, now))
-    await one.reaches(RegionState.FAILED)
-    assert one.peers.session("there", agents[0].address) is None
+    observer.sessions.use(Identity(*authority().issue(agent_id("here"), (), now, YEAR_S), revoked, now))
+    await observer.reaches(RegionState.FAILED)
+    assert observer.peers.session("there", agents[0].address) is None

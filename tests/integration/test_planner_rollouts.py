@@ -71,7 +71,9 @@ def serving(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
 async def shares(store: SignedStore) -> dict[str, dict[str, float]]:
     """Who serves each region's demand."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
-    return {plan.region: {arc.server: arc.share for one in plan.classes for arc in one.arcs} for plan in plans}
+    return {
+        plan.region: {arc.server: arc.share for class_plan in plan.classes for arc in class_plan.arcs} for plan in plans
+    }
 
 
 async def planned(store: SignedStore, wanted: Mapping[str, Mapping[str, float]]) -> bool:
@@ -98,11 +100,11 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
                 return reported if reported["moves"] is not None else None
 
             reported = await found(compared)
-            assert [(one["kind"], one["field"], one["before"], one["after"]) for one in reported["changes"]] == [
-                ("Objective", "planner", "waterfall", "linear_program")
-            ]
+            assert [
+                (change["kind"], change["field"], change["before"], change["after"]) for change in reported["changes"]
+            ] == [("Objective", "planner", "waterfall", "linear_program")]
             assert reported["rollout"]["moved_share"] == pytest.approx(0.8)
-            coming = {(one["origin"], one["after"]) for one in reported["moves"] if one["server"] == CHEAPEST}
+            coming = {(move["origin"], move["after"]) for move in reported["moves"] if move["server"] == CHEAPEST}
             assert coming == {(name, 1.0) for name in REGIONS if name != CHEAPEST}
             assert await shares(store) == AT_HOME
 

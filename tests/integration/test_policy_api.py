@@ -70,7 +70,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()
-    one = ControlPlane(
+    control_plane = ControlPlane(
         store,
         Member("north", "http://north"),
         sessions=control_plane_sessions(),
@@ -78,13 +78,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         rng=Random(1),
         leader_lease_s=STEADY_LEASE_S,
     )
-    await one.start()
-    transport = httpx.ASGITransport(served(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
+    await control_plane.start()
+    transport = httpx.ASGITransport(served(control_plane, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
-        world = World(one, http, folder)
+        world = World(control_plane, http, folder)
         await world.until(1, Phase.DONE)
         yield world
-    await one.stop()
+    await control_plane.stop()
     await store.close()
 
 
@@ -99,10 +99,13 @@ async def in_shadow(world: World) -> tuple[str, str]:
 async def test_revisions_and_policies_are_shown_without_keys(world: World) -> None:
     stable, candidate = await in_shadow(world)
     revisions = (await world.get("/v1/policies"))["items"]
-    assert [(one["number"], one["digest"], one["errors"]) for one in revisions] == [(2, candidate, []), (1, stable, [])]
+    assert [(revision["number"], revision["digest"], revision["errors"]) for revision in revisions] == [
+        (2, candidate, []),
+        (1, stable, []),
+    ]
     shown = await world.get(f"/v1/policies/{candidate}")
     assert (shown["in_force"], shown["policy"]["spillover"]["target_utilisation"]) == (False, 0.7)
-    assert all(len(key) == 12 for one in shown["policy"]["tenants"].values() for key in one["key_digests"])
+    assert all(len(key) == 12 for tenant in shown["policy"]["tenants"].values() for key in tenant["key_digests"])
     assert (await world.get(f"/v1/policies/{stable}"))["in_force"]
     response = await world.http.get(f"/v1/policies/{stable}")
     known = await world.http.get(f"/v1/policies/{stable}", headers={"if-none-match": response.headers["etag"]})
@@ -127,7 +130,7 @@ async def test_a_refused_revision_is_kept_with_its_errors(world: World) -> None:
 async def test_two_policies_are_compared(world: World) -> None:
     stable, candidate = await in_shadow(world)
     reported = await world.get("/v1/policies/diff", before=stable, after=candidate)
-    assert [(one["kind"], one["field"], one["before"], one["after"]) for one in reported["changes"]] == [
+    assert [(change["kind"], change["field"], change["before"], change["after"]) for change in reported["changes"]] == [
         ("Spillover", "target_utilisation", 0.8, 0.7)
     ]
     assert (await world.get("/v1/policies/diff", after=candidate))["before"] == stable
@@ -162,7 +165,9 @@ async def test_a_bundle_is_judged_and_nothing_of_it_stays(world: World) -> None:
     good = await world.http.post("/v1/policies/validate", json=planet(spillover=SPILLOVER.replace("0.8", "0.5")))
     assert good.status_code == 200
     assert good.json()["good"]
-    assert ("Spillover", "target_utilisation") in {(one["kind"], one["field"]) for one in good.json()["changes"]}
+    assert ("Spillover", "target_utilisation") in {
+        (change["kind"], change["field"]) for change in good.json()["changes"]
+    }
     bad = (await world.http.post("/v1/policies/validate", json=planet(spillover="", models="a: [}"))).json()
     assert not bad["good"]
     assert {error["file"] for error in bad["errors"]} == {"models.yaml", "(bundle)"}
@@ -189,7 +194,7 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
         (b"not an archive", "is not a tar archive"),
         (archive({}), "has no policy files"),
     ]:
-        errors = [f"{one['file']}: {one['problem']}" for one in (await judged(content))["errors"]]
+        errors = [f"{error['file']}: {error['problem']}" for error in (await judged(content))["errors"]]
         assert any(reported in error for error in errors), (reported, errors)
 
 
@@ -229,9 +234,9 @@ async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_
     assert (await world.order("/v1/rollouts/current/rollback")).json()["phase"] == "rolled_back"
     await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {stable})
     rollouts = (await world.get("/v1/rollouts"))["items"]
-    assert [(one["number"], one["phase"]) for one in rollouts] == [(2, "rolled_back"), (1, "done")]
+    assert [(rollout["number"], rollout["phase"]) for rollout in rollouts] == [(2, "rolled_back"), (1, "done")]
     audited = (await world.get("/v1/audit"))["items"]
-    assert [one["action"] for one in audited] == ["rollout.roll_back", "rollout.promote", "rollout.halt"]
+    assert [entry["action"] for entry in audited] == ["rollout.roll_back", "rollout.promote", "rollout.halt"]
     assert audited[0]["before"]["phase"] == "watch"
 
 

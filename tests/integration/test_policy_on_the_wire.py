@@ -67,17 +67,17 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
         ) as origin,
     ):
         eu_only = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset(REGIONS))
-        for one in (serving, origin):
-            one.metrics.usage.use_names(["open"], {MODEL: 1.0})
+        for agent in (serving, origin):
+            agent.metrics.usage.use_names(["open"], {MODEL: 1.0})
             by_token = {MODEL: Model(MODEL, cost=Cost(CostUnit.TOKEN, 0.001, 0.01))}
-            one.config.policy = msgspec.structs.replace(one.config.policy, residency=(eu_only,), models=by_token)
-            one.location = Location("US", "CA")
+            agent.config.policy = msgspec.structs.replace(agent.config.policy, residency=(eu_only,), models=by_token)
+            agent.location = Location("US", "CA")
         first = asyncio.create_task(ask(serving))
         await until(lambda: serving.held() == 1)
         second = asyncio.create_task(ask(serving))
         await until(lambda: serving.queue.waiting_here(MODEL) == 1)
         released.set()
-        assert [(await one).status for one in (first, second)] == [200, 200]
+        assert [(await asked).status for asked in (first, second)] == [200, 200]
         assert (await ask(origin)).status == 200
     for log in logs:
         log.close()

@@ -37,9 +37,9 @@ def target(source: PolicySource) -> float:
     return source.current.spillover.target_utilisation
 
 
-async def why_not(one: RepositoryReader) -> str:
+async def why_not(repository_reader: RepositoryReader) -> str:
     with pytest.raises(SourceUnreadable) as raised:
-        await one.read()
+        await repository_reader.read()
     return str(raised.value)
 
 
@@ -86,7 +86,7 @@ async def test_a_poisoned_commit_changes_nothing_and_the_good_one_after_it_does(
     await source.poll()
     assert target(source) == 0.7
     assert (source.refused, source.refused_provenance) == ((), None)
-    assert [bool(one.digest) for one in source.results] == [True, False, True]
+    assert [bool(result.digest) for result in source.results] == [True, False, True]
 
 
 BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
@@ -247,18 +247,18 @@ async def test_over_http_with_a_password_that_is_never_shown(repository: PolicyR
     commit = repository.commit(bundle_files(PLANET))
     with git_over_http(repository, "hunter2-hunter2") as url:
         with_password = url.replace("http://", "http://penstock:hunter2-hunter2@")
-        one = reader(with_password)
-        bundle = await one.read()
+        over_http = reader(with_password)
+        bundle = await over_http.read()
         assert bundle.provenance is not None
         assert (bundle.provenance.commit, bundle.provenance.repository) == (commit, url)
-        assert await one.read() is bundle
+        assert await over_http.read() is bundle
         assert "credentials" in await why_not(reader(url))
         wrong = await why_not(reader(with_password.replace("hunter2-h", "letmein-h")))
         assert "letmein" not in wrong
         repository.commit(bundle_files(PLANET, spillover=FULLER))
-        assert await one.read() is not bundle
-    gone = await why_not(one)
-    assert "hunter2" not in gone + one.place
+        assert await over_http.read() is not bundle
+    gone = await why_not(over_http)
+    assert "hunter2" not in gone + over_http.place
     assert gone.startswith(f"{url} main: ")
 
 

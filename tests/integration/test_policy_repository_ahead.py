@@ -20,22 +20,22 @@ from tests.support.wait import until
 
 @pytest.fixture
 def repository(tmp_path: Path) -> PolicyRepository:
-    one = PolicyRepository(tmp_path / "policy.git")
-    one.commit(bundle_files(PLANET))
-    return one
+    origin = PolicyRepository(tmp_path / "policy.git")
+    origin.commit(bundle_files(PLANET))
+    return origin
 
 
 @pytest.fixture
 async def reader(repository: PolicyRepository) -> AsyncIterator[RepositoryReader]:
-    one = RepositoryReader(str(repository.path), "main", "", poll_s=10.0, timeout_s=30.0, ahead=True)
-    yield one
-    await one.close()
+    reading_ahead = RepositoryReader(str(repository.path), "main", "", poll_s=10.0, timeout_s=30.0, ahead=True)
+    yield reading_ahead
+    await reading_ahead.close()
     assert waiting() == []
 
 
 def waiting() -> list[int]:
     """Processes of ours that read repositories."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
@@ -44,8 +44,8 @@ def waiting() -> list[int]:
             # It ended meanwhile.
             continue
         if parent == os.getpid() and checkout.__name__.encode() in command:
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 async def one_waits() -> int:

@@ -565,5 +565,5 @@ async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path)
                     await asyncio.sleep(0.5)
         assert not unanswered
         failed = await client.get("/api/v1/query", params={"query": "region:penstock_region_state:code"})
-        codes = {each["metric"]["region"]: each["value"][1] for each in failed.json()["data"]["result"]}
+        codes = {series["metric"]["region"]: series["value"][1] for series in failed.json()["data"]["result"]}
         assert codes == {"eu-de": "1", "eu-es": str(STATE_CODES[RegionState.FAILED])}

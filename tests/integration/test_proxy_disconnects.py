@@ -51,13 +51,13 @@ async def half_way(agent: Agent, half: bytes) -> RawClient:
 
 
 async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], None], half: bytes) -> None:
-    async with engine(streams_forever) as gpu, full(directory, gpu.address, limits=LIMITS) as (one, _):
-        client = await half_way(one, half)
-        assert one.listener.state.disconnects.watching == (half is HALF_OF_A_LARGE_ONE)
+    async with engine(streams_forever) as gpu, full(directory, gpu.address, limits=LIMITS) as (agent, _):
+        client = await half_way(agent, half)
+        assert agent.listener.state.disconnects.watching == (half is HALF_OF_A_LARGE_ONE)
         leave(client)
-        await until(lambda: one.waiting() == 0)
-        assert one.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
-        await until(lambda: one.listener.state.bodies.bytes_kept == 0 and len(one.listener.connections) == 1)
+        await until(lambda: agent.waiting() == 0)
+        assert agent.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
+        await until(lambda: agent.listener.state.bodies.bytes_kept == 0 and len(agent.listener.connections) == 1)
         assert len(gpu.requests) == 1
 
 
@@ -121,26 +121,26 @@ async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_p
 
 @pytest.mark.parametrize(("half", "length"), [(HALF, 200_000), (HALF_OF_A_LARGE_ONE, 1_000_000)])
 async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, length: int) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=LIMITS) as (one, first):
-        client = await half_way(one, half)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=LIMITS) as (agent, first):
+        client = await half_way(agent, half)
         client.send(b"x" * (length - 75_000))
         await client.writer.drain()
         first.close()
         assert (await client.head())[0] == 200
         assert len(gpu.requests[1].body) == length
-        assert one.listener.state.disconnects.watching == 0
+        assert agent.listener.state.disconnects.watching == 0
         client.close()
 
 
 async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
     limits = replace(LIMITS, max_kept_bytes=100_000)
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (one, _):
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (agent, _):
+        client = await RawClient.connect(agent.traffic)
         client.send(HALF)
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         client.send(b"x" * 130_000)
-        await until(lambda: one.listener.state.disconnects.watching == 1)
-        assert one.waiting() == 1
+        await until(lambda: agent.listener.state.disconnects.watching == 1)
+        assert agent.waiting() == 1
         client.close()
 
 

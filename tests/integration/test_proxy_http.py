@@ -133,8 +133,8 @@ async def test_head_is_get_without_a_body(tmp_path: Path) -> None:
         for path in ("/v1/models", "/livez", "/readyz"):
             client.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\nGET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
             head_status, head = await client.head()
-            got = await client.answer()
-            assert (head_status, head["content-length"]) == (got.status, str(len(got.body)))
+            answer = await client.answer()
+            assert (head_status, head["content-length"]) == (answer.status, str(len(answer.body)))
 
 
 async def test_an_agent_without_endpoints_is_ready_while_another_region_serves(tmp_path: Path) -> None:
@@ -315,8 +315,8 @@ async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
         client = await RawClient.connect(agent.traffic)
         for status in (204, 304, 204):
             client.send(post(BODY, f"X-Status: {status}"))
-            got, headers = await client.head()
-            assert got == status
+            answered, headers = await client.head()
+            assert answered == status
             assert "transfer-encoding" not in headers
         client.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"ok\n"

@@ -93,14 +93,14 @@ async def test_a_tunnel_is_closed_on_both_sides(tmp_path: Path, change: Policy, 
 
 @CHANGES
 async def test_a_queued_request_is_refused(tmp_path: Path, change: Policy, reason: str) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
-        one.config.policy = replace(with_key(), anonymous_tenant="personal")
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
+        agent.config.policy = replace(with_key(), anonymous_tenant="personal")
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, KEY))
-        await until(lambda: one.waiting() == 1)
-        one.config.policy = change
+        await until(lambda: agent.waiting() == 1)
+        agent.config.policy = change
         assert code((await client.answer()).body) == reason
-        assert revocations(one).keys() & {("queued", reason), ("selecting", reason)}
+        assert revocations(agent).keys() & {("queued", reason), ("selecting", reason)}
 
 
 @CHANGES
@@ -222,15 +222,15 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
 
 async def test_a_tenant_with_a_new_data_class_is_held_to_its_rules_at_once(tmp_path: Path) -> None:
     """A cached evaluation of an earlier request must not admit new ones under the earlier data class."""
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, region="us-east") as (one, _):
-        one.config.policy = replace(with_key(EU_ONLY), anonymous_tenant="open")
-        client = await RawClient.connect(one.traffic)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, region="us-east") as (agent, _):
+        agent.config.policy = replace(with_key(EU_ONLY), anonymous_tenant="open")
+        client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, KEY))
-        await until(lambda: one.waiting() == 1)
-        one.config.policy = with_key(EU_ONLY, data_class="personal")
-        one.queue.room_appeared()
+        await until(lambda: agent.waiting() == 1)
+        agent.config.policy = with_key(EU_ONLY, data_class="personal")
+        agent.queue.room_appeared()
         assert code((await client.answer()).body) == "misdirected"
-        assert code((await ask(one, KEY)).body) == "misdirected"
+        assert code((await ask(agent, KEY)).body) == "misdirected"
 
 
 async def test_the_serving_region_applies_its_own_data_class(tmp_path: Path) -> None:

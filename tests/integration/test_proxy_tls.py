@@ -54,14 +54,14 @@ async def connect(address: Address, tls: ClientTls) -> RawClient:
 
 async def ask_over(address: Address, tls: ClientTls) -> Answer:
     """A TLS 1.3 client learns of its rejected certificate only when it reads."""
-    one = await connect(address, tls)
-    one.send(post(BODY))
-    return await one.answer()
+    connection = await connect(address, tls)
+    connection.send(post(BODY))
+    return await connection.answer()
 
 
-def shown_to(one: RawClient) -> str:
+def shown_to(connection: RawClient) -> str:
     """Common name of the certificate that the server showed."""
-    return dict(field[0] for field in one.writer.get_extra_info("peercert")["subject"])["commonName"]
+    return dict(field[0] for field in connection.writer.get_extra_info("peercert")["subject"])["commonName"]
 
 
 async def test_clients_are_served_over_tls_and_engines_receive_the_scheme(tmp_path: Path, made: Path) -> None:
@@ -239,8 +239,8 @@ async def handshakes_are_counted(directory: Path, made: Path) -> None:
         with pytest.raises(OSError):  # noqa: PT011
             await connect(agent.traffic, client(made))
         assert len(agent.listener.connections) == 1
-        for each in (*silent, over):
-            each.close()
+        for connection in (*silent, over):
+            connection.close()
 
 
 async def test_handshakes_that_are_not_over_count_as_connections(tmp_path: Path, made: Path) -> None:

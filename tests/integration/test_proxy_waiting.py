@@ -73,26 +73,26 @@ async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
-        client = await one_more(one, "x-request-timeout-ms: 300")
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
+        client = await one_more(agent, "x-request-timeout-ms: 300")
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (504, "deadline_passed")
-        assert (one.waiting(), one.held(), one.counted()) == (0, 1, {"timeout": 1})
-        assert one.waited() == {"abandoned": 1}
+        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 1, {"timeout": 1})
+        assert agent.waited() == {"abandoned": 1}
 
 
 async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
-        clients = [await one_more(one) for _ in range(3)]
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
+        clients = [await one_more(agent) for _ in range(3)]
         for client in clients[:2]:
             client.close()
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         first.close()
         assert (await clients[2].head())[0] == 200
-        assert (len(gpu.requests), one.held()) == (2, 1)
+        assert (len(gpu.requests), agent.held()) == (2, 1)
         clients[2].close()
-        await until(lambda: one.counted() == {"cancelled": 4})
-        assert one.waited() == {"abandoned": 2, "dispatched": 1}
+        await until(lambda: agent.counted() == {"cancelled": 4})
+        assert agent.waited() == {"abandoned": 2, "dispatched": 1}
 
 
 async def test_when_the_last_endpoint_fails_queued_requests_fail_over(tmp_path: Path) -> None:
@@ -100,25 +100,25 @@ async def test_when_the_last_endpoint_fails_queued_requests_fail_over(tmp_path: 
         engine(streams_forever) as near,
         engine(answers) as far,
         running_agent(tmp_path / "far", [far.address], region="us-east") as server,
-        full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (one, _),
+        full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (agent, _),
     ):
-        clients = [await one_more(one) for _ in range(3)]
+        clients = [await one_more(agent) for _ in range(3)]
         assert not far.requests, "nobody was invited there"
-        report_dead(one)
+        report_dead(agent)
         for client in clients:
             answer = await client.answer()
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "us-east")
 
 
 async def test_when_the_last_endpoint_of_the_fleet_fails_queued_requests_get_503(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
-        clients = [await one_more(one) for _ in range(3)]
-        report_dead(one)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
+        clients = [await one_more(agent) for _ in range(3)]
+        report_dead(agent)
         for client in clients:
             answer = await client.answer()
             assert (answer.status, code(answer.body)) == (503, "none_ready")
             assert int(answer.headers["retry-after"]) >= 1
-        assert one.waited() == {"abandoned": 3}
+        assert agent.waited() == {"abandoned": 3}
 
 
 async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
 
 
 async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
-        client = await one_more(one)
-        leaving = asyncio.create_task(drain_all([one.listener], PATIENCE_S))
-        await until(lambda: one.listener.state.draining)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
+        client = await one_more(agent)
+        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S))
+        await until(lambda: agent.listener.state.draining)
         first.close()
         assert (await client.head())[0] == 200
         client.close()
@@ -167,22 +167,22 @@ async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: P
 
 
 async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
-        clients = [await one_more(one) for _ in range(2)]
-        assert await drain_all([one.listener], 0.0) == 3
-        await until(lambda: one.held() == one.waiting() == 0)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
+        clients = [await one_more(agent) for _ in range(2)]
+        assert await drain_all([agent.listener], 0.0) == 3
+        await until(lambda: agent.held() == agent.waiting() == 0)
         for client in clients:
             assert await client.closed()
-        assert one.counted() == {"cancelled": 3}
+        assert agent.counted() == {"cancelled": 3}
 
 
 async def test_higher_priority_goes_first_and_metrics_show_the_queue(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
-        low = await one_more(one, "x-request-id: low")
-        config = one.config
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
+        low = await one_more(agent, "x-request-id: low")
+        config = agent.config
         tenants = {name: replace(tenant, priority=7) for name, tenant in config.policy.tenants.items()}
         config.policy = replace(config.policy, tenants=tenants)
-        high = await one_more(one, "x-request-id: high")
+        high = await one_more(agent, "x-request-id: high")
         first.close()
         assert (await high.head())[0] == 200
         assert [received.header("x-request-id") for received in gpu.requests[1:]] == ["high"]

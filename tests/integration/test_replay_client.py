@@ -47,7 +47,7 @@ async def reset_at_once(asked: Asked) -> None:
 
 
 def results(outcome: Outcome) -> list[tuple[str, TryResult, int]]:
-    return [(one.region, one.result, one.status) for one in outcome.tries]
+    return [(attempt.region, attempt.result, attempt.status) for attempt in outcome.tries]
 
 
 @on_uvloop
@@ -66,14 +66,14 @@ async def test_an_answer_is_noted_with_its_times_tokens_and_server() -> None:
 
     async with entry(in_two_parts) as near:
         asyncio.get_running_loop().call_later(0.2, may_go_on.set)
-        (one,) = await ask([near.at("a")])
-    assert (one.kind, one.status, one.code) == (OutcomeKind.OK, 200, "")
-    assert (one.region, one.endpoint, one.tokens) == ("eu-de", "gpu-1", 11)
-    assert results(one) == [("a", TryResult.ANSWERED, 200)]
-    assert one.sent_s is not None
-    assert one.first_token_s is not None
-    assert 0 <= one.started_s <= one.sent_s <= one.first_token_s - 0.045
-    assert one.first_token_s <= one.end_s - 0.1
+        (outcome,) = await ask([near.at("a")])
+    assert (outcome.kind, outcome.status, outcome.code) == (OutcomeKind.OK, 200, "")
+    assert (outcome.region, outcome.endpoint, outcome.tokens) == ("eu-de", "gpu-1", 11)
+    assert results(outcome) == [("a", TryResult.ANSWERED, 200)]
+    assert outcome.sent_s is not None
+    assert outcome.first_token_s is not None
+    assert 0 <= outcome.started_s <= outcome.sent_s <= outcome.first_token_s - 0.045
+    assert outcome.first_token_s <= outcome.end_s - 0.1
     (asked,) = near.asked
     assert asked.headers["x-request-id"] == "r-1"
     assert asked.headers["x-forwarded-for"] == "198.18.1.1"
@@ -85,7 +85,7 @@ async def test_an_answer_is_noted_with_its_times_tokens_and_server() -> None:
 async def test_connections_are_kept_for_the_next_request() -> None:
     async with entry(answer_well) as near:
         outcomes = await ask([near.at("a")], requests=[planned(1), planned(2), planned(3)])
-    assert [one.kind for one in outcomes] == [OutcomeKind.OK] * 3
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.OK] * 3
     assert [asked.connection for asked in near.asked] == [1, 1, 1]
 
 
@@ -118,15 +118,15 @@ async def test_refused_then_reset_then_served_with_the_same_request_id() -> None
     with unreachable_port() as held:
         gone = Entry("a", f"http://127.0.0.1:{held.getsockname()[1]}")
         async with entry(reset_at_once) as resetting, entry(answer_well) as good:
-            (one,) = await ask([gone, resetting.at("b"), good.at("c")])
-    assert one.kind is OutcomeKind.OK
-    assert results(one) == [
+            (outcome,) = await ask([gone, resetting.at("b"), good.at("c")])
+    assert outcome.kind is OutcomeKind.OK
+    assert results(outcome) == [
         ("a", TryResult.UNREACHABLE, 0),
         ("b", TryResult.BROKEN, 0),
         ("c", TryResult.ANSWERED, 200),
     ]
     assert resetting.asked[0].headers["x-request-id"] == good.asked[0].headers["x-request-id"] == "r-1"
-    assert one.tries[0].at_s <= one.tries[0].ended_s <= one.tries[1].at_s <= one.tries[2].at_s
+    assert outcome.tries[0].at_s <= outcome.tries[0].ended_s <= outcome.tries[1].at_s <= outcome.tries[2].at_s
 
 
 @on_uvloop
@@ -135,17 +135,17 @@ async def test_a_close_without_a_word_is_tried_elsewhere_too() -> None:
         asked.writer.close()
 
     async with entry(close) as closing, entry(answer_well) as good:
-        (one,) = await ask([closing.at("a"), good.at("b")])
-    assert results(one) == [("a", TryResult.BROKEN, 0), ("b", TryResult.ANSWERED, 200)]
+        (outcome,) = await ask([closing.at("a"), good.at("b")])
+    assert results(outcome) == [("a", TryResult.BROKEN, 0), ("b", TryResult.ANSWERED, 200)]
 
 
 @on_uvloop
 async def test_each_entry_is_tried_once_then_it_has_failed() -> None:
-    async with entry(reset_at_once) as one_entry, entry(reset_at_once) as other:
-        (one,) = await ask([one_entry.at("a"), other.at("b")])
-    assert (one.kind, one.status, one.code) == (OutcomeKind.FAILED, 0, "reset")
-    assert results(one) == [("a", TryResult.BROKEN, 0), ("b", TryResult.BROKEN, 0)]
-    assert (len(one_entry.asked), len(other.asked)) == (1, 1)
+    async with entry(reset_at_once) as near, entry(reset_at_once) as far:
+        (outcome,) = await ask([near.at("a"), far.at("b")])
+    assert (outcome.kind, outcome.status, outcome.code) == (OutcomeKind.FAILED, 0, "reset")
+    assert results(outcome) == [("a", TryResult.BROKEN, 0), ("b", TryResult.BROKEN, 0)]
+    assert (len(near.asked), len(far.asked)) == (1, 1)
 
 
 @pytest.mark.parametrize("how", ["after the head", "after a token", "without [DONE]", "with an error event"])
@@ -165,13 +165,13 @@ async def test_what_has_started_is_never_tried_again(how: str) -> None:
         asked.reset()
 
     async with entry(start_and_stop) as near, entry(answer_well) as far:
-        (one,) = await ask([near.at("a"), far.at("b")])
+        (outcome,) = await ask([near.at("a"), far.at("b")])
     code = {"without [DONE]": "the stream ended without [DONE]", "with an error event": "engine_failed"}.get(
         how, "reset"
     )
-    assert (one.kind, one.status, one.code) == (OutcomeKind.FAILED, 200, code)
-    assert results(one) == [("a", TryResult.ANSWERED, 200)]
-    assert one.tokens == (0 if how == "after the head" else 2)
+    assert (outcome.kind, outcome.status, outcome.code) == (OutcomeKind.FAILED, 200, code)
+    assert results(outcome) == [("a", TryResult.ANSWERED, 200)]
+    assert outcome.tokens == (0 if how == "after the head" else 2)
     assert far.asked == []
 
 
@@ -182,9 +182,9 @@ async def test_a_misdirected_request_follows_the_redirect_only() -> None:
         asked.answer(421, body, x_penstock_regions="c, b,unknown")
 
     async with entry(send_away) as a, entry(answer_well) as b, entry(reset_at_once) as c, entry(answer_well) as d:
-        (one,) = await ask([a.at("a"), d.at("d"), b.at("b"), c.at("c")])
-    assert one.kind is OutcomeKind.OK
-    assert results(one) == [
+        (outcome,) = await ask([a.at("a"), d.at("d"), b.at("b"), c.at("c")])
+    assert outcome.kind is OutcomeKind.OK
+    assert results(outcome) == [
         ("a", TryResult.REDIRECTED, 421),
         ("c", TryResult.BROKEN, 0),
         ("b", TryResult.ANSWERED, 200),
@@ -198,8 +198,8 @@ async def test_a_misdirected_request_that_has_nowhere_to_go_is_refused() -> None
         asked.answer(421, b'{"error": {"code": "misdirected"}}', x_penstock_regions="x")
 
     async with entry(send_away) as a, entry(answer_well) as b:
-        (one,) = await ask([a.at("a"), b.at("b")])
-    assert (one.kind, one.status, one.code) == (OutcomeKind.REFUSED, 421, "misdirected")
+        (outcome,) = await ask([a.at("a"), b.at("b")])
+    assert (outcome.kind, outcome.status, outcome.code) == (OutcomeKind.REFUSED, 421, "misdirected")
     assert b.asked == []
 
 
@@ -222,8 +222,8 @@ async def test_answers_other_than_200_are_final(status: int, body: bytes, kind: 
         asked.answer(status, body, retry_after="0")
 
     async with entry(refuse) as near, entry(answer_well) as far:
-        (one,) = await ask([near.at("a"), far.at("b")])
-    assert (one.kind, one.status, one.code) == (kind, status, code)
+        (outcome,) = await ask([near.at("a"), far.at("b")])
+    assert (outcome.kind, outcome.status, outcome.code) == (kind, status, code)
     assert far.asked == []
 
 
@@ -241,9 +241,9 @@ async def test_a_retry_after_within_patience_is_honoured_once() -> None:
         (0.01, busy_at_first, OutcomeKind.REFUSED, [TryResult.ANSWERED]),
     ]:
         async with entry(script) as near:
-            (one,) = await ask([near.at("a")], Patience(retry_after_s=patience_s))
-        assert one.kind is kind
-        assert [done.result for done in one.tries] == tries
+            (outcome,) = await ask([near.at("a")], Patience(retry_after_s=patience_s))
+        assert outcome.kind is kind
+        assert [done.result for done in outcome.tries] == tries
 
 
 @on_uvloop
@@ -252,10 +252,10 @@ async def test_a_silent_entry_is_left_for_the_next() -> None:
         await asyncio.Event().wait()
 
     async with entry(stay_silent) as silent, entry(answer_well) as good:
-        (one,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=1.0))
+        (outcome,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=1.0))
         async with asyncio.timeout(60):
             await silent.left.wait()
-    assert results(one) == [("a", TryResult.SILENT, 0), ("b", TryResult.ANSWERED, 200)]
+    assert results(outcome) == [("a", TryResult.SILENT, 0), ("b", TryResult.ANSWERED, 200)]
 
 
 @on_uvloop
@@ -267,12 +267,12 @@ async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
             await asyncio.sleep(0.01)
 
     async with entry(never_end) as near:
-        (one,) = await ask([near.at("a")], Patience(whole_s=1.5))
+        (outcome,) = await ask([near.at("a")], Patience(whole_s=1.5))
         async with asyncio.timeout(60):
             await near.left.wait()
-    assert (one.kind, one.status, one.code, one.region) == (OutcomeKind.FAILED, 200, "timeout", "a")
-    assert one.tokens > 0
-    assert results(one) == [("a", TryResult.ANSWERED, 200)]
+    assert (outcome.kind, outcome.status, outcome.code, outcome.region) == (OutcomeKind.FAILED, 200, "timeout", "a")
+    assert outcome.tokens > 0
+    assert results(outcome) == [("a", TryResult.ANSWERED, 200)]
 
 
 @on_uvloop
@@ -284,11 +284,11 @@ async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> No
             await asyncio.sleep(0.01)
 
     async with entry(never_end) as near:
-        (one,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
+        (outcome,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
         async with asyncio.timeout(60):
             await near.left.wait()
-    assert (one.kind, one.status, one.code) == (OutcomeKind.CANCELLED, 200, "")
-    assert one.tokens == 5
+    assert (outcome.kind, outcome.status, outcome.code) == (OutcomeKind.CANCELLED, 200, "")
+    assert outcome.tokens == 5
 
 
 @pytest.mark.parametrize(
@@ -307,9 +307,9 @@ async def test_a_malformed_response_is_a_failure_with_a_reason(said: bytes) -> N
         await asyncio.Event().wait()
 
     async with entry(respond) as near:
-        (one,) = await ask([near.at("a")], Patience(whole_s=20.0))
-    assert one.kind is OutcomeKind.FAILED
-    assert one.code in {"what came is not HTTP", "the head is too long", "an event is too long"}
+        (outcome,) = await ask([near.at("a")], Patience(whole_s=20.0))
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.code in {"what came is not HTTP", "the head is too long", "an event is too long"}
 
 
 @on_uvloop
@@ -320,8 +320,8 @@ async def test_reads_a_stream_that_ends_with_its_connection_and_skips_interim_an
         asked.writer.close()
 
     async with entry(old_style) as near:
-        (one,) = await ask([near.at("a")])
-    assert (one.kind, one.tokens) == (OutcomeKind.OK, 1)
+        (outcome,) = await ask([near.at("a")])
+    assert (outcome.kind, outcome.tokens) == (OutcomeKind.OK, 1)
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://", "http://h:x", "http://h:1/path"])
@@ -350,7 +350,7 @@ async def test_an_image_request_has_one_whole_response() -> None:
     ]
     async with entry(in_turn) as way:
         outcomes = await ask([way.at("eu-de")], requests=images)
-    assert [(one.kind, one.code) for one in outcomes] == [(kind, code) for _, _, kind, code in answers]
+    assert [(outcome.kind, outcome.code) for outcome in outcomes] == [(kind, code) for _, _, kind, code in answers]
     assert (outcomes[0].region, outcomes[0].first_token_s) == ("eu-de", None)
     body = msgspec.json.decode(asked[0].body)
     assert (body["width"], body["height"], body["steps"]) == (512, 768, 20)
@@ -374,6 +374,6 @@ async def test_an_embedding_is_asked_for_and_answered_in_one_piece() -> None:
     texts = [msgspec.structs.replace(planned(number), embedding=True) for number, _ in enumerate(answers)]
     async with entry(in_turn) as way:
         outcomes = await ask([way.at("eu-de")], requests=texts)
-    assert [(one.kind, one.code) for one in outcomes] == [(kind, code) for _, kind, code in answers]
+    assert [(outcome.kind, outcome.code) for outcome in outcomes] == [(kind, code) for _, kind, code in answers]
     body = msgspec.json.decode(asked[0].body)
     assert (body["model"], len(body["input"])) == ("m", 400)

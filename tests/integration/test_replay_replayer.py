@@ -54,15 +54,17 @@ async def test_a_stall_shows_in_the_percentiles_of_everyone_it_kept_waiting() ->
 
     async with entry(stall_once) as near:
         outcomes = await run(steady(200, 100.0), [near.at("a")])
-    assert [one.kind for one in outcomes] == [OutcomeKind.OK] * 200
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.OK] * 200
     # Sixty requests were due during the stall: a closed loop would have sent one, and seen one slow answer.
-    waited = [one for one in outcomes if one.e2e_s > 0.2 * stall_s]
+    waited = [outcome for outcome in outcomes if outcome.e2e_s > 0.2 * stall_s]
     assert len(waited) >= 35
     results = summarise(outcomes, 1.0)
     assert results.latency.ttft_p99_ms is not None
     assert results.latency.ttft_p99_ms >= 0.8 * stall_s * 1000
     # Each of them was sent during the stall, not after it.
-    sent_in_stall = sum(one.sent_s is not None and one.sent_s < one.end_s - 0.1 * stall_s for one in waited)
+    sent_in_stall = sum(
+        outcome.sent_s is not None and outcome.sent_s < outcome.end_s - 0.1 * stall_s for outcome in waited
+    )
     assert sent_in_stall >= 35
 
 
@@ -79,9 +81,9 @@ async def test_a_replayer_that_is_itself_late_counts_from_when_requests_were_due
     async with entry(answer) as near:
         outcomes = Blocking()
         await Replayer(steady(50, 100.0), {"site": [near.at("a")]}, None, outcomes.append).run(20.0)
-    late = [one for one in outcomes if one.lag_s > 0.1]
+    late = [outcome for outcome in outcomes if outcome.lag_s > 0.1]
     assert len(late) >= 20
-    assert all(one.e2e_s >= one.lag_s for one in outcomes)
+    assert all(outcome.e2e_s >= outcome.lag_s for outcome in outcomes)
     lag_p99_ms = summarise(outcomes, 1.0).lag_p99_ms
     assert lag_p99_ms is not None
     assert lag_p99_ms >= 300
@@ -95,9 +97,9 @@ async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
     async with entry(never) as near:
         outcomes = await run(steady(150, 150.0), [near.at("a")], drain_s=0.2)
     assert len(near.asked) == 150
-    assert [(one.kind, one.code) for one in outcomes] == [(OutcomeKind.FAILED, "unanswered_at_end")] * 150
-    assert all(one.tries[0].result is TryResult.SILENT for one in outcomes)
-    lags = sorted(one.lag_s for one in outcomes)
+    assert [(outcome.kind, outcome.code) for outcome in outcomes] == [(OutcomeKind.FAILED, "unanswered_at_end")] * 150
+    assert all(outcome.tries[0].result is TryResult.SILENT for outcome in outcomes)
+    lags = sorted(outcome.lag_s for outcome in outcomes)
     assert lags[len(lags) // 2] < 0.5, "requests waited for answers"
 
 
@@ -105,7 +107,7 @@ async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
 async def test_every_request_has_an_outcome_even_if_no_caller_waits() -> None:
     async with entry(answer) as near:
         outcomes = await run(steady(20, 10_000.0), [near.at("a")], drain_s=0.0)
-    assert sorted(one.id for one in outcomes) == sorted(one.id for one in steady(20, 1.0))
+    assert sorted(outcome.id for outcome in outcomes) == sorted(outcome.id for outcome in steady(20, 1.0))
 
 
 @on_uvloop
@@ -135,7 +137,7 @@ async def test_clients_leave_an_entry_that_is_not_ready_and_come_back() -> None:
             await replaying
     assert near.probes >= 4
     assert len(outcomes) >= 90
-    assert {one.kind for one in outcomes if one.code != "unanswered_at_end"} == {OutcomeKind.OK}
+    assert {outcome.kind for outcome in outcomes if outcome.code != "unanswered_at_end"} == {OutcomeKind.OK}
 
 
 @on_uvloop
@@ -148,4 +150,4 @@ async def test_times_may_count_from_a_given_moment() -> None:
         assert replayer.sent == 2
         assert replayer.in_flight == 0
         assert monotonic() - began_s >= 0.01
-    assert all(0 <= one.started_s < 5 for one in outcomes)
+    assert all(0 <= outcome.started_s < 5 for outcome in outcomes)

@@ -41,9 +41,9 @@ def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> PolicyRepository:
-    one = PolicyRepository(tmp_path / "policy.git")
-    one.commit(files())
-    return one
+    origin = PolicyRepository(tmp_path / "policy.git")
+    origin.commit(files())
+    return origin
 
 
 @pytest.fixture
@@ -106,15 +106,15 @@ async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change
         assert await reported(store) == dict.fromkeys(agents.applied, first.commit) | {"eu-es": second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
         assert shown["rollout"]["provenance"]["subject"] == "Fill pools less"
-        assert [(one["kind"], one["field"], one["after"]) for one in shown["changes"]] == [
+        assert [(change["kind"], change["field"], change["after"]) for change in shown["changes"]] == [
             ("Spillover", "target_utilisation", 0.7)
         ]
         assert shown["limits"]["canary_regions"] == ["eu-es"]
-        assert [one["region"] for one in shown["evidence"] if one["runs_candidate"]] == ["eu-es"]
+        assert [judged["region"] for judged in shown["evidence"] if judged["runs_candidate"]] == ["eu-es"]
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
         assert set((await reported(store)).values()) == {second}
         shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
-        assert {one["in_force"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
+        assert {agent["in_force"] for agent in shown["agents"]} == {shown["rollout"]["stable"]}
 
 
 async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(

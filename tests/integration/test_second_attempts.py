@@ -45,12 +45,12 @@ async def ask(running: Agent, path: str = EMBEDDINGS, body: bytes = BODY) -> Ans
 
 
 def outcomes(running: Agent) -> dict[str, float]:
-    found = {}
+    counts = {}
     for family in running.metrics.registry.collect():
         for sample in family.samples:
             if sample.name == "penstock_agent_hedges_total" and sample.value:
-                found[sample.labels["outcome"]] = sample.value
-    return found
+                counts[sample.labels["outcome"]] = sample.value
+    return counts
 
 
 def prefer(first: Endpoint, second: Endpoint) -> None:
@@ -83,16 +83,16 @@ async def test_the_second_endpoint_serves_and_the_first_request_is_cancelled(tmp
 
 
 async def test_a_second_attempt_that_serves_is_a_span(tmp_path: Path) -> None:
-    async with collector() as one, engine(never_responds) as slow, engine(answers) as quick:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(never_responds) as slow, engine(answers) as quick:
+        exporter = otlp.exporter()
         async with running_agent(tmp_path, [slow.address, quick.address], limits=LIMITS, exporter=exporter) as running:
             save_up(running, 2)
             prefer(*running.endpoints.pool(MODEL).endpoints)
             assert (await ask(running)).status == 200
             await settled(running)
         await exporter.close()
-    attempts = [attributes(span) for _, span in one.spans if span.name == f"embeddings {MODEL}"]
-    assert [(each["penstock.endpoint"], each.get("penstock.reason")) for each in attempts] == [
+    attempts = [attributes(span) for _, span in otlp.spans if span.name == f"embeddings {MODEL}"]
+    assert [(attempt["penstock.endpoint"], attempt.get("penstock.reason")) for attempt in attempts] == [
         ("gpu-0", "second_attempt_won"),
         ("gpu-1", None),
     ]
@@ -102,22 +102,22 @@ async def test_the_first_endpoint_serves_if_it_responds_first(tmp_path: Path) ->
     release = asyncio.Event()
 
     async def first_waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        if len(one.requests) + len(two.requests) == 2:
+        if len(gpu_0.requests) + len(gpu_1.requests) == 2:
             release.set()
             await asyncio.Event().wait()
         await release.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     async with (
-        engine(first_waits) as one,
-        engine(first_waits) as two,
-        running_agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+        engine(first_waits) as gpu_0,
+        engine(first_waits) as gpu_1,
+        running_agent(tmp_path, [gpu_0.address, gpu_1.address], limits=LIMITS) as running,
     ):
         save_up(running, 1)
         assert (await ask(running)).body == b"ok"
         await settled(running)
         assert outcomes(running) == {HedgeOutcome.LOST: 1.0}
-        assert len(one.requests) == len(two.requests) == 1
+        assert len(gpu_0.requests) == len(gpu_1.requests) == 1
 
 
 async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -177,9 +177,9 @@ async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path)
 
 async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -> None:
     async with (
-        engine(never_responds) as one,
-        engine(never_responds) as two,
-        running_agent(tmp_path, [one.address, two.address], limits=LIMITS, slots=2) as running,
+        engine(never_responds) as gpu_0,
+        engine(never_responds) as gpu_1,
+        running_agent(tmp_path, [gpu_0.address, gpu_1.address], limits=LIMITS, slots=2) as running,
     ):
         save_up(running, 1)
         asked = [asyncio.create_task(ask(running)) for _ in range(2)]
@@ -196,16 +196,16 @@ async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -
 
 async def test_chat_is_not_hedged(tmp_path: Path) -> None:
     async with (
-        engine(never_responds) as one,
-        engine(never_responds) as two,
-        running_agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+        engine(never_responds) as gpu_0,
+        engine(never_responds) as gpu_1,
+        running_agent(tmp_path, [gpu_0.address, gpu_1.address], limits=LIMITS) as running,
     ):
         save_up(running, 5)
         body = json.dumps({"model": MODEL, "messages": []}).encode()
         asked = asyncio.create_task(ask(running, "/v1/chat/completions", body))
         await until(lambda: running.held() == 1)
         (exchange,) = running.proxy.active
-        await until(lambda: bool(one.requests or two.requests))
+        await until(lambda: bool(gpu_0.requests or gpu_1.requests))
         assert exchange._hedge is None  # type: ignore[attr-defined]
         asked.cancel()
         await settled(running)

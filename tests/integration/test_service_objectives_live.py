@@ -34,7 +34,7 @@ def bundle(directory: Path, objective: str) -> Path:
 
 
 def here(status: Status) -> RegionStatus:
-    return next(one for one in status.regions if one.name == "eu-de")
+    return next(region for region in status.regions if region.name == "eu-de")
 
 
 def render(status: Status) -> str:

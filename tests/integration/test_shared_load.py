@@ -85,7 +85,7 @@ def endpoint(view: SharedLoad, number: int = 0) -> Endpoint:
 
 
 def in_flight(view: SharedLoad) -> list[int]:
-    return [one.view.in_flight for one in view._endpoints.every()]
+    return [gpu.view.in_flight for gpu in view._endpoints.every()]
 
 
 async def kill(view: Sharing) -> None:

@@ -34,7 +34,7 @@ async def twins(
     name = directory.parent.name
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(engine(make(f"{which}.{name}"))) for which in ("first", "other")]
-        addresses = [each.address for each in engines]
+        addresses = [gpu.address for gpu in engines]
         agents = [
             await stack.enter_async_context(
                 running_agent(directory / name, addresses, region=region, name=name, redis_url=redis_url)
@@ -45,16 +45,16 @@ async def twins(
 
 
 async def test_the_other_agent_of_the_region_finds_the_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:
-    async with twins(tmp_path / "a", redis_server.url) as (one, other):
-        created = [await create(one) for _ in range(4)]
+    async with twins(tmp_path / "a", redis_server.url) as (agent_1, agent_2):
+        created = [await create(agent_1) for _ in range(4)]
         for object_id in created:
-            answer = await request(other, "GET", f"{RESPONSES}/{object_id}")
+            answer = await request(agent_2, "GET", f"{RESPONSES}/{object_id}")
             assert (answer.status, json.loads(answer.body)["at"]) == (200, object_id.rpartition("-")[0])
-        last = await create(other, previous_response_id=await create(one))
-        assert await create(one, previous_response_id=last)
-        answer = await request(other, "GET", f"{RESPONSES}/resp_unknown")
+        last = await create(agent_2, previous_response_id=await create(agent_1))
+        assert await create(agent_1, previous_response_id=last)
+        answer = await request(agent_2, "GET", f"{RESPONSES}/resp_unknown")
         assert (answer.status, code(answer.body)) == (404, "not_found")
-        assert other.objects.status() == {"count": 6, "shared": {"up": True, "rejected": 0}}
+        assert agent_2.objects.status() == {"count": 6, "shared": {"up": True, "rejected": 0}}
 
 
 async def test_the_other_agent_of_a_serving_region_finds_the_endpoint(
@@ -62,12 +62,12 @@ async def test_the_other_agent_of_a_serving_region_finds_the_endpoint(
 ) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
-        twins(tmp_path / "b", redis_server.url, "eu-es") as (one, other),
+        twins(tmp_path / "b", redis_server.url, "eu-es") as (agent_1, agent_2),
         engine(keeps("near")) as near,
-        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": one.peer}) as origin,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": agent_1.peer}) as origin,
     ):
         object_id = await create(origin)
-        origin.peers.addresses["eu-es"] = other.peer
+        origin.peers.addresses["eu-es"] = agent_2.peer
         answer = await request(origin, "GET", f"{RESPONSES}/{object_id}")
         assert (answer.status, json.loads(answer.body)["at"]) == (200, object_id.rpartition("-")[0])
 
@@ -76,23 +76,23 @@ async def test_a_websocket_through_the_other_agent_is_at_the_comfyui_of_its_prom
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     async with twins(tmp_path / "w", redis_server.url, make=comfyui) as agents:
-        for one in agents:
-            one.config.policy = replace(one.config.policy, routes=preset_routes("comfyui", MODEL))
-        one, other = agents
+        for agent in agents:
+            agent.config.policy = replace(agent.config.policy, routes=preset_routes("comfyui", MODEL))
+        agent_1, agent_2 = agents
         for number in range(4):
             client_id = f"{tmp_path.name}-{number}"
             prompt = json.dumps({"prompt": {}, "client_id": client_id}).encode()
-            first = json.loads((await ask(one, body=prompt, path="/prompt")).body)["at"]
-            client, at = await open_websocket(other, client_id)
+            first = json.loads((await ask(agent_1, body=prompt, path="/prompt")).body)["at"]
+            client, at = await open_websocket(agent_2, client_id)
             assert first.startswith(at)
-            second = json.loads((await ask(other, body=prompt, path="/prompt")).body)["at"]
+            second = json.loads((await ask(agent_2, body=prompt, path="/prompt")).body)["at"]
             assert second == first
             client.close()
 
 
 async def test_what_no_agent_stored_is_not_used(tmp_path: Path, own_redis: RedisServer) -> None:
-    async with twins(tmp_path / "c", own_redis.url) as (one, other):
-        created = [await create(one) for _ in range(2)]
+    async with twins(tmp_path / "c", own_redis.url) as (agent_1, agent_2):
+        created = [await create(agent_1) for _ in range(2)]
         objects, _ = object_keys("eu-de", "open")
         client = redis.Redis.from_url(own_redis.url)
         await until(lambda: client.hlen(objects) == 2)
@@ -101,22 +101,22 @@ async def test_what_no_agent_stored_is_not_used(tmp_path: Path, own_redis: Redis
         for field, value in zip(fields, values[1:] + values[:1], strict=True):
             client.hset(objects, field, value)
         for object_id in created:
-            assert (await request(other, "GET", f"{RESPONSES}/{object_id}")).status == 404
-        assert other.shared_objects is not None
-        assert other.shared_objects.rejected >= len(created)
+            assert (await request(agent_2, "GET", f"{RESPONSES}/{object_id}")).status == 404
+        assert agent_2.shared_objects is not None
+        assert agent_2.shared_objects.rejected >= len(created)
         client.set(objects, "another type")
-        assert (await request(other, "GET", f"{RESPONSES}/{created[0]}")).status == 404
-        assert await create(one)
+        assert (await request(agent_2, "GET", f"{RESPONSES}/{created[0]}")).status == 404
+        assert await create(agent_1)
 
 
 async def test_without_redis_an_agent_finds_its_own_objects(tmp_path: Path) -> None:
-    async with twins(tmp_path / "d", "redis://127.0.0.1:1/0") as (one, other):
-        object_id = await create(one)
-        assert (await request(one, "GET", f"{RESPONSES}/{object_id}")).status == 200
+    async with twins(tmp_path / "d", "redis://127.0.0.1:1/0") as (agent_1, agent_2):
+        object_id = await create(agent_1)
+        assert (await request(agent_1, "GET", f"{RESPONSES}/{object_id}")).status == 200
         for _ in range(2):
-            assert (await request(other, "GET", f"{RESPONSES}/{object_id}")).status == 404
-        assert other.shared_objects is not None
-        assert not other.shared_objects.up
+            assert (await request(agent_2, "GET", f"{RESPONSES}/{object_id}")).status == 404
+        assert agent_2.shared_objects is not None
+        assert not agent_2.shared_objects.up
 
 
 async def test_a_tenant_with_many_objects_loses_its_own(redis_server: RedisServer, tmp_path: Path) -> None:

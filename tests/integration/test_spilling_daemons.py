@@ -60,7 +60,9 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
         first = asyncio.create_task(ask())
         await until_seen(lambda: home.status()["endpoints"][0]["in_flight"] == 1)
         others = await asyncio.gather(*(ask() for _ in range(OVERFLOW)))
-        assert [(one.status, one.headers["x-penstock-region"]) for one in others] == [(200, "eu-es")] * OVERFLOW
+        assert [(response.status, response.headers["x-penstock-region"]) for response in others] == [
+            (200, "eu-es")
+        ] * OVERFLOW
         assert not first.done()
         hold.set()
         answer = await first

@@ -121,11 +121,11 @@ async def test_a_list_without_values_has_everything_else(store: ConfigStore, at:
     whole, bare = await store.list(at), await store.list(at, values=False)
     assert [item.value for item in bare.items] == [b"", b""]
     assert bare.revision == whole.revision
-    for one, other in zip(whole.items, bare.items, strict=True):
-        assert (one.key, one.create_revision, one.mod_revision) == (
-            other.key,
-            other.create_revision,
-            other.mod_revision,
+    for whole_item, bare_item in zip(whole.items, bare.items, strict=True):
+        assert (whole_item.key, whole_item.create_revision, whole_item.mod_revision) == (
+            bare_item.key,
+            bare_item.create_revision,
+            bare_item.mod_revision,
         )
 
 

@@ -52,10 +52,10 @@ async def before(directory: Path, *scripts: Script, engines: int = 2, **options:
     async with AsyncExitStack() as stack:
         shared = in_turn(*scripts)
         scripted = [await stack.enter_async_context(engine(shared)) for _ in range(engines)]
-        one = await stack.enter_async_context(running_agent(directory, [each.address for each in scripted], **options))
-        one.continue_streams()
-        yield one, scripted
-        await until(lambda: released(one))
+        agent = await stack.enter_async_context(running_agent(directory, [gpu.address for gpu in scripted], **options))
+        agent.continue_streams()
+        yield agent, scripted
+        await until(lambda: released(agent))
 
 
 def released(agent: Agent) -> bool:
@@ -67,21 +67,21 @@ def released(agent: Agent) -> bool:
 async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failure, limit: int) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     scripts = streams_chat(1, limit, failure), streams_chat(2)
-    async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (one, engines):
-        status, headers, body = await chat(one)
+    async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (agent, engines):
+        status, headers, body = await chat(agent)
         assert (status, is_complete(body)) == (200, True)
-        assert [len(each.requests) for each in engines] == [1, 1]
+        assert [len(gpu.requests) for gpu in engines] == [1, 1]
         assert headers["x-penstock-endpoint"] in ("gpu-0", "gpu-1")
-        await until(lambda: released(one))
-        assert (one.counted(), one.continued()) == ({"ok": 1}, {"resumed": 1})
+        await until(lambda: released(agent))
+        assert (agent.counted(), agent.continued()) == ({"ok": 1}, {"resumed": 1})
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
     assert (line["outcome"], line["continuations"], line["attempts"]) == ("ok", 1, 2)
 
 
 async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_path: Path) -> None:
-    async with before(tmp_path, streams_chat(1, 5), streams_chat(2), streams_chat(3)) as (one, _):
-        client = await RawClient.connect(one.traffic)
+    async with before(tmp_path, streams_chat(1, 5), streams_chat(2), streams_chat(3)) as (agent, _):
+        client = await RawClient.connect(agent.traffic)
         for _ in range(2):
             client.send(post(json.dumps(CHAT).encode()))
             assert is_complete((await client.answer()).body)
@@ -90,18 +90,18 @@ async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_pa
 
 async def test_a_text_completion_is_continued(tmp_path: Path) -> None:
     fields = {"model": MODEL, "stream": True, "prompt": "Why?", "ignore_eos": True, "max_tokens": 30}
-    async with before(tmp_path, streams_chat(1, 9), streams_chat(2)) as (one, _):
-        answer = await ask(one, body=json.dumps(fields).encode(), path="/v1/completions")
+    async with before(tmp_path, streams_chat(1, 9), streams_chat(2)) as (agent, _):
+        answer = await ask(agent, body=json.dumps(fields).encode(), path="/v1/completions")
         assert is_complete(answer.body)
 
 
 @pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"logprobs": True}, {"response_format": {}}])
 async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
-    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, engines):
-        _, _, body = await chat(one, **fields)
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (agent, engines):
+        _, _, body = await chat(agent, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
-        assert (code, sum(len(each.requests) for each in engines)) == ("engine_failed", 1)
-        assert (one.counted(), one.continued()) == ({"engine_error": 1}, {})
+        assert (code, sum(len(gpu.requests) for gpu in engines)) == ("engine_failed", 1)
+        assert (agent.counted(), agent.continued()) == ({"engine_error": 1}, {})
 
 
 async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
@@ -111,17 +111,17 @@ async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
     def replace_n(received: Any) -> Any:
         return received._replace(body=json.dumps(json.loads(received.body) | {"n": 1}).encode())
 
-    async with before(tmp_path, two, streams_chat(2)) as (one, engines):
-        assert b"engine_failed" in (await chat(one, n=2)).body
-        assert sum(len(each.requests) for each in engines) == 1
+    async with before(tmp_path, two, streams_chat(2)) as (agent, engines):
+        assert b"engine_failed" in (await chat(agent, n=2)).body
+        assert sum(len(gpu.requests) for gpu in engines) == 1
 
 
 async def test_a_model_without_a_continuation_policy_is_not_continued(tmp_path: Path) -> None:
-    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, _):
-        policy = one.config.policy
-        one.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
-        assert b"engine_failed" in (await chat(one)).body
-        assert one.continued() == {}
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (agent, _):
+        policy = agent.config.policy
+        agent.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
+        assert b"engine_failed" in (await chat(agent)).body
+        assert agent.continued() == {}
 
 
 def spend_the_budget(agent: Agent) -> None:
@@ -144,14 +144,14 @@ def clear_the_kinds(agent: Agent) -> None:
 async def test_a_limit_ends_the_stream_with_an_error(
     tmp_path: Path, prepare: Callable[[Agent], None], outcome: str, reported: str
 ) -> None:
-    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (one, engines):
-        prepare(one)
-        stream = read_stream((await chat(one)).body)
+    async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (agent, engines):
+        prepare(agent)
+        stream = read_stream((await chat(agent)).body)
         assert (stream.text, stream.done) == (words(0, 7), False)
         assert stream.error is not None
         assert (stream.error["code"], reported in stream.error["message"]) == ("engine_failed", True)
-        assert sum(len(each.requests) for each in engines) == 1
-        assert (one.counted(), one.continued()) == ({"engine_error": 1}, {outcome: 1})
+        assert sum(len(gpu.requests) for gpu in engines) == 1
+        assert (agent.counted(), agent.continued()) == ({"engine_error": 1}, {outcome: 1})
 
 
 async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
         budget._retries -= permitted
         assert left > permitted < dead
         go_on.set()
-        streams = [read_stream((await each).body) for each in asked]
+        streams = [read_stream((await asking).body) for asking in asked]
         complete = sum(stream.done and stream.text == words(0, 30) for stream in streams)
         cut = sum(stream.error is not None and stream.text == words(0, 7) for stream in streams)
         assert (complete, cut) == (count - dead + permitted, dead - permitted)
@@ -189,37 +189,37 @@ async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some
 
 
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
-    async with before(tmp_path, *[streams_chat(1, 7)] * 3, engines=3) as (one, engines):
-        stream = read_stream((await chat(one)).body)
+    async with before(tmp_path, *[streams_chat(1, 7)] * 3, engines=3) as (agent, engines):
+        stream = read_stream((await chat(agent)).body)
         assert (stream.text, stream.done) == (words(0, 14), False)
         assert stream.error is not None
         assert "may be the cause" in stream.error["message"]
-        assert sum(len(each.requests) for each in engines) == 2
+        assert sum(len(gpu.requests) for gpu in engines) == 2
 
 
 async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> None:
     scripts = *[streams_chat(1, 7, hangs)] * 3, streams_chat(2)
-    async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (one, engines):
-        stream = read_stream((await chat(one)).body)
+    async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (agent, engines):
+        stream = read_stream((await chat(agent)).body)
         assert (stream.text, stream.error and stream.error["code"]) == (words(0, 21), "stream_stalled")
-        assert sum(len(each.requests) for each in engines) == 3
-        assert one.continued() == {"resumed": 2, "over_budget": 1}
+        assert sum(len(gpu.requests) for gpu in engines) == 3
+        assert agent.continued() == {"resumed": 2, "over_budget": 1}
 
 
 async def test_a_continuation_that_an_engine_refuses_ends_with_an_error(tmp_path: Path) -> None:
     async def refuses(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
 
-    async with before(tmp_path, streams_chat(1, 7), refuses) as (one, _):
-        stream = read_stream((await chat(one)).body)
+    async with before(tmp_path, streams_chat(1, 7), refuses) as (agent, _):
+        stream = read_stream((await chat(agent)).body)
         assert stream.error is not None
         assert (stream.error["code"], "status 400" in stream.error["message"]) == ("engine_failed", True)
-        assert one.continued() == {"no_target": 1}
+        assert agent.continued() == {"no_target": 1}
 
 
 async def test_a_continuation_is_retried_like_any_request(tmp_path: Path) -> None:
-    async with before(tmp_path, streams_chat(1, 7), is_busy, streams_chat(2), engines=3) as (one, _):
-        assert is_complete((await chat(one)).body)
+    async with before(tmp_path, streams_chat(1, 7), is_busy, streams_chat(2), engines=3) as (agent, _):
+        assert is_complete((await chat(agent)).body)
 
 
 async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
@@ -234,16 +234,16 @@ async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
         await reports_an_error(writer)
 
     scripts = streams_chat(1, 7, dies_later), streams_chat(2, 3, ends_later), streams_chat(3)
-    async with before(tmp_path, *scripts, slots=1, queue=0) as (one, engines):
-        pool = one.endpoints.pool(MODEL)
+    async with before(tmp_path, *scripts, slots=1, queue=0) as (agent, engines):
+        pool = agent.endpoints.pool(MODEL)
         pool.prior_s = 0.1
         pool.recount()
-        first = asyncio.create_task(chat(one))
-        await until(lambda: any(each.requests for each in engines))
-        second = asyncio.create_task(chat(one, n=1, logprobs=True))
-        await until(lambda: all(each.requests for each in engines))
+        first = asyncio.create_task(chat(agent))
+        await until(lambda: any(gpu.requests for gpu in engines))
+        second = asyncio.create_task(chat(agent, n=1, logprobs=True))
+        await until(lambda: all(gpu.requests for gpu in engines))
         break_off.set()
-        await until(lambda: one.waiting() == 1)
+        await until(lambda: agent.waiting() == 1)
         go_on.set()
         assert b"EngineCore" in (await second).body
         assert is_complete((await first).body)
@@ -254,30 +254,30 @@ async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None
         longer = json.loads(received.body) | {"max_tokens": 31}
         await streams_chat(1, 30)(e, received._replace(body=json.dumps(longer).encode()), writer)
 
-    async with before(tmp_path, omits_the_end, streams_chat(2)) as (one, engines):
-        stream = read_stream((await chat(one)).body)
+    async with before(tmp_path, omits_the_end, streams_chat(2)) as (agent, engines):
+        stream = read_stream((await chat(agent)).body)
         assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
-        assert sum(len(each.requests) for each in engines) == 1
+        assert sum(len(gpu.requests) for gpu in engines) == 1
 
 
 async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, streams_chat(1, 7), never_responds) as (one, engines):
-        client = await RawClient.connect(one.traffic)
+    async with before(tmp_path, streams_chat(1, 7), never_responds) as (agent, engines):
+        client = await RawClient.connect(agent.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()
-        await until(lambda: all(each.requests for each in engines))
+        await until(lambda: all(gpu.requests for gpu in engines))
         client.close()
-        await until(lambda: released(one))
-        assert one.counted() == {"cancelled": 1}
+        await until(lambda: released(agent))
+        assert agent.counted() == {"cancelled": 1}
 
 
 async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
-    async with before(tmp_path, streams_chat(1, 7), never_responds) as (one, _):
-        answer = await ask(one, "X-Request-Timeout-Ms: 2000", body=json.dumps(CHAT).encode())
+    async with before(tmp_path, streams_chat(1, 7), never_responds) as (agent, _):
+        answer = await ask(agent, "X-Request-Timeout-Ms: 2000", body=json.dumps(CHAT).encode())
         stream = read_stream(answer.body)
         assert stream.error is not None
         assert stream.error["code"] == "deadline_passed"
-        assert one.counted() == {"timeout": 1}
+        assert agent.counted() == {"timeout": 1}
 
 
 async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
@@ -287,22 +287,22 @@ async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
         await go_on.wait()
         writer.transport.abort()
 
-    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), anonymous="personal") as (one, engines):
-        one.location = Location("DE")
-        client = await RawClient.connect(one.traffic)
+    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), anonymous="personal") as (agent, engines):
+        agent.location = Location("DE")
+        client = await RawClient.connect(agent.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()
-        policy = one.config.policy
+        policy = agent.config.policy
         forbidding = replace(policy.residency[0], name="elsewhere", allow=frozenset({"eu-es"}))
-        one.config.policy = replace(policy, residency=(forbidding,))
+        agent.config.policy = replace(policy, residency=(forbidding,))
         go_on.set()
         body = b""
         while part := await client.chunk():
             body += part
         stream = read_stream(body)
         assert stream.error is not None
-        assert (stream.done, sum(len(each.requests) for each in engines)) == (False, 1)
-        assert one.counted() == {"revoked": 1}
+        assert (stream.done, sum(len(gpu.requests) for gpu in engines)) == (False, 1)
+        assert agent.counted() == {"revoked": 1}
 
 
 @pytest.mark.parametrize("displaced", [False, True])
@@ -314,16 +314,16 @@ async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Pat
         writer.transport.abort()
 
     limits = Limits(max_body_bytes=1 << 20, idle_linger_s=0.0)
-    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), limits=limits) as (one, _):
-        client = await RawClient.connect(one.traffic)
+    async with before(tmp_path, streams_chat(1, 7, waits), streams_chat(2), limits=limits) as (agent, _):
+        client = await RawClient.connect(agent.traffic)
         messages = [{"role": "user", "content": "Why does the water flow? " * 1000}]
         body = json.dumps({**CHAT, "messages": messages, "padding": "x" * 100_000}).encode()
         client.send(post(body))
         await client.head()
-        bodies = one.listener.state.bodies
+        bodies = agent.listener.state.bodies
         assert bodies.bytes_kept == len(body)
         if displaced:
-            exchange: Any = next(iter(one.proxy.active))
+            exchange: Any = next(iter(agent.proxy.active))
             assert exchange.drop_body()
             assert bodies.bytes_kept == 0
         go_on.set()
@@ -349,13 +349,13 @@ async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIter
         engines = [await stack.enter_async_context(engine(shared)) for _ in away]
         near = await stack.enter_async_context(engine(home))
         server = await stack.enter_async_context(
-            running_agent(directory / "server", [each.address for each in engines], region="eu-es", anonymous=None)
+            running_agent(directory / "server", [gpu.address for gpu in engines], region="eu-es", anonymous=None)
         )
         origin = await stack.enter_async_context(
             running_agent(directory / "origin", [near.address], plan=elsewhere, peers={"eu-es": server.peer})
         )
-        for one in (server, origin):
-            one.continue_streams()
+        for agent in (server, origin):
+            agent.continue_streams()
         yield origin, server
         await until(lambda: released(origin) and released(server))
 
@@ -411,7 +411,7 @@ async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_
             agent.endpoints.start()
             try:
                 await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
-                await until(lambda: {each.kind for each in agent.endpoints.every()} == {EngineKind.VLLM})
+                await until(lambda: {endpoint.kind for endpoint in agent.endpoints.every()} == {EngineKind.VLLM})
                 agent.continue_streams()
                 policy = agent.config.policy
                 by_token = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))

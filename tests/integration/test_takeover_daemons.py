@@ -93,7 +93,7 @@ class Site:
 
     def _process(self, region: str, directory: str, like: AgentProcess | None = None) -> AgentProcess:
         faces = like.faces() if like is not None else {}
-        one = AgentProcess(
+        process = AgentProcess(
             "a",
             self._directory / directory,
             region=region,
@@ -109,9 +109,9 @@ class Site:
                 "REGISTRATION_TOKEN_FILE": str(self._directory / "tokens"),
             },
         )
-        self._stack.push_async_callback(asyncio.to_thread, one.kill)
-        one.start()
-        return one
+        self._stack.push_async_callback(asyncio.to_thread, process.kill)
+        process.start()
+        return process
 
     async def start(self) -> AgentProcess:
         """The first agent, once it serves and the observer takes its region for healthy.

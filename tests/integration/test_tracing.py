@@ -44,8 +44,8 @@ def exported(metrics: AgentMetrics, result: str) -> float:
 
 async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
-    async with collector() as one, engine(streams) as far:
-        there, here = one.exporter("eu-es"), one.exporter("eu-de")
+    async with collector() as otlp, engine(streams) as far:
+        there, here = otlp.exporter("eu-es"), otlp.exporter("eu-de")
         async with (
             running_agent(
                 tmp_path / "server", [far.address], region="eu-es", anonymous=None, exporter=there, trace_share=0.0
@@ -60,9 +60,9 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
             received = far.requests[0]
         await there.close()
         await here.close()
-        origin_spans, server_spans = one.named("eu-de"), one.named("eu-es")
+        origin_spans, server_spans = otlp.named("eu-de"), otlp.named("eu-es")
 
-    assert {span.trace_id.hex() for _, span in one.spans} == {TRACE}
+    assert {span.trace_id.hex() for _, span in otlp.spans} == {TRACE}
     request, attempt = origin_spans["POST /v1/chat/completions"], origin_spans[f"chat {MODEL}"]
     served, generated = server_spans["POST /v1/chat/completions"], server_spans[f"chat {MODEL}"]
     assert request.parent_span_id.hex() == PARENT
@@ -74,7 +74,7 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
     assert set(origin_spans) == {request.name, "admission", "selection", attempt.name}
     assert set(server_spans) == {served.name, "admission", "selection", generated.name, "prefill", "stream"}
     assert {server_spans[name].parent_span_id for name in ("prefill", "stream")} == {generated.span_id}
-    for _, span in one.spans:
+    for _, span in otlp.spans:
         assert span.start_time_unix_nano <= span.end_time_unix_nano
     assert request.kind == SERVER
 
@@ -92,35 +92,35 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
 
 async def test_each_attempt_is_a_span_with_its_reason(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
-    async with collector() as one, engine(answers) as near:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(answers) as near:
+        exporter = otlp.exporter()
         async with running_agent(
             tmp_path, [near.address], plan=away, peers={"eu-es": NOBODY}, exporter=exporter
         ) as origin:
             assert (await ask(origin)).status == 200
         await exporter.close()
-    attempts = [span for _, span in one.spans if span.name == f"chat {MODEL}"]
+    attempts = [span for _, span in otlp.spans if span.name == f"chat {MODEL}"]
     assert [attributes(span).get("penstock.reason") for span in attempts] == ["connect_failed", None]
     assert [attributes(span)["penstock.server"] for span in attempts] == ["eu-es", "eu-de"]
     assert [span.status.code for span in attempts] == [2, 0]
     assert near.requests[0].header("traceparent")[36:52] == attempts[1].span_id.hex()
-    request = next(span for _, span in one.spans if span.kind == SERVER)
+    request = next(span for _, span in otlp.spans if span.kind == SERVER)
     assert attributes(request)["penstock.rejected_regions"] == ["eu-es=unreachable"]
 
 
 async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> None:
     script = in_turn(streams_chat(1, 5), streams_chat(2))
-    async with collector() as one, engine(script) as first, engine(script) as second:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(script) as first, engine(script) as second:
+        exporter = otlp.exporter()
         async with running_agent(tmp_path, [first.address, second.address], exporter=exporter) as origin:
             origin.continue_streams()
             assert is_complete((await chat(origin))[2])
             await until(lambda: origin.counted() == {"ok": 1})
         await exporter.close()
-    names = [span.name for _, span in one.spans]
+    names = [span.name for _, span in otlp.spans]
     attempt = [f"chat {MODEL}", "prefill", "stream"]
     assert names == ["POST /v1/chat/completions", "admission", "selection", *attempt, "selection", *attempt]
-    reasons = [attributes(span).get("penstock.reason") for _, span in one.spans if span.name == attempt[0]]
+    reasons = [attributes(span).get("penstock.reason") for _, span in otlp.spans if span.name == attempt[0]]
     assert reasons == ["engine_failed", None]
 
 
@@ -131,45 +131,45 @@ async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> Non
 async def test_only_trusted_callers_decide_what_is_sampled(
     tmp_path: Path, trusted: bool, sampled: bool, share: float, kept: bool
 ) -> None:
-    async with collector() as one, engine(answers) as near:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(answers) as near:
+        exporter = otlp.exporter()
         async with running_agent(
             tmp_path, [near.address], trusted=trusted, exporter=exporter, trace_share=share
         ) as origin:
             await ask(origin, traceparent(sampled))
         await exporter.close()
-    assert bool(one.spans) is kept
+    assert bool(otlp.spans) is kept
 
 
 async def test_failed_requests_are_exported_at_any_sampling_share(tmp_path: Path) -> None:
-    async with collector() as one, engine(fails) as near:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(fails) as near:
+        exporter = otlp.exporter()
         async with running_agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
             assert (await ask(origin)).status == 500
             assert (await ask(origin, body=b"{")).status == 400
         await exporter.close()
-    assert [attributes(span)["error.type"] for _, span in one.spans if span.kind == SERVER] == ["500"]
+    assert [attributes(span)["error.type"] for _, span in otlp.spans if span.kind == SERVER] == ["500"]
 
 
 @pytest.mark.parametrize(("slow_s", "kept"), [(0.0, True), (30.0, False)])
 async def test_slow_requests_are_exported_at_any_sampling_share(tmp_path: Path, slow_s: float, kept: bool) -> None:
-    async with collector() as one, engine(answers) as near:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(answers) as near:
+        exporter = otlp.exporter()
         async with running_agent(
             tmp_path, [near.address], exporter=exporter, trace_share=0.0, trace_slow_s=slow_s
         ) as origin:
             assert (await ask(origin)).status == 200
         await exporter.close()
-    assert bool(one.spans) is kept
+    assert bool(otlp.spans) is kept
 
 
 async def test_a_request_that_is_not_admitted_is_a_span_with_the_reason(tmp_path: Path) -> None:
-    async with collector() as one:
-        exporter = one.exporter()
+    async with collector() as otlp:
+        exporter = otlp.exporter()
         async with running_agent(tmp_path, [], anonymous=None, exporter=exporter) as origin:
             assert (await ask(origin, traceparent(sampled=False))).status == 401
         await exporter.close()
-    request = one.named("eu-de")["POST /v1/chat/completions"]
+    request = otlp.named("eu-de")["POST /v1/chat/completions"]
     assert (request.trace_id.hex(), request.parent_span_id.hex()) == (TRACE, PARENT)
     assert attributes(request)["penstock.reason"] == "invalid_api_key"
 
@@ -181,36 +181,36 @@ def a_span(name: str = "a") -> Span:
 async def test_spans_wait_for_an_unavailable_collector_and_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
     metrics = AgentMetrics()
-    async with collector() as one:
-        exporter = one.exporter(metrics=metrics)
-        one.answer = (503, b"")
+    async with collector() as otlp:
+        exporter = otlp.exporter(metrics=metrics)
+        otlp.answer = (503, b"")
         exporter.add([a_span(), a_span("b")])
         running = asyncio.create_task(exporter.run())
-        await one.http.asked.wait()
-        one.answer = (200, b'{"partialSuccess":{"rejectedSpans":"1"}}')
-        await until(lambda: bool(one.spans))
+        await otlp.http.asked.wait()
+        otlp.answer = (200, b'{"partialSuccess":{"rejectedSpans":"1"}}')
+        await until(lambda: bool(otlp.spans))
         await until(lambda: exported(metrics, "exported") == 1)
         running.cancel()
         await exporter.close()
-    assert [span.name for _, span in one.spans] == ["a", "b"]
+    assert [span.name for _, span in otlp.spans] == ["a", "b"]
     assert exported(metrics, "dropped") == 1
 
 
 async def test_spans_in_flight_when_the_agent_stops_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
-    async with collector() as one:
-        exporter = one.exporter()
-        one.http.answering.clear()
+    async with collector() as otlp:
+        exporter = otlp.exporter()
+        otlp.http.answering.clear()
         exporter.add([a_span()])
         running = asyncio.create_task(exporter.run())
-        await one.http.asked.wait()
+        await otlp.http.asked.wait()
         exporter.add([a_span("b")])
         running.cancel()
         closing = asyncio.create_task(exporter.close())
         await asyncio.wait([running])
-        one.http.answering.set()
+        otlp.http.answering.set()
         await closing
-    assert [span.name for _, span in one.spans] == ["a", "b"]
+    assert [span.name for _, span in otlp.spans] == ["a", "b"]
 
 
 async def test_a_collector_that_does_not_answer_delays_the_stop_for_a_limited_time(
@@ -219,47 +219,47 @@ async def test_a_collector_that_does_not_answer_delays_the_stop_for_a_limited_ti
     monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
     monkeypatch.setattr(span_exporter, "LAST_TIMEOUT_S", 0.01)
     metrics = AgentMetrics()
-    async with collector() as one:
-        exporter = one.exporter(metrics=metrics)
-        one.http.answering.clear()
+    async with collector() as otlp:
+        exporter = otlp.exporter(metrics=metrics)
+        otlp.http.answering.clear()
         exporter.add([a_span()])
         running = asyncio.create_task(exporter.run())
-        await one.http.asked.wait()
+        await otlp.http.asked.wait()
         running.cancel()
         await exporter.close()
-        one.http.answering.set()
+        otlp.http.answering.set()
     assert exported(metrics, "dropped") == 1
 
 
 async def test_a_queue_that_is_full_and_spans_that_are_refused_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "MAX_QUEUED_BYTES", 300)
     metrics = AgentMetrics()
-    async with collector() as one:
-        exporter = one.exporter(metrics=metrics)
-        one.answer = (400, b"")
+    async with collector() as otlp:
+        exporter = otlp.exporter(metrics=metrics)
+        otlp.answer = (400, b"")
         exporter.add([a_span()])
         exporter.add([a_span(), a_span()])
         assert exported(metrics, "dropped") == 2
         await exporter.close()
         assert exported(metrics, "dropped") == 3
-        assert one.http.requests == 1
+        assert otlp.http.requests == 1
 
 
 async def test_failed_requests_are_exported_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "MAX_KEPT_PER_S", 2)
-    async with collector() as one, engine(fails) as near:
-        exporter = one.exporter()
+    async with collector() as otlp, engine(fails) as near:
+        exporter = otlp.exporter()
         async with running_agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
             origin.proxy._recorder.wall_clock = lambda: 1000.0
             for _ in range(4):
                 await ask(origin)
         await exporter.close()
-    assert sum(span.kind == SERVER for _, span in one.spans) == 2
+    assert sum(span.kind == SERVER for _, span in otlp.spans) == 2
 
 
 async def test_an_agent_that_stops_sends_the_spans_that_are_left(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
-    async with collector() as one, engine(answers) as gpu:
+    async with collector() as otlp, engine(answers) as gpu:
         process = AgentProcess(
             "a",
             tmp_path,
@@ -267,7 +267,7 @@ async def test_an_agent_that_stops_sends_the_spans_that_are_left(tmp_path: Path,
             etcd_endpoint=own_etcd.endpoint,
             redis_url=None,
             endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], slots=1),
-            settings={"OTLP_ENDPOINT": one.http.url, "TRACE_SHARE": "1"},
+            settings={"OTLP_ENDPOINT": otlp.http.url, "TRACE_SHARE": "1"},
         )
         process.start()
         try:
@@ -278,6 +278,6 @@ async def test_an_agent_that_stops_sends_the_spans_that_are_left(tmp_path: Path,
             client.close()
         finally:
             await asyncio.to_thread(process.stop)
-    assert [attributes(span)["penstock.server"] for _, span in one.spans if span.kind == SERVER] == ["eu-de"]
-    resource, _ = one.spans[0]
+    assert [attributes(span)["penstock.server"] for _, span in otlp.spans if span.kind == SERVER] == ["eu-de"]
+    resource, _ = otlp.spans[0]
     assert (resource["service.name"], resource["service.instance.id"]) == ("penstock-agent", "eu-de/a")

@@ -57,7 +57,7 @@ class Region:
         """Send the request that the engine runs first; returns once every agent counts it."""
         await self.ask(name, request)
         await until(lambda: self.gpu.began == [request])
-        pools = [one.endpoints.pool(MODEL) for one in self.agents.values()]
+        pools = [agent.endpoints.pool(MODEL) for agent in self.agents.values()]
         await until(lambda: all(pool.in_flight == 1 for pool in pools))
 
     async def wait(self, name: str, request: str) -> None:
@@ -75,8 +75,8 @@ class Region:
 
     async def all_agents_agree(self) -> None:
         """Return once every agent has the total number of waiting requests."""
-        total = sum(one.waiting() for one in self.agents.values())
-        await until(lambda: all(one.queue.waiting(MODEL) == total for one in self.agents.values()))
+        total = sum(agent.waiting() for agent in self.agents.values())
+        await until(lambda: all(agent.queue.waiting(MODEL) == total for agent in self.agents.values()))
 
     async def answered(self, request: str) -> int:
         """The status that a request was answered with."""
@@ -96,15 +96,15 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
             )
             for name in ("a", "b", "c")
         }
-        for each in agents.values():
-            pool = each.endpoints.pool(MODEL)
+        for agent in agents.values():
+            pool = agent.endpoints.pool(MODEL)
             pool.prior_s = 0.1  # so that a queue of a few is not too long to join
             pool.recount()
-        one = Region(gpu, agents)
-        yield one
-        for client in one.asked.values():
+        waiting_region = Region(gpu, agents)
+        yield waiting_region
+        for client in waiting_region.asked.values():
             client.close()
-        await until(lambda: all(one.held() == one.waiting() == 0 for one in agents.values()))
+        await until(lambda: all(agent.held() == agent.waiting() == 0 for agent in agents.values()))
 
 
 async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:

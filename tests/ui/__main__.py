@@ -72,9 +72,11 @@ async def lift_all(planet: Planet, token: str) -> None:
     """Lift every override of operators, as another operator would."""
     (where,) = control_plane_urls(planet.topology, planet.ports).values()
     async with httpx.AsyncClient(base_url=where, headers={"authorization": f"Bearer {token}"}) as http:
-        active = [found for found in (await http.get("/v1/overrides")).json()["items"] if found["phase"] == "active"]
-        for found in active:
-            path = f"/v1/overrides/{found['override']['id']}"
+        active = [
+            override for override in (await http.get("/v1/overrides")).json()["items"] if override["phase"] == "active"
+        ]
+        for override in active:
+            path = f"/v1/overrides/{override['override']['id']}"
             match = {"if-match": (await http.get(path)).headers["etag"]}
             (await http.delete(path, params={"reason": "a test"}, headers=match)).raise_for_status()
 
@@ -329,8 +331,8 @@ async def main() -> int:
             failed = await run(browser, planet, token)
             others_failed = await planet_checks.run(browser, planet, token) + await large_fleet_checks.run(browser)
             await browser.close()
-            for each in clients:
-                each.cancel()
+            for asking in clients:
+                asking.cancel()
     print(f"{failed + others_failed} checks failed; screenshots are in {OUT}")
     return 1 if failed or others_failed else 0
 

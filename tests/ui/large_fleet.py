@@ -120,7 +120,7 @@ def _region(number: int, changing: Random) -> RegionStatus:
         pools=pools,
         demand=demand,
         objectives=tuple(ObjectiveStatus(model, 2.0, 0.99, 10_000, 9_950, 0.995, True) for model in MODELS[:1]),
-        countries=(CountryStatus(country, sum(each.requests_per_s for each in demand)),),
+        countries=(CountryStatus(country, sum(origin.requests_per_s for origin in demand)),),
     )
 
 

@@ -30,7 +30,7 @@ def streamed_chat() -> None:
     text = "".join(chunk.content for chunk in chunks)
     expect(text == whole, f"{text!r}, not {whole!r}")
     usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
-    expect(sum(found["output_tokens"] for found in usage) == 40, usage)
+    expect(sum(counts["output_tokens"] for counts in usage) == 40, usage)
 
 
 @case
