@@ -29,16 +29,23 @@ from penstock.planning.plan import RegionPlan
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask
-from tests.support.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.control_planes import (
+    PLANET,
+    Agents,
+    ControlPlaneServer,
+    Operator,
+    control_planes,
+    roll_out_at_once,
+)
 from tests.support.reports import MODEL, offered
 from tests.support.sockets import engine
 from tests.support.stores import Following
-from tests.support.wait import until, until_async
+from tests.support.wait import PATIENCE_S, until, until_async
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
-OPEN_S = 30.0
-"""How long a maintenance window is still open."""
+ENDS_IN_S = 8.0
+"""Rest of a maintenance window: longer than a change of policy takes."""
 MAX_STEP = 0.25
 """Of one plan to the next: the policy's step_per_s, and no more than a second's worth of it."""
 
@@ -99,7 +106,7 @@ def in_small_steps(shares: Iterable[float]) -> bool:
     return all(after - before <= MAX_STEP + 1e-6 for before, after in pairwise(shares))
 
 
-async def applied(agent: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
+async def applied(agent: Agent, wanted: dict[str, float], within_s: float = PATIENCE_S) -> None:
     def holds() -> bool:
         plan = agent.config.plan
         return plan is not None and shares(plan) == wanted
@@ -221,8 +228,7 @@ async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_i
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     bundle = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
-    now = time.time()
-    minute = now - now % 60
+    minute = time.time() // 60 * 60
     window = {
         "apiVersion": "penstock/v1",
         "kind": "MaintenanceWindow",
@@ -230,11 +236,12 @@ async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_i
         "regions": ["eu-de"],
         "starts_at": datetime.fromtimestamp(minute, UTC).strftime("%Y-%m-%dT%H:%MZ"),
         "time_zone": None,
-        "duration_s": now - minute + OPEN_S,
+        "duration_s": 86_400,
         "recurrence": "weekly",
         "lead_s": 0,
     }
     (bundle / "disks.yaml").write_text(yaml.safe_dump(window))
+    roll_out_at_once(bundle)
     with control_planes("a", tmp_path, own_etcd.endpoint, bundle) as (server,):
         async with Agents([server.url]) as reports, Following(store, keys.plan("eu-de")) as following:
             reports.demand = {"eu-de": (offered(10.0, *EU),)}
@@ -245,7 +252,11 @@ async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_i
             assert (await operator.http.delete(away, headers={"if-match": "*"})).status_code == 409
             refused = await post(operator, server, "regions/eu-de/undrain", {})
             assert (refused.status_code, "disks.yaml:5" in refused.json()["detail"]) == (409, True)
-            await following.until(lambda: history(following.changes)[-1:] == [1.0], OPEN_S + 60.0)
+            (tmp_path / "shorter.yaml").write_text(
+                yaml.safe_dump(window | {"duration_s": time.time() - minute + ENDS_IN_S})
+            )
+            (tmp_path / "shorter.yaml").replace(bundle / "disks.yaml")
+            await following.until(lambda: history(following.changes)[-1:] == [1.0], ENDS_IN_S + PATIENCE_S)
             returning = history(following.changes)
             assert in_small_steps(returning)
             assert len(set(returning)) > 3

@@ -16,7 +16,7 @@ from lab.replay.replayer import Replayer
 from lab.traces.trace import TraceRequest
 from tests.support.on_uvloop import on_uvloop
 from tests.support.scripted_entry import Asked, entry
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 
 def steady(count: int, rate_per_s: float) -> list[PlannedRequest]:
@@ -42,65 +42,54 @@ async def answer(asked: Asked) -> None:
 
 @on_uvloop
 async def test_a_stall_shows_in_the_percentiles_of_everyone_it_kept_waiting() -> None:
-    stall_s = 0.6
-    stalled_until_s = 0.0
+    # From request 50 on, nothing is answered until 60 have come, the last due 0.59 s later: a closed loop sends one.
+    stall_s = 0.59
+    over = asyncio.Event()
 
     async def stall_once(asked: Asked) -> None:
-        nonlocal stalled_until_s
-        if asked.headers["x-request-id"] == "r-50":
-            stalled_until_s = monotonic() + stall_s
-        await asyncio.sleep(max(0.0, stalled_until_s - monotonic()))
+        if len(near.asked) >= 110:
+            over.set()
+        if int(asked.headers["x-request-id"].removeprefix("r-")) >= 50:
+            await over.wait()
         asked.stream(2, x_penstock_region="a")
 
-    async with entry(stall_once) as near:
-        outcomes = await run(steady(200, 100.0), [near.at("a")])
+    async with entry(stall_once) as near, asyncio.timeout(PATIENCE_S):
+        outcomes = await run(steady(200, 100.0), [near.at("a")], drain_s=PATIENCE_S)
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.OK] * 200
-    # Sixty requests were due during the stall: a closed loop would have sent one, and seen one slow answer.
-    waited = [outcome for outcome in outcomes if outcome.e2e_s > 0.2 * stall_s]
-    assert len(waited) >= 35
+    ended_s = outcomes[109].scheduled_s
+    assert all(outcome.e2e_s >= ended_s - outcome.scheduled_s - 0.001 for outcome in outcomes[50:110])
     results = summarise(outcomes, 1.0)
     assert results.latency.ttft_p99_ms is not None
     assert results.latency.ttft_p99_ms >= 0.8 * stall_s * 1000
-    # Each of them was sent during the stall, not after it.
-    sent_in_stall = sum(
-        outcome.sent_s is not None and outcome.sent_s < outcome.end_s - 0.1 * stall_s for outcome in waited
-    )
-    assert sent_in_stall >= 35
 
 
 @on_uvloop
 async def test_a_replayer_that_is_itself_late_counts_from_when_requests_were_due() -> None:
-    class Blocking(list[Outcome]):
-        def append(self, outcome: Outcome) -> None:
-            if not self:
-                blocked_until_s = monotonic() + 0.4
-                while monotonic() < blocked_until_s:
-                    pass
-            super().append(outcome)
-
+    outcomes: list[Outcome] = []
     async with entry(answer) as near:
-        outcomes = Blocking()
-        await Replayer(steady(50, 100.0), {"site": [near.at("a")]}, None, outcomes.append).run(20.0)
-    late = [outcome for outcome in outcomes if outcome.lag_s > 0.1]
-    assert len(late) >= 20
-    assert all(outcome.e2e_s >= outcome.lag_s for outcome in outcomes)
+        replayer = Replayer(steady(50, 100.0), {"site": [near.at("a")]}, None, outcomes.append)
+        await replayer.run(PATIENCE_S, began_s=monotonic() - 1.0)
+    assert len(outcomes) == 50
+    assert all(outcome.e2e_s >= outcome.lag_s >= 0.5 for outcome in outcomes)
     lag_p99_ms = summarise(outcomes, 1.0).lag_p99_ms
     assert lag_p99_ms is not None
-    assert lag_p99_ms >= 300
+    assert lag_p99_ms >= 500
 
 
 @on_uvloop
-async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
+async def test_requests_wait_for_no_answer_of_others() -> None:
     async def never(asked: Asked) -> None:
         await asyncio.Event().wait()
 
+    outcomes: list[Outcome] = []
     async with entry(never) as near:
-        outcomes = await run(steady(150, 150.0), [near.at("a")], drain_s=0.2)
-    assert len(near.asked) == 150
+        replayer = Replayer(steady(150, 150.0), {"site": [near.at("a")]}, None, outcomes.append)
+        replaying = asyncio.create_task(replayer.run(2 * PATIENCE_S))
+        await until(lambda: len(near.asked) == 150)
+        replaying.cancel()
+        await asyncio.wait([replaying])
     assert [(outcome.kind, outcome.code) for outcome in outcomes] == [(OutcomeKind.FAILED, "unanswered_at_end")] * 150
     assert all(outcome.tries[0].result is TryResult.SILENT for outcome in outcomes)
-    lags = sorted(outcome.lag_s for outcome in outcomes)
-    assert lags[len(lags) // 2] < 0.5, "requests waited for answers"
 
 
 @on_uvloop
@@ -108,6 +97,7 @@ async def test_every_request_has_an_outcome_even_if_no_caller_waits() -> None:
     async with entry(answer) as near:
         outcomes = await run(steady(20, 10_000.0), [near.at("a")], drain_s=0.0)
     assert sorted(outcome.id for outcome in outcomes) == sorted(outcome.id for outcome in steady(20, 1.0))
+    assert {outcome.code for outcome in outcomes} <= {"", "unanswered_at_end"}
 
 
 @on_uvloop
@@ -150,4 +140,4 @@ async def test_times_may_count_from_a_given_moment() -> None:
         assert replayer.sent == 2
         assert replayer.in_flight == 0
         assert monotonic() - began_s >= 0.01
-    assert all(0 <= outcome.started_s < 5 for outcome in outcomes)
+    assert all(0 <= outcome.started_s < PATIENCE_S for outcome in outcomes)

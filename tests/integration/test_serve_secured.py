@@ -18,7 +18,7 @@ from adapters.store.members import Member
 from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.planet.planet import program
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
 from lab.servers.process import ServerProcess
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
@@ -26,6 +26,7 @@ from tests.support.control_planes import OPERATOR, PLANET, TOKEN
 from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_sessions, write_identity
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose
 from tests.support.issuer import AUDIENCE, rsa_key
+from tests.support.reserved_ports import reserved_ports
 from tests.support.secured_etcd import secured_etcd
 from tests.support.wait import PATIENCE_S, found, until_async
 
@@ -65,7 +66,14 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: IdentityPro
     (tmp_path / "client.secret").write_text(CLIENT_SECRET)
     digest = sha256(b"a key of the duty desk").hexdigest()
     (tmp_path / "keys.yaml").write_text(f"- {{name: duty, sha256: {digest}, role: viewer}}")
-    (port,) = free_ports(1)
+    with reserved_ports(1) as (port,):
+        server = _server(tmp_path, certificates, etcd, issuer, port)
+        server.start()
+        yield f"https://{LOOPBACK}:{port}"
+        await asyncio.to_thread(server.stop)
+
+
+def _server(directory: Path, certificates: Path, etcd: str, issuer: IdentityProvider, port: int) -> ServerProcess:
     settings = {
         "NAME": "north",
         "LISTEN": f"{LOOPBACK}:{port}",
@@ -74,9 +82,9 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: IdentityPro
         "ETCD_CERTIFICATE_FILE": certificates / "client.pem",
         "ETCD_KEY_FILE": certificates / "client.key",
         "POLICY_DIR": PLANET,
-        "IDENTITY_DIR": write_identity(tmp_path / "identity", control_plane_id("north")),
-        "ADMIN_TOKEN_FILE": tmp_path / "admin.token",
-        "API_KEYS_FILE": tmp_path / "keys.yaml",
+        "IDENTITY_DIR": write_identity(directory / "identity", control_plane_id("north")),
+        "ADMIN_TOKEN_FILE": directory / "admin.token",
+        "API_KEYS_FILE": directory / "keys.yaml",
         "TLS_CERTIFICATE_FILE": certificates / "api.pem",
         "TLS_KEY_FILE": certificates / "api.key",
         "TRUSTED_PROXIES": "127.0.0.1",
@@ -85,19 +93,16 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: IdentityPro
         "OIDC_JWKS_URL": issuer.jwks_url,
         "OIDC_ROLES": "sre=operator",
         "OIDC_CLIENT_ID": CLIENT_ID,
-        "OIDC_CLIENT_SECRET_FILE": tmp_path / "client.secret",
+        "OIDC_CLIENT_SECRET_FILE": directory / "client.secret",
     }
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    server = ServerProcess(
+    return ServerProcess(
         "north",
         [program("penstock"), "serve"],
-        log_path=tmp_path / "north.log",
+        log_path=directory / "north.log",
         ports=(port,),
         env=environment | {f"PENSTOCK_{key}": str(value) for key, value in settings.items()},
     )
-    server.start()
-    yield f"https://{LOOPBACK}:{port}"
-    await asyncio.to_thread(server.stop)
 
 
 async def test_everything_locked_works_together(

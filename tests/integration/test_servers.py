@@ -22,6 +22,8 @@ from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.redis import RedisServer, start_redis
 from tests.support.etcd_cluster import start_etcd_cluster
+from tests.support.reserved_ports import reserved_ports
+from tests.support.wait import PATIENCE_S
 
 PYTHON = sys.executable
 
@@ -39,22 +41,22 @@ def gone(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not gone(pid):
         assert time.monotonic() < deadline, f"process {pid} lives on"
         time.sleep(0.02)
 
 
 def test_etcd_restarts_on_the_same_port_and_directory(tmp_path: Path) -> None:
-    with start_etcd(tmp_path) as server:
-        first_pid = server.pid
-        server.kill()
-        assert not server.alive
-        server.restart()
-        assert server.pid != first_pid
-        port = server.client_port
-    with start_etcd(tmp_path, client_port=port) as again:
-        assert http_ok(f"http://{again.endpoint}/health")()
+    with reserved_ports(1) as (port,):
+        with start_etcd(tmp_path, client_port=port, timeout_s=PATIENCE_S) as server:
+            first_pid = server.pid
+            server.kill()
+            assert not server.alive
+            server.restart(PATIENCE_S)
+            assert server.pid != first_pid
+        with start_etcd(tmp_path, client_port=port, timeout_s=PATIENCE_S) as again:
+            assert http_ok(f"http://{again.endpoint}/health")()
 
 
 def test_redis_answers(redis_server: RedisServer) -> None:
@@ -69,12 +71,12 @@ def test_paused_server_does_not_answer_until_resumed(own_etcd: EtcdServer) -> No
     assert own_etcd.alive
     assert not serves()
     own_etcd.resume()
-    own_etcd.wait_ready()
+    own_etcd.wait_ready(PATIENCE_S)
 
 
 def test_paused_server_can_be_stopped(own_redis: RedisServer) -> None:
     own_redis.pause()
-    own_redis.stop()
+    own_redis.stop(PATIENCE_S)
     assert own_redis.returncode == 0
 
 
@@ -87,7 +89,7 @@ def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
         ready=lambda: "up" in (tmp_path / "log").read_text(),
     )
     server.start()
-    server.wait_ready()
+    server.wait_ready(PATIENCE_S)
     server.stop(grace_s=0.1)
     assert server.returncode == -signal.SIGKILL
 
@@ -102,7 +104,7 @@ def test_a_given_port_that_is_taken_is_named(tmp_path: Path, redis_server: Redis
 def test_early_end_shows_the_log(tmp_path: Path) -> None:
     server = script(tmp_path, "raise SystemExit('no such region')")
     server.start()
-    server.wait_exit(10)
+    server.wait_exit(PATIENCE_S)
     with pytest.raises(NotReady, match="no such region"):
         server.wait_ready()
 
@@ -147,25 +149,26 @@ def test_children_die_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_child_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path, port=free_ports(1)[0])
+    with reserved_ports(1) as (port,):
+        server = RedisServer(tmp_path, port=port)
 
-    def start() -> None:
-        server.start()
-        server.wait_ready()
+        def start() -> None:
+            server.start()
+            server.wait_ready(PATIENCE_S)
 
-    asker = threading.Thread(target=start)
-    asker.start()
-    asker.join()
-    with server:
-        assert not await asyncio.to_thread(server.wait_exit, 0.3)
-        assert os.getsid(server.pid) == server.pid
+        asker = threading.Thread(target=start)
+        asker.start()
+        asker.join()
+        with server:
+            assert not await asyncio.to_thread(server.wait_exit, 0.3)
+            assert os.getsid(server.pid) == server.pid
 
 
 def test_cluster_serves_without_one_member(tmp_path: Path) -> None:
     servers = start_etcd_cluster(tmp_path)
     try:
         servers[0].kill()
-        servers[1].wait_ready()
+        servers[1].wait_ready(PATIENCE_S)
         assert http_ok(f"http://{servers[2].endpoint}/health")()
     finally:
         for server in servers:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,10 +16,11 @@ import pytest
 
 from control_plane.serve import DRAIN_S
 from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
 from regional_agent.daemon import SHUTDOWN_GRACE_S
 from tests.support.deployed import NAMES, SCRIPTS, DeployedDaemon, replaced
 from tests.support.paths import ROOT
+from tests.support.reserved_ports import reserved_ports
 from tests.support.wait import PATIENCE_S
 
 SYSTEMD = ROOT / "deploy" / "systemd"
@@ -102,9 +104,17 @@ def test_the_users_are_those_of_the_units(tmp_path: Path) -> None:
     assert {directives(unit)["User"][0] for unit in UNITS} <= users
 
 
-def test_the_commands_of_the_guide_start_daemons_that_serve(etcd_server: EtcdServer, tmp_path: Path) -> None:
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    with reserved_ports(4) as reserved:
+        yield reserved
+
+
+def test_the_commands_of_the_guide_start_daemons_that_serve(
+    etcd_server: EtcdServer, tmp_path: Path, ports: list[int]
+) -> None:
     """On a root of its own, with the addresses of a test in place of those of the examples, and without systemd."""
-    traffic, peer, admin, api = free_ports(4)
+    traffic, peer, admin, api = ports
     by = {
         "/etc/": f"{tmp_path}/etc/",
         "/var/lib/": f"{tmp_path}/state/",

@@ -16,6 +16,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.on_uvloop import on_uvloop
+from tests.support.wait import PATIENCE_S
 
 IDLE = 8
 
@@ -81,6 +82,20 @@ async def test_a_connection_of_former_trust_is_not_used_again() -> None:
     server.close()
 
 
+@contextmanager
+def one_port_on_two_addresses() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Sockets bound to the same free port of 127.0.0.1 and 127.0.0.2."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            try:
+                second.bind(("127.0.0.2", first.getsockname()[1]))
+            except OSError:
+                continue
+            yield first, second
+            return
+
+
 class Resolver:
     """Responds by a script."""
 
@@ -108,9 +123,10 @@ async def test_a_name_that_no_longer_resolves_keeps_its_addresses(monkeypatch: p
     async def connects() -> None:
         (await pool.connect(address)).abort()
 
+    monkeypatch.setattr(host_addresses, "FRESH_S", 2 * PATIENCE_S)
     await connects()
     await connects()
-    assert resolver.asked == 1, "an answer is good for some seconds"
+    assert resolver.asked == 1, "an answer is good for some time"
     monkeypatch.setattr(host_addresses, "FRESH_S", 0.0)
     resolver.answer = None
     await connects()
@@ -134,11 +150,10 @@ async def test_a_name_that_no_longer_resolves_keeps_its_addresses(monkeypatch: p
 async def test_a_name_that_moves_is_found_where_it_went_and_each_of_its_addresses_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A bound socket that does not listen refuses connections, and no other process can listen on its port.
-    with socket.socket() as refusing:
-        refusing.bind(("127.0.0.1", 0))
+    # A bound socket that does not listen refuses connections.
+    with one_port_on_two_addresses() as (refusing, serving):
         address = Address("engine.test", refusing.getsockname()[1])
-        server = await asyncio.start_server(idles, "127.0.0.2", address.port)
+        server = await asyncio.start_server(idles, sock=serving)
         resolver = Resolver()
         pool = UpstreamPool(resolve=resolver)
         with pytest.raises(ConnectFailed):

@@ -1,0 +1,24 @@
+"""Loopback ports of a test's own, for servers whose configuration contains their port."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from lab.servers.free_ports import LOOPBACK
+
+
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Distinct ports that the kernel gives to nobody else meanwhile.
+
+    They are bound and do not listen, so they refuse connections; a server that sets SO_REUSEADDR, as nearly all do, can
+    listen on them.
+    """
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for reserved in sockets:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind((LOOPBACK, 0))
+        yield [reserved.getsockname()[1] for reserved in sockets]
