@@ -10,7 +10,7 @@ import pytest
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
-from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -61,27 +61,19 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         assert [(await client.answer()).body for _ in range(40)] == [f"r{n}".encode() for n in range(40)]
 
 
-async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+@pytest.mark.parametrize("script", [streams_forever, never_responds])
+async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path, script: Script) -> None:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
-        await client.head()
+        await until(lambda: bool(gpu.requests))
+        if script is streams_forever:
+            await client.head()
         client.close()
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
         await until(lambda: agent.held() == 0)
         assert agent.counted() == {"cancelled": 1}
-
-
-async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path) -> None:
-    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
-        client = await RawClient.connect(agent.traffic)
-        client.send(post(BODY))
-        await until(lambda: bool(gpu.requests))
-        client.close()
-        async with asyncio.timeout(PATIENCE_S):
-            await gpu.closed_by_client.wait()
-        await until(lambda: agent.held() == 0)
 
 
 @on_uvloop

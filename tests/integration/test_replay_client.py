@@ -61,6 +61,13 @@ async def answer_well(asked: Asked) -> None:
     asked.stream(8, x_penstock_region="eu-de", x_penstock_endpoint="gpu-1")
 
 
+async def never_end(asked: Asked) -> None:
+    asked.open_stream(x_penstock_region="a")
+    while True:
+        asked.tokens(2)
+        await asyncio.sleep(0.01)
+
+
 async def reset_at_once(asked: Asked) -> None:
     asked.reset()
 
@@ -284,12 +291,6 @@ async def test_a_silent_entry_is_left_for_the_next() -> None:
 
 @on_uvloop
 async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
-    async def never_end(asked: Asked) -> None:
-        asked.open_stream(x_penstock_region="a")
-        while True:
-            asked.tokens(1)
-            await asyncio.sleep(0.01)
-
     async with entry(never_end) as near:
         (outcome,) = await ask([near.at("a")], Patience(whole_s=1.5))
         async with asyncio.timeout(60):
@@ -301,12 +302,6 @@ async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
 
 @on_uvloop
 async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> None:
-    async def never_end(asked: Asked) -> None:
-        asked.open_stream(x_penstock_region="a")
-        while True:
-            asked.tokens(2)
-            await asyncio.sleep(0.01)
-
     async with entry(never_end) as near:
         (outcome,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
         async with asyncio.timeout(60):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -369,31 +369,30 @@ async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_o
         assert origin.counted() == {"ok": 1}
 
 
-async def test_the_origin_continues_the_stream_of_a_region_that_is_gone(tmp_path: Path) -> None:
+async def is_gone(origin: Agent, server: Agent) -> None:
+    origin.peers.addresses.clear()
+    server.peer_listener.stop_accepting()
+    await server.peer_listener.drain(0.0)
+
+
+async def fails_silently(origin: Agent, server: Agent) -> None:
+    origin.peers.states["eu-es"] = RegionState.FAILED
+
+
+@pytest.mark.parametrize("lose", [is_gone, fails_silently])
+async def test_the_origin_continues_the_stream_of_a_lost_region(
+    tmp_path: Path, lose: Callable[[Agent, Agent], Awaitable[None]]
+) -> None:
     async with two_regions(tmp_path, streams_chat(2), streams_chat(1, 7, hangs)) as (origin, server):
         client = await RawClient.connect(origin.traffic)
         client.send(post(json.dumps(CHAT).encode()))
         await client.head()
         body = await client.chunk()
-        origin.peers.addresses.clear()
-        server.peer_listener.stop_accepting()
-        await server.peer_listener.drain(0.0)
+        await lose(origin, server)
         while part := await client.chunk():
             body += part
         assert is_complete(body)
         assert origin.counted() == {"ok": 1}
-
-
-async def test_the_origin_continues_the_stream_of_a_region_that_fails_silently(tmp_path: Path) -> None:
-    async with two_regions(tmp_path, streams_chat(2), streams_chat(1, 7, hangs)) as (origin, _):
-        client = await RawClient.connect(origin.traffic)
-        client.send(post(json.dumps(CHAT).encode()))
-        await client.head()
-        body = await client.chunk()
-        origin.peers.states["eu-es"] = RegionState.FAILED
-        while part := await client.chunk():
-            body += part
-        assert is_complete(body)
 
 
 async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_path: Path) -> None:
