@@ -50,8 +50,8 @@ async def serving(
 ) -> AsyncIterator[Agent]:
     """An agent in front of engines, with a policy that admits adapters of the model by a pattern."""
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(running_agent(directory, [], **fleet))
-        one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
+        agent = await stack.enter_async_context(running_agent(directory, [], **fleet))
+        agent.config.policy = msgspec.structs.replace(  # type: ignore[misc]
             policy(), anonymous_tenant="open", models={MODEL: Model(MODEL, adapters=("lora-*",))}
         )
         for engine in engines:
@@ -59,11 +59,11 @@ async def serving(
         common = {"models": [MODEL], "slots": 4, "engine": EngineKind.VLLM.value, **entry}
         specs = [{"name": f"gpu-{at}", "url": engine.url, **common} for at, engine in enumerate(engines)]
         (directory / "endpoints.yaml").write_text(json.dumps(specs))
-        await one.endpoints.sources.reload_file()
-        one.endpoints.start()
-        stack.push_async_callback(one.endpoints.stop)
-        await until(lambda: one.endpoints.pool(MODEL).ready == len(engines))
-        yield one
+        await agent.endpoints.sources.reload_file()
+        agent.endpoints.start()
+        stack.push_async_callback(agent.endpoints.stop)
+        await until(lambda: agent.endpoints.pool(MODEL).ready == len(engines))
+        yield agent
 
 
 def chat(model: str) -> bytes:
@@ -72,24 +72,24 @@ def chat(model: str) -> bytes:
 
 async def test_an_adapter_is_served_where_it_is_loaded_and_counts_as_its_base_model(tmp_path: Path) -> None:
     sql, plain = LoraEngine("lora-sql"), LoraEngine()
-    async with serving(tmp_path, [plain, sql]) as one:
+    async with serving(tmp_path, [plain, sql]) as agent:
         for _ in range(6):
-            answer = await ask(one, body=chat("lora-sql"))
+            answer = await ask(agent, body=chat("lora-sql"))
             assert answer.status == 200
         assert (sql.asked_for, plain.asked_for) == (["lora-sql"] * 6, [])
-        assert {model for model, _ in one.offered} == {MODEL}
-        assert one.endpoints.pool("lora-sql").ready == 0
-        assert b"lora-sql" not in one.metrics.render()
-        assert [sorted(endpoint.adapters) for endpoint in one.endpoints.pool(MODEL).endpoints] == [[], ["lora-sql"]]
+        assert {model for model, _ in agent.offered} == {MODEL}
+        assert agent.endpoints.pool("lora-sql").ready == 0
+        assert b"lora-sql" not in agent.metrics.render()
+        assert [sorted(endpoint.adapters) for endpoint in agent.endpoints.pool(MODEL).endpoints] == [[], ["lora-sql"]]
         for _ in range(6):
-            assert (await ask(one, body=chat(MODEL))).status == 200
+            assert (await ask(agent, body=chat(MODEL))).status == 200
         assert plain.asked_for
 
 
 async def test_an_adapter_that_is_not_loaded_or_not_admitted_is_refused(tmp_path: Path) -> None:
     engine = LoraEngine("lora-sql", "other-sql")
-    async with serving(tmp_path, [engine]) as one:
-        not_loaded, not_admitted = await ask(one, body=chat("lora-x")), await ask(one, body=chat("other-sql"))
+    async with serving(tmp_path, [engine]) as agent:
+        not_loaded, not_admitted = await ask(agent, body=chat("lora-x")), await ask(agent, body=chat("other-sql"))
         assert (not_loaded.status, not_admitted.status) == (503, 404)
         assert code(not_admitted.body) == "model_not_found"
         assert engine.asked_for == []
@@ -97,18 +97,18 @@ async def test_an_adapter_that_is_not_loaded_or_not_admitted_is_refused(tmp_path
 
 async def test_an_adapter_keeps_its_name_where_the_engine_has_another_one_for_the_model(tmp_path: Path) -> None:
     engine = LoraEngine("lora-sql", base="org/llama")
-    async with serving(tmp_path, [engine], engine_names={MODEL: "org/llama"}) as one:
-        assert (await ask(one, body=chat("lora-sql"))).status == 200
-        assert (await ask(one, body=chat(MODEL))).status == 200
+    async with serving(tmp_path, [engine], engine_names={MODEL: "org/llama"}) as agent:
+        assert (await ask(agent, body=chat("lora-sql"))).status == 200
+        assert (await ask(agent, body=chat(MODEL))).status == 200
         assert engine.asked_for == ["lora-sql", "org/llama"]
 
 
 async def test_an_entry_names_adapters_that_its_engine_does_not_list(tmp_path: Path) -> None:
     engine = LoraEngine()
-    async with serving(tmp_path, [engine], adapters=["lora-dynamic-*"]) as one:
+    async with serving(tmp_path, [engine], adapters=["lora-dynamic-*"]) as agent:
         engine.adapters = ("lora-dynamic-7",)
-        assert (await ask(one, body=chat("lora-dynamic-7"))).status == 200
-        assert (await ask(one, body=chat("lora-static"))).status == 503
+        assert (await ask(agent, body=chat("lora-dynamic-7"))).status == 200
+        assert (await ask(agent, body=chat("lora-static"))).status == 503
 
 
 async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_path: Path) -> None:
@@ -130,35 +130,35 @@ async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_p
 
 
 async def test_the_list_of_models_has_the_loaded_adapters(tmp_path: Path) -> None:
-    async with serving(tmp_path, [LoraEngine("lora-sql", "other-sql"), LoraEngine("lora-sql", "lora-a")]) as one:
-        listed = json.loads((await get(one, "/v1/models")).body)["data"]
+    async with serving(tmp_path, [LoraEngine("lora-sql", "other-sql"), LoraEngine("lora-sql", "lora-a")]) as agent:
+        listed = json.loads((await get(agent, "/v1/models")).body)["data"]
         assert [(card["id"], card["root"], card["parent"]) for card in listed] == [
             (MODEL, MODEL, None),
             ("lora-a", "lora-a", MODEL),
             ("lora-sql", "lora-sql", MODEL),
         ]
-        assert json.loads((await get(one, "/v1/models/lora-sql")).body) == listed[2]
-        assert [(await get(one, f"/v1/models/{name}")).status for name in ("lora-x", "other-sql")] == [404, 404]
+        assert json.loads((await get(agent, "/v1/models/lora-sql")).body) == listed[2]
+        assert [(await get(agent, f"/v1/models/{name}")).status for name in ("lora-x", "other-sql")] == [404, 404]
 
 
 async def test_clients_of_anthropics_api_receive_its_list_of_models(tmp_path: Path) -> None:
     version = "anthropic-version: 2023-06-01"
-    async with serving(tmp_path, [LoraEngine("lora-sql")]) as one:
-        assert json.loads((await get(one, "/v1/models", version)).body)["object"] == "list", "without the preset"
+    async with serving(tmp_path, [LoraEngine("lora-sql")]) as agent:
+        assert json.loads((await get(agent, "/v1/models", version)).body)["object"] == "list", "without the preset"
         routes = (*preset_routes("openai"), *preset_routes("anthropic"))
-        closed = msgspec.structs.replace(one.config.policy.tenants["open"], key_digests=(sha256(b"key").hexdigest(),))
-        one.config.policy = msgspec.structs.replace(  # type: ignore[misc]
-            one.config.policy, routes=routes, tenants={"open": closed}, anonymous_tenant=None
+        closed = msgspec.structs.replace(agent.config.policy.tenants["open"], key_digests=(sha256(b"key").hexdigest(),))
+        agent.config.policy = msgspec.structs.replace(  # type: ignore[misc]
+            agent.config.policy, routes=routes, tenants={"open": closed}, anonymous_tenant=None
         )
-        page = json.loads((await get(one, "/v1/models", version, "x-api-key: key")).body)
+        page = json.loads((await get(agent, "/v1/models", version, "x-api-key: key")).body)
         assert (page["first_id"], page["last_id"], page["has_more"]) == (MODEL, "lora-sql", False)
-        assert page["data"][1] == json.loads((await get(one, "/v1/models/lora-sql", version, "x-api-key: key")).body)
+        assert page["data"][1] == json.loads((await get(agent, "/v1/models/lora-sql", version, "x-api-key: key")).body)
         assert page["data"][1]["type"] == "model"
-        refused = await get(one, "/v1/models", version, "x-api-key: wrong")
+        refused = await get(agent, "/v1/models", version, "x-api-key: wrong")
         assert (refused.status, json.loads(refused.body)["error"]["type"]) == (401, "authentication_error")
-        missing = await get(one, "/v1/models/nothing", version, "x-api-key: key")
+        missing = await get(agent, "/v1/models/nothing", version, "x-api-key: key")
         assert (missing.status, json.loads(missing.body)["error"]["type"]) == (404, "not_found_error")
-        assert json.loads((await get(one, "/v1/models", "authorization: Bearer key")).body)["object"] == "list"
+        assert json.loads((await get(agent, "/v1/models", "authorization: Bearer key")).body)["object"] == "list"
 
 
 async def get(agent: Agent, path: str, *headers: str) -> Answer:

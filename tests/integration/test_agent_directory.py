@@ -51,8 +51,8 @@ def member(region: str, name: str, port: int) -> AgentMember:
 
 
 async def register(store: ConfigStore, *members: AgentMember) -> None:
-    for one in members:
-        await store.commit((), (Put(keys.agent(one.region, one.name), encode(one)),))
+    for registration in members:
+        await store.commit((), (Put(keys.agent(registration.region, registration.name), encode(registration)),))
 
 
 def ports(directory: AgentDirectory, region: str) -> set[int]:

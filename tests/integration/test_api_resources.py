@@ -60,10 +60,10 @@ class Api:
     async def until(self, holds: Callable[[], Awaitable[Any]]) -> Any:
         """Report again and again until `holds` gives something."""
         async with asyncio.timeout(PATIENCE_S):
-            while not (found := await holds()):
+            while not (result := await holds()):
                 await self.report()
                 await asyncio.sleep(0.05)
-        return found
+        return result
 
 
 @pytest.fixture
@@ -99,20 +99,20 @@ async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
     await api.until(reported)
     regions = await api.get("/v1/regions", limit=2)
-    assert [one["name"] for one in regions["items"]] == ["eu-de", "eu-es"]
+    assert [region["name"] for region in regions["items"]] == ["eu-de", "eu-es"]
     assert regions["seen_by"]["name"] == "north"
     rest = await api.get("/v1/regions", cursor=regions["next_cursor"])
-    assert [one["name"] for one in rest["items"]] == ["eu-gb", "jp-tok", "us-east"]
+    assert [region["name"] for region in rest["items"]] == ["eu-gb", "jp-tok", "us-east"]
     assert rest["next_cursor"] is None
     assert (await api.get("/v1/regions/eu-de"))["city"] == "Frankfurt"
     assert (await api.http.get("/v1/regions/atlantis")).status_code == 404
 
     pools = await api.get("/v1/pools", region="eu-de")
-    assert [(one["region"], one["pool"]["model"], one["pool"]["slots"]) for one in pools["items"]] == [
+    assert [(entry["region"], entry["pool"]["model"], entry["pool"]["slots"]) for entry in pools["items"]] == [
         ("eu-de", MODEL, 100)
     ]
     assert (await api.get("/v1/pools", model="llama-3.1-70b"))["items"] == []
-    assert [one["name"] for one in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
+    assert [agent["name"] for agent in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
 
     async def recommended() -> bool:
         return bool((await api.get("/v1/capacity/recommendations"))["items"])
@@ -127,13 +127,13 @@ async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     async def post_report(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
-        rows = None if endpoints == (None,) else tuple(one for one in endpoints if one is not None)
-        said = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
-        body, headers = packed(said)
+        rows = None if endpoints == (None,) else tuple(row for row in endpoints if row is not None)
+        sent = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
+        body, headers = packed(sent)
         assert (await api.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
 
     async def named(**wanted: Any) -> list[str]:
-        return [f"{one['region']}/{one['name']}" for one in (await api.get("/v1/endpoints", **wanted))["items"]]
+        return [f"{row['region']}/{row['name']}" for row in (await api.get("/v1/endpoints", **wanted))["items"]]
 
     async def leads() -> bool:
         return (await api.http.get("/v1/endpoints")).status_code == 200
@@ -162,7 +162,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     }
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
     region = await api.get("/v1/regions/eu-de")
-    assert [(one["name"], one["state"]) for one in region["unready"]] == [("gpu-1", "ejected"), ("gpu-9", "draining")]
+    assert [(row["name"], row["state"]) for row in region["unready"]] == [("gpu-1", "ejected"), ("gpu-9", "draining")]
     assert region["unready_count"] == 2
     assert (await api.get("/v1/regions/eu-es"))["unready"] == [], "a warming endpoint receives requests"
     every = ["eu-de/gpu-0", "eu-de/gpu-1", "eu-de/gpu-9", "eu-es/gpu-0", "eu-es/gpu-2"]
@@ -176,7 +176,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     paged, cursor = [], None
     while True:
         page = await api.get("/v1/endpoints", limit=2, **({"cursor": cursor} if cursor else {}))
-        paged += [f"{one['region']}/{one['name']}" for one in page["items"]]
+        paged += [f"{row['region']}/{row['name']}" for row in page["items"]]
         if (cursor := page["next_cursor"]) is None:
             break
     assert paged == every
@@ -186,7 +186,7 @@ async def test_tenants_without_their_secrets(api: Api) -> None:
     policy = api.control_plane.policies.current
     assert policy is not None
     response = await api.http.get("/v1/tenants")
-    assert {one["name"]: one["keys"] for one in response.json()["items"]} == {
+    assert {tenant["name"]: tenant["keys"] for tenant in response.json()["items"]} == {
         name: len(tenant.key_digests) for name, tenant in policy.tenants.items()
     }
     digests = [digest for tenant in policy.tenants.values() for digest in tenant.key_digests]
@@ -199,7 +199,7 @@ async def test_tenants_without_their_secrets(api: Api) -> None:
 
 async def test_plans_of_late_and_what_changed(api: Api) -> None:
     async def any_arcs() -> bool:
-        return any(one["classes"] for one in (await api.get("/v1/plans/current")).values())
+        return any(region_plan["classes"] for region_plan in (await api.get("/v1/plans/current")).values())
 
     async def changed() -> Any:
         items = (await api.get("/v1/plans"))["items"]
@@ -282,7 +282,7 @@ async def test_events_are_streamed_as_they_happen(api: Api) -> None:
         await api.control_plane.audit.record(Caller("duty", Role.OPERATOR), "thing.do", "eu-de", "because")
         entry = (await stream.of(EventKind.AUDIT))["data"]
         assert (entry["caller"], entry["action"], entry["reason"]) == ("duty", "thing.do", "because")
-    assert {one["kind"] for one in (led, region)} == {"leadership", "region"}
+    assert {event["kind"] for event in (led, region)} == {"leadership", "region"}
 
 
 async def test_a_stream_with_the_status_has_all_of_it_then_what_changed_and_ends(

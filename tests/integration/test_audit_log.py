@@ -31,7 +31,7 @@ async def test_a_change_and_its_entry_are_one(either_store: ConfigStore) -> None
     assert now is not None
     assert now.value == b"1"
     second = await audit.record(CALLER, "thing.look", "thing", "", before={"x": 1})
-    assert [one async for one in audit.entries()] == [first, second]
+    assert [entry async for entry in audit.entries()] == [first, second]
     assert (first.seq, first.at, first.caller, first.role, second.previous) == (1, 12.5, "duty", "operator", first.hash)
     assert await audit.head() == AuditHead(2, second.hash)
 
@@ -45,11 +45,11 @@ async def test_writers_at_once_make_one_chain(either_store: ConfigStore) -> None
             for number in range(3)
         )
     )
-    entries = [one async for one in logs[0].entries()]
-    assert {one.target for one in entries} == {f"{writer}-{number}" for writer in range(4) for number in range(3)}
+    entries = [entry async for entry in logs[0].entries()]
+    assert {entry.target for entry in entries} == {f"{writer}-{number}" for writer in range(4) for number in range(3)}
     assert verify_chain(entries, head=await logs[0].head()) is None
-    for one in entries:
-        assert await either_store.get(keys.ROOT + one.target) is not None
+    for entry in entries:
+        assert await either_store.get(keys.ROOT + entry.target) is not None
 
 
 async def test_pages_cross_blocks() -> None:
@@ -57,9 +57,9 @@ async def test_pages_cross_blocks() -> None:
     audit = AuditLog(store)
     for number in range(2 * PAGE + 5):
         await audit.record(CALLER, "thing.write", str(number), "")
-    assert [one.seq for one in await audit.page(PAGE - 2, PAGE + 2)] == list(range(PAGE - 2, PAGE + 3))
-    assert [one.seq async for one in audit.entries()] == list(range(1, 2 * PAGE + 6))
-    assert [one.seq async for one in audit.entries(PAGE, 2 * PAGE)] == list(range(PAGE, 2 * PAGE + 1))
+    assert [entry.seq for entry in await audit.page(PAGE - 2, PAGE + 2)] == list(range(PAGE - 2, PAGE + 3))
+    assert [entry.seq async for entry in audit.entries()] == list(range(1, 2 * PAGE + 6))
+    assert [entry.seq async for entry in audit.entries(PAGE, 2 * PAGE)] == list(range(PAGE, 2 * PAGE + 1))
 
 
 async def test_a_lost_answer_leaves_no_half() -> None:
@@ -69,11 +69,11 @@ async def test_a_lost_answer_leaves_no_half() -> None:
     with pytest.raises(StoreUnavailable):
         await audit.record(CALLER, "thing.make", "thing", "", do=[Put(keys.ROOT + "thing", b"1")])
     faulty.commits_in_doubt = False
-    entries = [one async for one in audit.entries()]
+    entries = [entry async for entry in audit.entries()]
     assert len(entries) == 1
     assert await faulty.get(keys.ROOT + "thing") is not None
     await audit.record(CALLER, "thing.look", "thing", "")
-    assert verify_chain([one async for one in audit.entries()], head=await audit.head()) is None
+    assert verify_chain([entry async for entry in audit.entries()], head=await audit.head()) is None
 
 
 async def test_what_does_not_fit_changes_nothing() -> None:

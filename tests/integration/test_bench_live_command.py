@@ -22,25 +22,25 @@ def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> No
     few = ["--time-scale", "20", "--instances", "1", "--instances", "3", "--peer", "haproxy"]
     ran = subprocess.run([*BENCH, *tiny, *few, "--out", str(out)], capture_output=True, text=True, timeout=170)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = msgspec.json.decode(out.read_bytes(), type=LiveResults)
-    assert [(one.demand.workload, one.demand.instances) for one in found.contests] == [
+    results = msgspec.json.decode(out.read_bytes(), type=LiveResults)
+    assert [(contest.demand.workload, contest.demand.instances) for contest in results.contests] == [
         ("multi-turn", 1),
         ("multi-turn", 3),
     ]
-    for contest in found.contests:
-        assert {one.system for one in contest.scores} == {"penstock", "haproxy"} - set(found.missing)
+    for contest in results.contests:
+        assert {score.system for score in contest.scores} == {"penstock", "haproxy"} - set(results.missing)
         assert contest.demand.engines == {"h100-1": "h100", "a100-1": "a100", "l40s-1": "l40s"}
-        for one in contest.scores:
-            assert [run.requests for run in one.rounds] == [contest.scores[0].rounds[0].requests]
-            assert (one.failed, one.refused) == (0, 0)
-            assert one.figures["e2e_p50_s"] is not None
-            assert (one.figures["gpu_s"] or 0.0) > 0.0, "engines report for how long they computed"
-    assert all(system.settings for system in found.systems)
+        for score in contest.scores:
+            assert [run.requests for run in score.rounds] == [contest.scores[0].rounds[0].requests]
+            assert (score.failed, score.refused) == (0, 0)
+            assert score.figures["e2e_p50_s"] is not None
+            assert (score.figures["gpu_s"] or 0.0) > 0.0, "engines report for how long they computed"
+    assert all(system.settings for system in results.systems)
     assert "<svg" in out.with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--trace", "absent.csv"], "absent.csv"),
         (["--peer", "squid"], "envoy, haproxy, haproxy-maxconn, nginx, sglang-cache-aware"),
@@ -48,8 +48,8 @@ def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> No
         (["--seconds", "5", "--warm-up", "5"], "nothing is left"),
     ],
 )
-def test_input_that_cannot_be_used_is_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+def test_input_that_cannot_be_used_is_one_line(tmp_path: Path, options: list[str], message: str) -> None:
     ran = subprocess.run([*BENCH, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.returncode == 2
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert ran.stderr.count("\n") == 1

@@ -35,11 +35,11 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
         timeout=170,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = msgspec.json.decode(out.read_bytes(), type=Results)
-    assert set(found.systems) | set(found.missing) == {"penstock", "bare-relay"}
-    penstock = found.systems["penstock"]
+    results = msgspec.json.decode(out.read_bytes(), type=Results)
+    assert set(results.systems) | set(results.missing) == {"penstock", "bare-relay"}
+    penstock = results.systems["penstock"]
     assert penstock.errors == 0
-    assert found.systems["bare-relay"].errors == 0
+    assert results.systems["bare-relay"].errors == 0
     for figure in (penstock.requests_per_s, penstock.cpu_us_per_request, penstock.cpu_us_per_chunk):
         assert figure is not None
         assert figure >= 0
@@ -48,11 +48,11 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     assert penstock.added_p99_ms is not None
     assert penstock.open_streams is not None
     assert penstock.open_streams.streams == 30
-    assert [one.endpoints for one in found.decision] == [10, 100, 1000]
-    assert all(one.with_redis is not None for one in found.decision)
-    assert found.leak is not None
-    assert found.leak.requests >= 200
-    assert found.leak.errors == 0
+    assert [decision.endpoints for decision in results.decision] == [10, 100, 1000]
+    assert all(decision.with_redis is not None for decision in results.decision)
+    assert results.leak is not None
+    assert results.leak.requests >= 200
+    assert results.leak.errors == 0
     assert "x envoy" in ran.stdout
     assert "not measured" in ran.stdout, "there is no envoy to compare with"
 

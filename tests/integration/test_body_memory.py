@@ -121,10 +121,10 @@ async def test_a_body_that_was_sent_frees_memory_and_its_request_continues(tmp_p
         sent = [await whole(agent, "a", 3 * PART)]
         await until(lambda: len(gpu.requests) == 1)
         assert agent.listener.state.bodies.bytes_kept > 500_000
-        other = await whole(agent, "b", 3 * PART // 2)
+        other_client = await whole(agent, "b", 3 * PART // 2)
         await until(lambda: len(gpu.requests) == 2)
         release.set()
-        for client in (*sent, other):
+        for client in (*sent, other_client):
             assert (await client.answer()).status == 200
         await released(agent)
 
@@ -139,10 +139,10 @@ async def test_a_queued_body_makes_room(tmp_path: Path) -> None:
         await until(lambda: len(gpu.requests) == 1)
         queued = await whole(agent, "a", 3 * PART)
         await until(lambda: agent.waiting() == 1)
-        other = await whole(agent, "b", 3 * PART // 2)
+        other_client = await whole(agent, "b", 3 * PART // 2)
         assert code((await queued.answer()).body) == "saturated"
         release.set()
-        assert (await running.answer()).status == (await other.answer()).status == 200
+        assert (await running.answer()).status == (await other_client.answer()).status == 200
         await released(agent)
         assert agent.waiting() == 0
 
@@ -156,14 +156,14 @@ async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_
         (connection,) = agent.listener.connections
         connection.data_received(b"".join(large("a", 3 * PART)) + later)
         assert agent.listener.state.bodies.bytes_kept > 500_000
-        other = await whole(agent, "b", 3 * PART // 2)
+        other_client = await whole(agent, "b", 3 * PART // 2)
         await until(lambda: len(gpu.requests) == 2)
         assert agent.listener.state.bodies.bytes_kept < 400_000
         assert connection._final_refusal is not None
         assert connection._final_refusal[1] is not None
         assert connection._final_refusal[1].body == b"", "what is not counted is not held"
         release.set()
-        assert (await other.answer()).status == 200
+        assert (await other_client.answer()).status == 200
         assert (await client.answer()).status == 200
         assert code((await client.answer()).body) == "saturated"
         assert await client.closed()

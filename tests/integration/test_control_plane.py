@@ -121,10 +121,12 @@ async def test_one_of_three_leads_the_next_takes_over_when_it_is_killed_and_the_
                     operator, server, lambda kind, data: (kind, data.get("epoch")) == ("plan", next_epoch), after=seen
                 )
                 steps = (await operator.http.get(f"{server.url}/v1/plans")).json()["items"]
-                assert {one["epoch"]: one["leader"] for one in steps} == leaders
+                assert {step["epoch"]: step["leader"] for step in steps} == leaders
                 params = {"before": steps[-1]["generation"]}
                 moved = (await operator.http.get(f"{server.url}/v1/plans/diff", params=params)).json()["changes"]
-                assert [(one["origin"], one["server"], one["after"]) for one in moved] == [("eu-de", "eu-de", 1.0)]
+                assert [(change["origin"], change["server"], change["after"]) for change in moved] == [
+                    ("eu-de", "eu-de", 1.0)
+                ]
 
             (third,) = [server for server in rest if server is not second]
             stopping = asyncio.create_task(asyncio.to_thread(second.stop))
@@ -139,26 +141,26 @@ async def test_a_leader_that_was_paused_changes_nothing_after_another_took_over(
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
         paused, epoch = await operator.leader_among(servers)
-        (other,) = [server for server in servers if server is not paused]
+        (successor,) = [server for server in servers if server is not paused]
         async with Agents([paused.url]) as agents:
             # A surge, so that the paused leader is in the middle of moving shares when it wakes.
             agents.demand = {"eu-de": (offered(1000.0, *EU),)}
             await operator.until(paused, lambda status: len(shares(status, "eu-de")) > 1)
             paused.pause()
-        _, next_epoch = await operator.leader_among([other])
-        await operator.until(other, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
+        _, next_epoch = await operator.leader_among([successor])
+        await operator.until(successor, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
         async with Following(store, keys.ROOT) as following:
             known = len(following.changes)
             paused.resume()
             woken = await operator.until(paused, lambda status: status.role == "follower")
             assert woken.epoch == 0
             # Until the other has written twice more, the one that was paused had every chance.
-            await operator.until(other, lambda status: status.plan is not None and status.plan.age_s < 1.0)
+            await operator.until(successor, lambda status: status.plan is not None and status.plan.age_s < 1.0)
             await asyncio.sleep(1.0)
             after = following.changes[known:]
             assert epochs(after) <= {next_epoch}
             assert not [change for change in after if change.key == keys.LEADER]
-        assert (await operator.status(other)).epoch == next_epoch
+        assert (await operator.status(successor)).epoch == next_epoch
         assert next_epoch > epoch
 
 

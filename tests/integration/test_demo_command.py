@@ -71,9 +71,9 @@ def test_a_taken_port(tmp_path: Path) -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        said = refused(demo(tmp_path, "--port-base", str(port)))
-    assert f"port {port}" in said
-    assert "choose another --port-base" in said
+        line = refused(demo(tmp_path, "--port-base", str(port)))
+    assert f"port {port}" in line
+    assert "choose another --port-base" in line
 
 
 def test_a_missing_binary(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ DESCRIPTORS = 300
 async def test_clients_cannot_take_every_descriptor(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
     async with engine(answers) as gpu:
-        one = AgentProcess(
+        agent = AgentProcess(
             "a",
             tmp_path,
             region="eu-de",
@@ -29,11 +29,11 @@ async def test_clients_cannot_take_every_descriptor(tmp_path: Path, own_etcd: Et
             redis_url=None,
             endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], slots=10),
         )
-        one.argv = ("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *one.argv)
-        one.start()
+        agent.argv = ("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *agent.argv)
+        agent.start()
         try:
-            await asyncio.to_thread(one.wait_ready, PATIENCE_S)
-            faces = one.faces()
+            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+            faces = agent.faces()
             hoard = [await RawClient.connect(faces["traffic"]) for _ in range(2 * DESCRIPTORS)]
             async with httpx.AsyncClient(base_url=f"http://{faces['admin']}", timeout=PATIENCE_S) as admin:
                 for _ in range(20):
@@ -50,6 +50,6 @@ async def test_clients_cannot_take_every_descriptor(tmp_path: Path, own_etcd: Et
                     except (asyncio.IncompleteReadError, ConnectionError):
                         pass
                     client.close()
-            assert "Too many open files" not in one.log_tail(100)
+            assert "Too many open files" not in agent.log_tail(100)
         finally:
-            await asyncio.to_thread(one.kill)
+            await asyncio.to_thread(agent.kill)

@@ -95,7 +95,7 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
                     await until(lambda: agent.plan is not None and agent.plan.epoch > epoch)
                     assert not agent.refused
                     overrides = (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"]
-                    assert [each["override"]["region"] for each in overrides] == ["eu-gb"]
+                    assert [entry["override"]["region"] for entry in overrides] == ["eu-gb"]
                     result = await penstock(
                         "audit", "verify", "--url", server.url, "--token-file", str(tmp_path / "b/admin.token")
                     )

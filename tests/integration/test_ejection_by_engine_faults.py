@@ -96,16 +96,16 @@ async def ask_until_ejected(agent: Agent) -> None:
 async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_is_served(
     process: EngineProcess, tmp_path: Path, faults: dict[str, Any]
 ) -> None:
-    async with between(process, tmp_path, **faults) as one:
-        await ask_until_ejected(one)
-        assert first(one).health.ready
-        assert not first(one).view.ready
-        answers = await asyncio.gather(*(ask(one) for _ in range(4)))
+    async with between(process, tmp_path, **faults) as agent:
+        await ask_until_ejected(agent)
+        assert first(agent).health.ready
+        assert not first(agent).view.ready
+        answers = await asyncio.gather(*(ask(agent) for _ in range(4)))
         assert [answer.status for answer in answers if answer] == [200] * 4
-        await until(lambda: first(one).ejection.state is EjectionState.TRIAL)
-        await turn(first(one).address)
-        await until_trusted(one)
-        assert one.held() == 0
+        await until(lambda: first(agent).ejection.state is EjectionState.TRIAL)
+        await turn(first(agent).address)
+        await until_trusted(agent)
+        assert agent.held() == 0
 
 
 async def until_trusted(agent: Agent) -> None:
@@ -117,30 +117,30 @@ async def until_trusted(agent: Agent) -> None:
 
 
 async def test_client_errors_eject_no_endpoint(process: EngineProcess, tmp_path: Path) -> None:
-    async with between(process, tmp_path) as one:
+    async with between(process, tmp_path) as agent:
         for _ in range(20):
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             client.send(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
             assert (await client.answer()).status == 400
             client.close()
-        assert one.endpoints.pool(MODEL).ejected == 0
+        assert agent.endpoints.pool(MODEL).ejected == 0
 
 
 async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp_path: Path) -> None:
-    async with between(process, tmp_path, reject=True) as one:
-        answers = [await ask(one) for _ in range(20)]
+    async with between(process, tmp_path, reject=True) as agent:
+        answers = [await ask(agent) for _ in range(20)]
         assert {answer.status for answer in answers if answer} == {200}
-        assert first(one).ejection.state is EjectionState.NONE
+        assert first(agent).ejection.state is EjectionState.NONE
 
 
 async def test_an_engine_that_reports_unhealthy_gets_no_requests_until_it_recovers(
     process: EngineProcess, tmp_path: Path
 ) -> None:
-    async with between(process, tmp_path, refuse_health=True) as one:
-        pool = one.endpoints.pool(MODEL)
+    async with between(process, tmp_path, refuse_health=True) as agent:
+        pool = agent.endpoints.pool(MODEL)
         await until(lambda: pool.ready == 1)
-        assert not first(one).ejection.is_ejected
-        await turn(first(one).address)
+        assert not first(agent).ejection.is_ejected
+        await turn(first(agent).address)
         await until(lambda: pool.ready == 2)
 
 

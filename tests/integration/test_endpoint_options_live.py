@@ -43,18 +43,18 @@ class KeyedEngine(SmallHttp):
         self.secret = secret
         self.base_path = base_path
         self.header = header.encode()
-        self.got: list[tuple[str, dict[bytes, bytes], bytes]] = []
+        self.received: list[tuple[str, dict[bytes, bytes], bytes]] = []
         """Every request: its target, headers and body."""
         self.repeated = False
         """Whether a request contained the header of the credential twice."""
         super().__init__(self._page)
 
     def requests_to(self, path: str) -> list[tuple[dict[bytes, bytes], bytes]]:
-        return [(headers, body) for target, headers, body in self.got if target == self.base_path + path]
+        return [(headers, body) for target, headers, body in self.received if target == self.base_path + path]
 
     def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         path = target.decode()
-        self.got.append((path, dict(headers), body))
+        self.received.append((path, dict(headers), body))
         self.repeated |= [name for name, _ in headers].count(self.header) > 1
         if not path.startswith(self.base_path):
             return 404, b""
@@ -118,11 +118,11 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
             "credential_file": str(secret),
             "engine_names": {MODEL: "org/llama"},
         }
-        async with serving(tmp_path, entry) as one:
-            pool = one.endpoints.pool(MODEL)
-            await until(lambda: pool.ready == 1 and bool(named(one, "gpu-0").readings))
-            assert named(one, "gpu-0").loaded == {MODEL}
-            reply = await ask(one, "X-Team: of-the-client")
+        async with serving(tmp_path, entry) as agent:
+            pool = agent.endpoints.pool(MODEL)
+            await until(lambda: pool.ready == 1 and bool(named(agent, "gpu-0").readings))
+            assert named(agent, "gpu-0").loaded == {MODEL}
+            reply = await ask(agent, "X-Team: of-the-client")
             assert (reply.status, reply.body) == (200, b'{"ok": 1}')
             ((headers, body),) = keyed.requests_to(CHAT)
             assert headers[b"authorization"] == f"Bearer {SECRET}".encode()
@@ -138,9 +138,9 @@ async def test_a_credential_may_have_a_header_of_its_own(tmp_path: Path) -> None
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL, header="x-api-key") as keyed:
         entry = {"url": keyed.url, "credential_file": str(secret), "credential_header": "X-Api-Key"}
-        async with serving(tmp_path, entry) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-            reply = await ask(one, "x-api-key: of-the-client", "x_api_key: too")
+        async with serving(tmp_path, entry) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            reply = await ask(agent, "x-api-key: of-the-client", "x_api_key: too")
             assert reply.status == 200
             ((headers, _),) = keyed.requests_to(CHAT)
             assert headers[b"x-api-key"] == SECRET.encode()
@@ -153,9 +153,9 @@ async def test_a_metrics_page_on_another_port_receives_no_credential(tmp_path: P
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL, base_path="/llama") as keyed, KeyedEngine(secret="") as metrics:
         entry = {"url": keyed.url, "base_path": "/llama", "metrics_port": metrics.port, "health": "/llama/health"}
-        async with serving(tmp_path, {**entry, "credential_file": str(secret), "headers": {"x-team": "a"}}) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1 and bool(named(one, "gpu-0").readings))
-            ((target, headers, _), *_) = metrics.got
+        async with serving(tmp_path, {**entry, "credential_file": str(secret), "headers": {"x-team": "a"}}) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1 and bool(named(agent, "gpu-0").readings))
+            ((target, headers, _), *_) = metrics.received
             assert target == "/metrics"
             assert headers.keys().isdisjoint({b"authorization", b"x-team"})
             assert keyed.requests_to("/health"), "a configured health path is the whole path"
@@ -165,25 +165,25 @@ async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL) as keyed:
         with structlog.testing.capture_logs() as logs:
-            async with serving(tmp_path, {"url": keyed.url, "credential_file": str(secret)}) as one:
-                endpoint = named(one, "gpu-0")
-                await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-                shown = [statuses(one)]
+            async with serving(tmp_path, {"url": keyed.url, "credential_file": str(secret)}) as agent:
+                endpoint = named(agent, "gpu-0")
+                await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+                shown = [statuses(agent)]
                 keyed.secret = NEXT_SECRET
-                assert (await ask(one)).status == 503, "the engine's own 401 does not reach the client"
+                assert (await ask(agent)).status == 503, "the engine's own 401 does not reach the client"
                 assert "rejects the secret in" in endpoint.status(None)["problem"]
-                await until(lambda: one.endpoints.pool(MODEL).ready == 0)
-                shown.append(statuses(one))
+                await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
+                shown.append(statuses(agent))
                 put(secret, NEXT_SECRET)
-                await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-                assert (await ask(one)).status == 200
+                await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+                assert (await ask(agent)).status == 200
                 assert endpoint.status(None)["problem"] is None
                 put(secret, "two\nlines\n")
                 await until(lambda: endpoint.problem != "")
                 assert "several lines" in endpoint.problem
                 assert "the last valid content stays in force" in endpoint.problem
-                assert (await ask(one)).status == 200
-                shown += [statuses(one), one.metrics.render().decode(), repr(endpoint.spec), repr(endpoint.rewrite)]
+                assert (await ask(agent)).status == 200
+                shown += [statuses(agent), agent.metrics.render().decode(), repr(endpoint.spec), repr(endpoint.rewrite)]
         for text in (*shown, repr(logs)):
             assert "sk-0123" not in text
 
@@ -192,20 +192,20 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
     secret = tmp_path / "key"
     async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
         entries = {"url": keyed.url, "credential_file": str(secret)}, {"url": plain.url}
-        async with serving(tmp_path, *entries) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-            problem = named(one, "gpu-0").status(None)["problem"]
+        async with serving(tmp_path, *entries) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            problem = named(agent, "gpu-0").status(None)["problem"]
             assert (
                 problem == f"credential_file: {secret}: cannot be read: No such file or directory; put the file there"
             )
             for _ in range(4):
-                assert (await ask(one)).status == 200
-            assert keyed.got == [], "nothing is sent without the secret"
+                assert (await ask(agent)).status == 200
+            assert keyed.received == [], "nothing is sent without the secret"
             secret.write_text(SECRET)
             secret.chmod(0o644)
-            await until(lambda: "accessible to every user" in named(one, "gpu-0").problem)
+            await until(lambda: "accessible to every user" in named(agent, "gpu-0").problem)
             secret.chmod(0o600)
-            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
 
 
 async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
     secret = put(tmp_path / "key", "sk-0123456789-wrong")
     async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
         keyed_entry = {"url": keyed.url, "credential_file": str(secret), "engine": "http"}
-        async with serving(tmp_path, keyed_entry, {"url": plain.url, "engine": "http"}) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
-            endpoint = named(one, "gpu-0")
+        async with serving(tmp_path, keyed_entry, {"url": plain.url, "engine": "http"}) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+            endpoint = named(agent, "gpu-0")
 
             async def is_ejected() -> bool:
-                assert (await ask(one)).status == 200, "retried at the other endpoint"
+                assert (await ask(agent)).status == 200, "retried at the other endpoint"
                 return endpoint.ejection.state is EjectionState.EJECTED
 
             for _ in range(100):
@@ -226,23 +226,23 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
                     break
             assert endpoint.ejection.state is EjectionState.EJECTED
             assert len(keyed.requests_to(CHAT)) == 3
-            assert one.held() == 0
+            assert agent.held() == 0
             await until(lambda: len(keyed.requests_to("/health")) > 12)
             assert "rejects the secret" in endpoint.status(None)["problem"], "a health check does not verify the secret"
             keyed.secret = "sk-0123456789-wrong"
             async with asyncio.timeout(PATIENCE_S):
                 while endpoint.credential_rejected:
-                    assert (await ask(one)).status == 200
+                    assert (await ask(agent)).status == 200
                     await asyncio.sleep(0.05)
 
 
 async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_path: Path) -> None:
-    async with KeyedEngine(MODEL) as keyed, serving(tmp_path, {"url": keyed.url, "engine": "http"}) as one:
-        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+    async with KeyedEngine(MODEL) as keyed, serving(tmp_path, {"url": keyed.url, "engine": "http"}) as agent:
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
         for _ in range(6):
-            assert (await ask(one)).status == 401
-        assert named(one, "gpu-0").ejection.failures == 0
-        assert named(one, "gpu-0").status(None)["problem"] is None
+            assert (await ask(agent)).status == 401
+        assert named(agent, "gpu-0").ejection.failures == 0
+        assert named(agent, "gpu-0").status(None)["problem"] is None
 
 
 async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> None:
@@ -257,10 +257,10 @@ async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> 
         # The engine that receives the first request has no free slot.
         writer.write(busy if len(order) == 1 else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with engine(first_busy) as one_gpu, engine(first_busy) as other_gpu:
+    async with engine(first_busy) as aliased_gpu, engine(first_busy) as plain_gpu:
         entries = (
-            {"url": f"http://{one_gpu.address}", "engine_names": {MODEL: "org/llama"}},
-            {"url": f"http://{other_gpu.address}"},
+            {"url": f"http://{aliased_gpu.address}", "engine_names": {MODEL: "org/llama"}},
+            {"url": f"http://{plain_gpu.address}"},
         )
         async with running_agent(tmp_path / "agent", []) as agent:
             write(tmp_path, *entries)
@@ -279,14 +279,14 @@ async def test_a_name_that_cannot_be_replaced_is_never_sent(tmp_path: Path) -> N
     escaped = json.dumps({"model": MODEL, "messages": []}).replace("model", "mod\\u0065l").encode()
     async with KeyedEngine("org/llama", secret="") as alias, KeyedEngine(MODEL, secret="") as plain:
         entries = {"url": alias.url, "engine_names": {MODEL: "org/llama"}}, {"url": plain.url}
-        async with serving(tmp_path, *entries) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
+        async with serving(tmp_path, *entries) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
             for _ in range(8):
-                assert (await ask(one, body=escaped)).status == 200
+                assert (await ask(agent, body=escaped)).status == 200
             assert len(plain.requests_to(CHAT)) == 8
             write(tmp_path, entries[0])
-            await one.endpoints.sources.reload_file()
-            reply = await ask(one, body=escaped)
+            await agent.endpoints.sources.reload_file()
+            reply = await ask(agent, body=escaped)
             assert reply.status == 503
             assert alias.requests_to(CHAT) == []
 
@@ -299,13 +299,13 @@ async def test_a_large_upload_is_renamed_while_it_arrives(tmp_path: Path) -> Non
 
     async with engine(answers_200) as gpu:
         entry = {"url": f"http://{gpu.address}", "engine": "http", "engine_names": {MODEL: "org/whisper"}}
-        async with serving(tmp_path, entry, limits=LIMITS) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+        async with serving(tmp_path, entry, limits=LIMITS) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
             body, renamed = form(MODEL), form("org/whisper")
-            client = await RawClient.connect(one.traffic)
+            client = await RawClient.connect(agent.traffic)
             head = post(body, "Content-Type: multipart/form-data; boundary=b", path="/v1/audio/transcriptions")
             client.send(head[: -(len(body) - 100_000)])
-            await until(lambda: one.held() == 1)
+            await until(lambda: agent.held() == 1)
             client.send(head[-(len(body) - 100_000) :])
             assert (await client.answer()).status == 200
             client.close()
@@ -348,17 +348,17 @@ async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Pa
         gpu = await stack.enter_async_context(engine(notes_certificate, tls))
         own = {"client_certificate_file": str(tmp_path / "live.pem"), "client_key_file": str(tmp_path / "live.key")}
         entry = {"url": f"https://{gpu.address}", "engine": "http", "ca_file": str(made / "ours.pem"), **own}
-        one = await stack.enter_async_context(serving(tmp_path, entry))
-        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-        assert (await ask(one)).status == 200
+        agent = await stack.enter_async_context(serving(tmp_path, entry))
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        assert (await ask(agent)).status == 200
         assert set(shown) == {"agent"}
         offer("next")
         await until(lambda: shown[-1] == "next")
-        assert (await ask(one)).status == 200
+        assert (await ask(agent)).status == 200
         offer("intruder")
-        await until(lambda: one.endpoints.pool(MODEL).ready == 0)
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
         offer("agent")
-        await until(lambda: one.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
 
 
 @pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
@@ -372,9 +372,9 @@ async def test_requests_to_an_engine_have_the_name_in_its_certificate(tmp_path: 
     tls.set_servername_callback(notes_name)
     async with engine(answers_200, tls) as gpu:
         entry = {"dns": f"https://localhost:{gpu.address.port}", "engine": "http", "ca_file": str(made / "ours.pem")}
-        async with serving(tmp_path, entry) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-            answer = await ask(one)
+        async with serving(tmp_path, entry) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            answer = await ask(agent)
             assert (answer.status, answer.headers["x-penstock-endpoint"]) == (200, "gpu-0-127.0.0.1")
             assert {received.header("host") for received in gpu.requests} == {f"localhost:{gpu.address.port}"}
             assert {received.head.split(b" ", 1)[0] for received in gpu.requests} == {b"GET", b"POST"}
@@ -391,27 +391,27 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
     async with (
         engine(answers_200, ours) as good,
         engine(answers_200, theirs) as bad,
-        engine(answers_200, ours) as other,
+        engine(answers_200, ours) as misnamed,
     ):
         common = {"engine": "http", "ca_file": str(made / "ours.pem"), "credential_file": str(secret)}
         entries = (
             {"url": f"https://{good.address}", **common},
             {"url": f"https://{bad.address}", **common},
-            {"url": f"https://{other.address}", **common, "server_name": "not-in-it.test"},
+            {"url": f"https://{misnamed.address}", **common, "server_name": "not-in-it.test"},
         )
-        async with serving(tmp_path, *entries) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-            assert named(one, "gpu-0").view.ready
+        async with serving(tmp_path, *entries) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            assert named(agent, "gpu-0").view.ready
             for _ in range(4):
-                assert (await ask(one)).status == 200
-            assert (bad.requests, other.requests) == ([], [])
+                assert (await ask(agent)).status == 200
+            assert (bad.requests, misnamed.requests) == ([], [])
             # Another trust closes the connections that were opened with the former one.
             unknown_peer = {**entries[0], "ca_file": str(made / "stranger.pem")}
             write(tmp_path, unknown_peer)
-            await one.endpoints.sources.reload_file()
-            await until(lambda: one.endpoints.pool(MODEL).ready == 0)
+            await agent.endpoints.sources.reload_file()
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
             before = len(good.requests)
-            assert (await ask(one)).status == 503
+            assert (await ask(agent)).status == 503
             assert len(good.requests) == before
 
 
@@ -420,15 +420,15 @@ async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -
     served = {"api_key": SECRET, "base_path": "/llama", "served_model_name": name}
     with running_engines(tmp_path, {"name": "keyed", **served}) as process:
         entry = {"url": process.urls["keyed"], "base_path": "/llama", "engine_names": {MODEL: name}}
-        async with serving(tmp_path, entry) as one:
-            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
-            assert (await ask(one)).status == 401, "without a credential, the engine's answer is the client's"
+        async with serving(tmp_path, entry) as agent:
+            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            assert (await ask(agent)).status == 401, "without a credential, the engine's answer is the client's"
             secret = put(tmp_path / "key", SECRET)
             write(tmp_path, {**entry, "credential_file": str(secret)})
-            await one.endpoints.sources.reload_file()
-            endpoint = named(one, "gpu-0")
+            await agent.endpoints.sources.reload_file()
+            endpoint = named(agent, "gpu-0")
             await until(lambda: endpoint.loaded == {MODEL} and endpoint.kind is EngineKind.VLLM)
             chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-            reply = await ask(one, body=json.dumps(chat).encode())
+            reply = await ask(agent, body=json.dumps(chat).encode())
             assert reply.status == 200
             assert json.loads(reply.body)["model"] == name, "responses are not changed"

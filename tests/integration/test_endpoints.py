@@ -88,7 +88,7 @@ async def endpoints(engines: list[Engine], connections: UpstreamPool, tmp_path: 
 
 
 def named(endpoints: EndpointSet, name: str) -> Endpoint:
-    return next(one for one in endpoints.every() if one.name == name)
+    return next(endpoint for endpoint in endpoints.every() if endpoint.name == name)
 
 
 async def test_becomes_ready_by_probes_over_kept_connections(endpoints: EndpointSet, engines: list[Engine]) -> None:
@@ -97,7 +97,7 @@ async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoint
     endpoints.start()
     await until(lambda: pool.ready == 2)
     assert pool.slots == 8
-    assert [view is one.view for view, one in zip(pool.views, pool.endpoints, strict=True)] == [True, True]
+    assert [view is endpoint.view for view, endpoint in zip(pool.views, pool.endpoints, strict=True)] == [True, True]
     await until(lambda: min(engine.requests for engine in engines) >= 8)
     assert max(engine.connections for engine in engines) <= 3
     assert endpoints.pool("other").ready == 0
@@ -160,9 +160,8 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     await until(lambda: pool.ready == 2)
     assert (pool.in_flight, first.view.in_flight) == (5, 4)
     endpoints.set_remote_loads({})
-    for one, times in ((first, 1), (second, 1)):
-        for _ in range(times):
-            one.give_back()
+    first.give_back()
+    second.give_back()
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (0, 0, 0)
 
 
@@ -196,7 +195,7 @@ async def test_the_file_is_read_again_when_it_changes(
     assert choose_endpoint([gone.view], Random(1)).index is None
     gone.give_back()
     await until(lambda: gone not in endpoints.every())
-    assert [one.name for one in endpoints.every()] == ["gpu-0", "gpu-2"]
+    assert [endpoint.name for endpoint in endpoints.every()] == ["gpu-0", "gpu-2"]
 
 
 async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_has(
@@ -204,24 +203,24 @@ async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_h
 ) -> None:
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
-    one = named(endpoints, "gpu-0")
+    returning = named(endpoints, "gpu-0")
     for _ in range(6):
-        one.take()
+        returning.take()
     file = tmp_path / "endpoints.yaml"
     both = file.read_text()
     file.write_text(entry("gpu-1", engines[1].url))
-    await until(lambda: one.view.draining)
+    await until(lambda: returning.view.draining)
     engines[0].status = 503
     file.write_text(both)
-    await until(lambda: [each.name for each in endpoints.pool("m").endpoints] == ["gpu-0", "gpu-1"])
-    assert named(endpoints, "gpu-0") is one
-    assert (one.view.in_flight, one.view.takes_more, one.view.ready) == (6, False, False)
+    await until(lambda: [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-0", "gpu-1"])
+    assert named(endpoints, "gpu-0") is returning
+    assert (returning.view.in_flight, returning.view.takes_more, returning.view.ready) == (6, False, False)
     engines[0].status = 200
-    await until(lambda: one.view.ready)
+    await until(lambda: returning.view.ready)
     assert endpoints.pool("m").in_flight == 6
     for _ in range(6):
-        one.give_back()
-    assert (one.view.takes_more, endpoints.pool("m").in_flight) == (True, 0)
+        returning.give_back()
+    assert (returning.view.takes_more, endpoints.pool("m").in_flight) == (True, 0)
 
 
 async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
@@ -234,12 +233,12 @@ async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
     await endpoints.sources.reload_file()
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
-    one = named(endpoints, "gpu-0")
+    endpoint = named(endpoints, "gpu-0")
     file.write_text(plain.replace("engine: http", "engine: vllm"))
-    await until(lambda: Signal.QUEUED in one.readings)
+    await until(lambda: Signal.QUEUED in endpoint.readings)
     file.write_text(plain)
-    await until(lambda: one.kind is EngineKind.HTTP)
-    assert one.health.ready
+    await until(lambda: endpoint.kind is EngineKind.HTTP)
+    assert endpoint.health.ready
 
 
 async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints: EndpointSet, tmp_path: Path) -> None:
@@ -305,7 +304,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     endpoints = EndpointSet(file, connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 1)
-    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpu-0"]
+    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-0"]
     assert (endpoints.pool("m").missing, endpoints.pool("lora").missing, endpoints.pool("lora").slots) == (1, 2, 0)
     await until(lambda: named(endpoints, "gpu-1").health.ready)
     assert not named(endpoints, "gpu-1").view.ready
@@ -328,7 +327,7 @@ async def test_an_engine_without_the_model_is_polled_at_once_and_one_without_mod
     unloaded = named(endpoints, "gpu-0")
     engines[0].models = []
     await until(lambda: endpoints.answered(unloaded, 404, ()) is not None and endpoints.pool("m").ready == 1)
-    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpu-1"]
+    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-1"]
     engines[0].models = ["m"]
     await until(lambda: endpoints.pool("m").ready == 2)
 
@@ -375,11 +374,13 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
     (tmp_path / "endpoints.yaml").write_text(both_lines(engines).replace("name: gpu-0", "name: gpu-0, engine: trtllm"))
     await endpoints.sources.reload_file()
     endpoints.start()
-    configured, found = named(endpoints, "gpu-0"), named(endpoints, "gpu-1")
-    await until(lambda: Signal.QUEUED in configured.readings and found.kind is EngineKind.TRTLLM)
-    received_at = found.readings[Signal.QUEUED].received_at
-    await until(lambda: found.readings[Signal.QUEUED].received_at > received_at or bool(found.signals_problem))
-    assert (configured.signals_problem, found.signals_problem) == ("", "")
+    configured, discovered = named(endpoints, "gpu-0"), named(endpoints, "gpu-1")
+    await until(lambda: Signal.QUEUED in configured.readings and discovered.kind is EngineKind.TRTLLM)
+    received_at = discovered.readings[Signal.QUEUED].received_at
+    await until(
+        lambda: discovered.readings[Signal.QUEUED].received_at > received_at or bool(discovered.signals_problem)
+    )
+    assert (configured.signals_problem, discovered.signals_problem) == ("", "")
 
 
 @pytest.mark.parametrize("page", [b"x" * (MAX_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
@@ -389,38 +390,40 @@ async def test_an_unusable_metrics_page_is_reported_and_stops_nothing(
     for engine in engines:
         engine.metrics = page
     endpoints.start()
-    await until(lambda: all(one.signals_problem for one in endpoints.every()))
+    await until(lambda: all(endpoint.signals_problem for endpoint in endpoints.every()))
     await until(lambda: endpoints.pool("m").ready == 2)
     assert [view.pressure for view in endpoints.pool("m").views] == [0.0, 0.0]
 
 
 async def test_load_headers_of_responses_are_read_and_bad_ones_reported(endpoints: EndpointSet) -> None:
-    one, other = endpoints.every()
-    assert endpoints.answered(one, 200, [(b"endpoint-load-metrics", b"TEXT application_utilization=0.95")]) is None
-    endpoints.answered(other, 200, [(b"endpoint-load-metrics", b"CSV 1")])
-    for endpoint in (one, other):
+    reporting, malformed = endpoints.every()
+    assert (
+        endpoints.answered(reporting, 200, [(b"endpoint-load-metrics", b"TEXT application_utilization=0.95")]) is None
+    )
+    endpoints.answered(malformed, 200, [(b"endpoint-load-metrics", b"CSV 1")])
+    for endpoint in (reporting, malformed):
         endpoint.tick()
-    assert (round(one.view.pressure, 6), other.view.pressure) == (0.5, 0.0)
-    assert "TEXT" in other.signals_problem
+    assert (round(reporting.view.pressure, 6), malformed.view.pressure) == (0.5, 0.0)
+    assert "TEXT" in malformed.signals_problem
 
 
 async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(endpoints: EndpointSet) -> None:
     """It has nothing to do and is the first choice of everybody: all would be turned down there first."""
     pool = endpoints.pool("m")
-    busy, other = pool.endpoints
-    for one in pool.endpoints:
-        one.probed(ProbeOutcome.GOOD)
-    other.take()
+    busy, sibling = pool.endpoints
+    for endpoint in pool.endpoints:
+        endpoint.probed(ProbeOutcome.GOOD)
+    sibling.take()
     assert choose_endpoint(pool.views, Random(1)).index == 0
     assert endpoints.answered(busy, 400, []) is endpoints.answered(busy, 429, []) is AttemptOutcome.INCONCLUSIVE
     assert choose_endpoint(pool.views, Random(1)).index == 1
     assert choose_endpoint(pool.views, Random(1), tried={"gpu-1"}).index == 0, "but it is not closed"
     for _ in range(5):
-        other.take()
+        sibling.take()
     assert choose_endpoint(pool.views, Random(1)).index == 0
-    other.give_back()
-    assert endpoints.answered(other, 503, [(b"retry-after", b"1")]) is AttemptOutcome.INCONCLUSIVE
-    assert other.view.pressure == busy.view.pressure == 1.0
+    sibling.give_back()
+    assert endpoints.answered(sibling, 503, [(b"retry-after", b"1")]) is AttemptOutcome.INCONCLUSIVE
+    assert sibling.view.pressure == busy.view.pressure == 1.0
     assert endpoints.answered(busy, 500, []) is AttemptOutcome.SERVER_ERROR
 
 
@@ -446,7 +449,11 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     await until(lambda: endpoints.pool("m").ready == 1)
     answers[0] = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
     await until(lambda: endpoints.pool("m").ready == 2)
-    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpus-127.0.0.1", "gpus-127.0.0.2", "gpu-1"]
+    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == [
+        "gpus-127.0.0.1",
+        "gpus-127.0.0.2",
+        "gpu-1",
+    ]
     staying = named(endpoints, "gpus-127.0.0.1")
     answers[0] = []
     await until(
@@ -499,7 +506,7 @@ async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
         await until(lambda: new not in endpoints.every())
         assert endpoints.sources.register(spec) is None
         (tmp_path / "endpoints.yaml").write_text(entry("new", engines[0].url))
-        await until(lambda: [one.name for one in endpoints.pool("m").endpoints] == ["new"])
+        await until(lambda: [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["new"])
         assert named(endpoints, "new").address == engines_address(engines[0])
 
 

@@ -111,8 +111,8 @@ async def test_the_engine_exits_mid_stream_after_the_set_tokens(
         assert answer.status_code == 200
         with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
             await _drain_into(received, answer)
-    said = [json.loads(event.removeprefix(b"data: ")) for event in bytes(received).split(b"\n\n") if event]
-    assert sum(bool(event["choices"][0]["delta"].get("content")) for event in said) == tokens
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in bytes(received).split(b"\n\n") if event]
+    assert sum(bool(event["choices"][0]["delta"].get("content")) for event in chunks) == tokens
     await turn(client)
     assert (await complete(client, 2)).status_code == 200
     await until(lambda: engines.findings().aborted[f"died-{tokens}"] == 1)

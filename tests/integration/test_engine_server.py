@@ -104,11 +104,11 @@ async def test_a_whole_chat_response_equals_a_streamed_one(
     client = connect("plain")
     whole = (await client.post("/v1/chat/completions", json=chat(**of_length(40)))).json()
     streamed = (await client.post("/v1/chat/completions", json=chat(stream=True, **of_length(40)))).text
-    said = "".join(
+    text = "".join(
         json.loads(event)["choices"][0]["delta"]["content"] for event in events(streamed) if event != "[DONE]"
     )
     assert whole["object"] == "chat.completion"
-    assert whole["choices"][0]["message"] == {"role": "assistant", "content": said}
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": text}
     assert whole["choices"][0]["finish_reason"] == "length"
     assert whole["usage"]["completion_tokens"] == 40
 

@@ -23,5 +23,5 @@ def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
         )
         for endpoint in (nobody, own_etcd.endpoint)
     ]
-    shares = [float(one.communicate(timeout=60)[0].splitlines()[-1]) for one in measuring]
+    shares = [float(process.communicate(timeout=60)[0].splitlines()[-1]) for process in measuring]
     assert max(shares) < MAX_SHARE, shares

@@ -205,9 +205,9 @@ async def test_frozen_connection_gives_way_to_another_endpoint(
         await put(operator, AT + "x", b"2")
         # The connection stays open and silent; only a keepalive probe detects that.
         await following.until_same(operator)
-        found = await store.get(AT + "x")
-        assert found is not None
-        assert found.value == b"2"
+        item = await store.get(AT + "x")
+        assert item is not None
+        assert item.value == b"2"
     await store.close()
 
 
@@ -295,7 +295,7 @@ async def test_close_returns_while_etcd_is_hung_and_leaves_no_thread(own_etcd: E
     assert [type(result) for result in results] == [StoreUnavailable] * 12
     own_etcd.resume()
     # gRPC's own threads included.
-    await until(lambda: not {one for one in threading.enumerate() if "asyncio" not in one.name} - before)
+    await until(lambda: not {thread for thread in threading.enumerate() if "asyncio" not in thread.name} - before)
 
 
 def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:

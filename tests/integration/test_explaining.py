@@ -66,7 +66,7 @@ async def explained(address: Address, query: str) -> Explanation:
 
 
 def regions(explanation: Explanation) -> dict[str, ConsideredRegion]:
-    return {one.region: one for one in explanation.regions}
+    return {considered.region: considered for considered in explanation.regions}
 
 
 async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:

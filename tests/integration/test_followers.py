@@ -31,10 +31,10 @@ EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "
 class HalfOfEurope(Agents):
     """Agents of every region, of which that of Madrid has nothing ready, and the others lost it."""
 
-    def said(self, region: str) -> Any:
-        said = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
+    def report_of(self, region: str) -> Any:
+        reported = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
         lost = () if region == "eu-es" else (PeerReport("eu-es", RegionState.FAILED, 10.0),)
-        return msgspec.structs.replace(said, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")), peers=lost)
+        return msgspec.structs.replace(reported, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")), peers=lost)
 
 
 async def pair(operator: Operator, servers: list[ControlPlaneServer]) -> tuple[ControlPlaneServer, ControlPlaneServer]:
@@ -49,7 +49,9 @@ async def leader_has_reports(operator: Operator, leader: ControlPlaneServer) -> 
     """Return once the leader has judged every region and planned."""
     await operator.until(
         leader,
-        lambda status: status.plan is not None and all(one.state is not RegionState.UNKNOWN for one in status.regions),
+        lambda status: (
+            status.plan is not None and all(region.state is not RegionState.UNKNOWN for region in status.regions)
+        ),
     )
 
 
@@ -70,8 +72,10 @@ IN_MOTION = {"at", "generation", "plan_generation", "chosen", "requests_per_s"}
 def aged(value: Any) -> Any:
     """A response without the fields that change with every report or name the responder."""
     if isinstance(value, dict):
-        return {key: aged(one) for key, one in value.items() if not key.endswith("age_s") and key not in IN_MOTION}
-    return [aged(one) for one in value] if isinstance(value, list) else value
+        return {
+            key: aged(member) for key, member in value.items() if not key.endswith("age_s") and key not in IN_MOTION
+        }
+    return [aged(item) for item in value] if isinstance(value, list) else value
 
 
 async def guarded(operator: Operator, leader: ControlPlaneServer, follower: ControlPlaneServer) -> None:
@@ -83,7 +87,7 @@ async def guarded(operator: Operator, leader: ControlPlaneServer, follower: Cont
         refused = await operator.http.post(follower.url + path, json=body)
         # By policy alone Madrid would do, and it has nothing ready.
         assert (refused.status_code, refused.json()["guard"]) == (409, True), refused.text
-        assert "eu-de+eu-es" in [one["residency"] for one in refused.json()["classes"]]
+        assert "eu-de+eu-es" in [class_["residency"] for class_ in refused.json()["classes"]]
     set_ = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=DRAIN)
     assert set_.status_code == 201, set_.text
     shown = await operator.http.get(leader.url + set_.headers["location"])
@@ -92,7 +96,7 @@ async def guarded(operator: Operator, leader: ControlPlaneServer, follower: Cont
     lifted = await operator.http.delete(where, headers={"if-match": set_.headers["etag"]})
     assert lifted.status_code == 200
     entries = (await operator.http.get(follower.url + "/v1/audit")).json()["items"]
-    assert [(one["action"], one["caller"]) for one in entries] == [
+    assert [(entry["action"], entry["caller"]) for entry in entries] == [
         ("override.lift", "admin-token"),
         ("override.drain", "admin-token"),
     ]
@@ -109,8 +113,8 @@ async def without_etcd_the_last_leader_responds(
             (await operator.status(leader)).name,
             False,
         )
-        assert all(one["report_age_s"] < PATIENCE_S for one in page["items"])
-        assert all(one["pools"] for one in page["items"])
+        assert all(region["report_age_s"] < PATIENCE_S for region in page["items"])
+        assert all(region["pools"] for region in page["items"])
 
 
 async def test_both_give_the_same_answers_with_etcd_and_without(
@@ -154,12 +158,12 @@ async def test_both_give_the_same_answers_with_etcd_and_without(
             theirs, ours = await operator.status(leader), await operator.status(follower)
             assert (ours.leading, ours.fleet_seen_by, ours.fleet_problem) == (False, theirs.name, "")
             assert ours.name != theirs.name
-            assert [(one.name, one.state, bool(one.pools)) for one in ours.regions] == [
-                (one.name, one.state, bool(one.pools)) for one in theirs.regions
+            assert [(region.name, region.state, bool(region.pools)) for region in ours.regions] == [
+                (region.name, region.state, bool(region.pools)) for region in theirs.regions
             ]
-            assert [one.report_age_s is None for one in ours.agents] == [False] * len(REGIONS)
+            assert [agent.report_age_s is None for agent in ours.agents] == [False] * len(REGIONS)
             assert await followed_states(operator, follower) == {
-                f"regions/{one.name}": one.state.value for one in theirs.regions
+                f"regions/{region.name}": region.state.value for region in theirs.regions
             }
             await guarded(operator, leader, follower)
             own_etcd.kill()
@@ -171,40 +175,40 @@ async def test_an_unreachable_leader_is_named(own_etcd: EtcdServer, operator: Op
     ghost = Member("ghost", f"http://{LOOPBACK}:{nobodys}")
     store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions("ghost"))
     await store.commit((), (Put(keys.LEADER, encode(ghost)),))
-    with control_planes("a", tmp_path, own_etcd.endpoint) as (one,):
-        await operator.until(one, lambda status: status.leader is not None)
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        await operator.until(server, lambda status: status.leader is not None)
         for method, path, body in (
             ("GET", "/v1/regions", None),
             ("POST", "/v1/explain", EXPLAIN),
             ("POST", "/v1/regions/eu-de/drain", DRAIN | {"force": True}),
         ):
-            refused = await operator.http.request(method, one.url + path, json=body)
+            refused = await operator.http.request(method, server.url + path, json=body)
             assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
             assert refused.json()["leader"] == msgspec.to_builtins(ghost)
             assert "ghost" in refused.json()["detail"]
             assert "retry-after" in refused.headers
-            assert (await httpx.AsyncClient().request(method, one.url + path, json=body)).status_code == 401
-        assert (await operator.http.get(one.url + "/v1/overrides")).json()["items"] == []
-        status = await operator.status(one)
+            assert (await httpx.AsyncClient().request(method, server.url + path, json=body)).status_code == 401
+        assert (await operator.http.get(server.url + "/v1/overrides")).json()["items"] == []
+        status = await operator.status(server)
         assert (status.fleet_seen_by, "ghost" in status.fleet_problem) == ("a", True)
-        steered = await operator.http.get(one.url + "/v1/steer?country=DE&tenant=personal")
+        steered = await operator.http.get(server.url + "/v1/steer?country=DE&tenant=personal")
         assert {entry["state"] for entry in steered.json()["entries"]} == {"unknown"}
-        batch = await operator.http.post(one.url + "/v1/steer", json={"clients": [{"country": "DE"}]})
+        batch = await operator.http.post(server.url + "/v1/steer", json={"clients": [{"country": "DE"}]})
         assert len(batch.json()["advice"]) == 1, "the body was read before, and given once more"
         await store.commit((), (Delete(keys.LEADER),))
-        await operator.until(one, lambda status: status.leading and not status.fleet_problem)
-        assert (await operator.http.get(one.url + "/v1/regions")).status_code == 200
+        await operator.until(server, lambda status: status.leading and not status.fleet_problem)
+        assert (await operator.http.get(server.url + "/v1/regions")).status_code == 200
     await store.close()
 
 
 async def test_without_a_leader_requests_are_refused(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with control_planes("a", tmp_path, own_etcd.endpoint, empty) as (one,):
-        status = await operator.until(one, lambda status: status.store.up)
+    with control_planes("a", tmp_path, own_etcd.endpoint, empty) as (server,):
+        status = await operator.until(server, lambda status: status.store.up)
         assert (status.leader, status.fleet_problem) == (None, "no control plane leads")
         for path in ("/v1/regions", "/v1/pools", "/v1/agents"):
-            refused = await operator.http.get(one.url + path)
+            refused = await operator.http.get(server.url + path)
             assert (refused.status_code, refused.json()["leader"]) == (503, None)
             assert "no control plane leads" in refused.json()["detail"]
 

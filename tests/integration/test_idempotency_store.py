@@ -49,14 +49,19 @@ async def written(store: ConfigStore) -> tuple[bytes | None, int]:
 
 async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
-    with under(await one.claim("name", "print")) as claim:
+    first, second = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
+    with under(await first.claim("name", "print")) as claim:
         await change(either_store, b"1")
-    await one.answered(claim, 201, (("etag", '"1"'),), b"\xff")
-    found = await other.claim("name", "print")
-    assert isinstance(found, IdempotencyRecord)
-    assert (found.phase, found.status, found.headers, found.body) == (Phase.ANSWERED, 201, (("etag", '"1"'),), b"\xff")
-    assert isinstance(await other.claim("another name", "print"), Claim)
+    await first.answered(claim, 201, (("etag", '"1"'),), b"\xff")
+    record = await second.claim("name", "print")
+    assert isinstance(record, IdempotencyRecord)
+    assert (record.phase, record.status, record.headers, record.body) == (
+        Phase.ANSWERED,
+        201,
+        (("etag", '"1"'),),
+        b"\xff",
+    )
+    assert isinstance(await second.claim("another name", "print"), Claim)
     # The key survives a restart, and expires after an hour by its lease.
     item = await either_store.get(keys.idempotency_record("name"))
     assert item is not None
@@ -65,9 +70,9 @@ async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
 
 async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> None:
     planes = [IdempotencyStore(either_store, name, SetClock()) for name in "abcd"]
-    found = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
-    assert sum(isinstance(one, Claim) for one in found) == 1
-    assert {one.phase for one in found if isinstance(one, IdempotencyRecord)} == {Phase.CLAIMED}
+    results = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
+    assert sum(isinstance(result, Claim) for result in results) == 1
+    assert {result.phase for result in results if isinstance(result, IdempotencyRecord)} == {Phase.CLAIMED}
 
 
 async def test_a_death_between_the_change_and_its_answer(either_store: ConfigStore) -> None:
@@ -75,33 +80,33 @@ async def test_a_death_between_the_change_and_its_answer(either_store: ConfigSto
     with under(await IdempotencyStore(either_store, "one", clock).claim("name", "print")):
         await change(either_store, b"1")
     clock.now += RETENTION_S / 2
-    found = await IdempotencyStore(either_store, "other", clock).claim("name", "print")
-    assert isinstance(found, IdempotencyRecord)
-    assert (found.phase, found.audit) == (Phase.MADE, 1)
+    record = await IdempotencyStore(either_store, "other", clock).claim("name", "print")
+    assert isinstance(record, IdempotencyRecord)
+    assert (record.phase, record.audit) == (Phase.MADE, 1)
 
 
 async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
-    slow = await one.claim("name", "print")
-    assert isinstance(await other.claim("name", "print"), IdempotencyRecord), "it may be under way"
+    first, second = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
+    slow = await first.claim("name", "print")
+    assert isinstance(await second.claim("name", "print"), IdempotencyRecord), "it may be under way"
     clock.now += CLAIM_TIMEOUT_S
-    with under(await other.claim("name", "print")) as taken_over:
+    with under(await second.claim("name", "print")) as taken_over:
         # The first wakes up after all.
         with under(slow), pytest.raises(ClaimLost):
             await change(either_store, b"slow")
         assert await written(either_store) == (None, 0)
         assert isinstance(slow, Claim)
-        await one.release(slow)
+        await first.release(slow)
         await change(either_store, b"1")
-    await other.answered(taken_over, 200, (), b"")
-    await one.answered(slow, 200, (), b"slow")
+    await second.answered(taken_over, 200, (), b"")
+    await first.answered(slow, 200, (), b"slow")
     with under(slow), pytest.raises(ClaimLost):
         await change(either_store, b"slow")
     assert await written(either_store) == (b"1", 1)
-    found = await one.claim("name", "print")
-    assert isinstance(found, IdempotencyRecord)
-    assert found.body == b""
+    record = await first.claim("name", "print")
+    assert isinstance(record, IdempotencyRecord)
+    assert record.body == b""
 
 
 async def test_several_changes_of_one_request(either_store: ConfigStore) -> None:
@@ -110,9 +115,9 @@ async def test_several_changes_of_one_request(either_store: ConfigStore) -> None
         await change(either_store, b"1")
         await change(either_store, b"2")
     await answers.release(claim)
-    found = await answers.claim("name", "print")
-    assert isinstance(found, IdempotencyRecord)
-    assert (found.phase, found.audit) == (Phase.MADE, 2)
+    record = await answers.claim("name", "print")
+    assert isinstance(record, IdempotencyRecord)
+    assert (record.phase, record.audit) == (Phase.MADE, 2)
 
 
 async def test_what_was_refused_is_judged_anew(either_store: ConfigStore) -> None:
@@ -138,12 +143,12 @@ async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
         with pytest.raises(ClaimLost):
             # As a transaction of it that reaches the store late.
             await change(faulty, b"late")
-    found = await answers.claim("name", "print")
+    outcome = await answers.claim("name", "print")
     if done:
-        assert isinstance(found, IdempotencyRecord)
-        assert (found.phase, found.audit) == (Phase.MADE, 1)
+        assert isinstance(outcome, IdempotencyRecord)
+        assert (outcome.phase, outcome.audit) == (Phase.MADE, 1)
     else:
-        assert isinstance(found, Claim)
+        assert isinstance(outcome, Claim)
     assert await written(memory) == ((b"1", 1) if done else (None, 0))
 
 

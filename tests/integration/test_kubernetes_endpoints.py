@@ -118,7 +118,7 @@ async def test_an_endpoint_that_is_not_ready_or_terminates_drains(api: Kubernete
     await api.put(SLICES, endpoint_slice("llama", *everything))
     async with watching(api, tmp_path, "service: llama, port: http") as endpoints:
         await until(lambda: len(endpoints.sources.specs) == 3)
-        busy = next(each for each in endpoints.every() if each.address.host == "10.0.0.1")
+        busy = next(endpoint for endpoint in endpoints.every() if endpoint.address.host == "10.0.0.1")
         busy.take()
         # As with publishNotReadyAddresses, where a terminating endpoint stays ready.
         leaving = server("10.0.0.1", terminating=True)

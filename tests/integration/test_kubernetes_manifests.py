@@ -34,9 +34,9 @@ def objects(request: pytest.FixtureRequest) -> list[Object]:
 
 
 def test_every_object_is_valid(objects: list[Object]) -> None:
-    for each in objects:
-        if (each["apiVersion"], each["kind"]) not in WITHOUT_SCHEMA:
-            kubernetes_validate.validate(each, "1.32", strict=True)
+    for manifest in objects:
+        if (manifest["apiVersion"], manifest["kind"]) not in WITHOUT_SCHEMA:
+            kubernetes_validate.validate(manifest, "1.32", strict=True)
 
 
 def test_an_unknown_field_is_found() -> None:
@@ -64,9 +64,9 @@ def test_names_that_objects_use_of_each_other_exist(objects: list[Object]) -> No
             assert {port["port"] for port in rule["ports"]} <= ports.keys()
     assert {pod[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} <= ports.keys()
     assert spec["serviceAccountName"] in {account["metadata"]["name"] for account in of_kind(objects, "ServiceAccount")}
-    config_maps = {each["metadata"]["name"] for each in of_kind(objects, "ConfigMap")}
-    volumes = {each["name"]: each for each in spec["volumes"]}
-    assert {each["configMap"]["name"] for each in volumes.values() if "configMap" in each} == config_maps
+    config_maps = {config_map["metadata"]["name"] for config_map in of_kind(objects, "ConfigMap")}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert {volume["configMap"]["name"] for volume in volumes.values() if "configMap" in volume} == config_maps
     assert volumes.keys() == {mount["name"] for mount in pod["volumeMounts"]}
 
 

@@ -73,10 +73,11 @@ def _files(objects: list[Object], volume: Any, secrets: dict[str, str]) -> dict[
     if "secret" in volume:
         return secrets
     name = volume.get("configMap", {}).get("name")
-    found: dict[str, str] = next(
-        (each["data"] for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"] == name), {}
+    data: dict[str, str] = next(
+        (config_map["data"] for config_map in of_kind(objects, "ConfigMap") if config_map["metadata"]["name"] == name),
+        {},
     )
-    return found
+    return data
 
 
 @pytest.fixture
@@ -160,12 +161,16 @@ def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     created, applied = (list(yaml.safe_load_all((tmp_path / made).read_text())) for made in ("created", "applied"))
-    assert {each["kind"] for each in applied if each} >= {"StatefulSet", "Deployment"}
-    secrets = {each["metadata"]["name"]: each["data"].keys() for each in created if each and each["kind"] == "Secret"}
+    assert {manifest["kind"] for manifest in applied if manifest} >= {"StatefulSet", "Deployment"}
+    secrets = {
+        manifest["metadata"]["name"]: manifest["data"].keys()
+        for manifest in created
+        if manifest and manifest["kind"] == "Secret"
+    }
     assert secrets == {
         "penstock-authority": {"tls.crt", "tls.key"},
         "penstock-control-plane": {"admin.token"},
         "penstock-agent": {"region.key", "redis.password"},
     }
-    volumes = [volume for each in OVERLAYS for volume in pod_spec(render(each))["volumes"]]
+    volumes = [volume for overlay in OVERLAYS for volume in pod_spec(render(overlay))["volumes"]]
     assert {volume["secret"]["secretName"] for volume in volumes if "secret" in volume} <= secrets.keys()

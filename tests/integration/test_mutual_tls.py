@@ -53,11 +53,11 @@ async def test_etcd_admits_processes_of_the_fleet_and_takes_renewed_files(tmp_pa
                 await refused.get("/x")
 
         write_identity(unknown_peer, AGENT)
-        found = await foreign.get("/x")
-        assert found is not None
-        assert found.value == b"1"
-        for each in (store, nameless, foreign):
-            await each.close()
+        item = await foreign.get("/x")
+        assert item is not None
+        assert item.value == b"1"
+        for client in (store, nameless, foreign):
+            await client.close()
 
 
 async def test_redis_admits_agents_of_the_fleet_and_takes_renewed_files(

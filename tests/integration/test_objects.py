@@ -106,76 +106,76 @@ async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
 async def test_every_request_reaches_the_endpoint_that_created_the_object(
     tmp_path: Path, fields: dict[str, Any], split: bool
 ) -> None:
-    async with pair(tmp_path, split=split) as one:
-        created = [await create(one, **fields) for _ in range(8)]
+    async with pair(tmp_path, split=split) as agent:
+        created = [await create(agent, **fields) for _ in range(8)]
         assert len({object_id.partition("-")[0] for object_id in created}) == 2, "both engines have objects"
         for object_id in created * 2:
             for method, path in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
-                answer = await request(one, method, f"{RESPONSES}/{object_id}{path}")
+                answer = await request(agent, method, f"{RESPONSES}/{object_id}{path}")
                 value = json.loads(answer.body)
                 assert (answer.status, value["at"]) == (200, object_id.partition("-")[0])
                 assert value["method"] == method
 
 
 async def test_unknown_objects_and_those_of_other_tenants_are_not_found(tmp_path: Path) -> None:
-    async with pair(tmp_path) as one:
+    async with pair(tmp_path) as agent:
         tenants = {
             name: msgspec.structs.replace(tenant, key_digests=(sha256(name.encode()).hexdigest(),))
-            for name, tenant in one.config.policy.tenants.items()
+            for name, tenant in agent.config.policy.tenants.items()
             if name == "open"
         }
         tenants["other"] = msgspec.structs.replace(
             tenants["open"], name="other", key_digests=(sha256(b"other").hexdigest(),)
         )
-        one.config.policy = msgspec.structs.replace(one.config.policy, tenants=tenants, anonymous_tenant=None)
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants, anonymous_tenant=None)
         ours, theirs = "Authorization: Bearer open", "Authorization: Bearer other"
-        path = f"{RESPONSES}/{await create(one, ours)}"
-        assert (await request(one, "GET", path, ours)).status == 200
+        path = f"{RESPONSES}/{await create(agent, ours)}"
+        assert (await request(agent, "GET", path, ours)).status == 200
         for method, target, key in (
             ("GET", path, theirs),
             ("DELETE", path, theirs),
             ("POST", f"{path}/cancel", theirs),
             ("GET", f"{RESPONSES}/resp_unknown", ours),
         ):
-            answer = await request(one, method, target, key)
+            answer = await request(agent, method, target, key)
             assert (answer.status, code(answer.body)) == (404, "not_found")
-        assert (await request(one, "GET", path)).status == 401
+        assert (await request(agent, "GET", path)).status == 401
 
 
 async def test_a_previous_response_is_continued_where_it_is(tmp_path: Path) -> None:
-    async with pair(tmp_path) as one:
-        last = await create(one)
+    async with pair(tmp_path) as agent:
+        last = await create(agent)
         home = last.partition("-")[0]
         for _ in range(8):
-            last = await create(one, previous_response_id=last)
+            last = await create(agent, previous_response_id=last)
             assert last.partition("-")[0] == home
-        assert await create(one, previous_response_id="resp_unknown")
-        assert await create(one, previous_response_id=None)
+        assert await create(agent, previous_response_id="resp_unknown")
+        assert await create(agent, previous_response_id=None)
 
 
 async def test_an_endpoint_that_is_gone_or_not_ready(tmp_path: Path) -> None:
-    async with pair(tmp_path) as one:
-        object_id = await create(one)
+    async with pair(tmp_path) as agent:
+        object_id = await create(agent)
         path = f"{RESPONSES}/{object_id}"
-        pool = one.endpoints.pool(MODEL)
+        pool = agent.endpoints.pool(MODEL)
         holder = next(e for e in pool.endpoints if (e.name == "gpu-0") == object_id.startswith("first"))
         holder.view.ready = False
-        answer = await request(one, "GET", path)
+        answer = await request(agent, "GET", path)
         assert (answer.status, code(answer.body)) == (503, "none_ready")
         pool.fill([endpoint for endpoint in pool.endpoints if endpoint is not holder])
-        answer = await request(one, "GET", path)
+        answer = await request(agent, "GET", path)
         assert (answer.status, code(answer.body)) == (404, "not_found")
-        assert (await create(one, previous_response_id=object_id)).partition("-")[0] != object_id.partition("-")[0]
+        assert (await create(agent, previous_response_id=object_id)).partition("-")[0] != object_id.partition("-")[0]
 
 
 async def test_a_full_endpoint_still_serves_requests_for_its_objects(tmp_path: Path) -> None:
-    async with pair(tmp_path, slots=1, queue=0) as one:
-        object_id = await create(one)
-        pool = one.endpoints.pool(MODEL)
+    async with pair(tmp_path, slots=1, queue=0) as agent:
+        object_id = await create(agent)
+        pool = agent.endpoints.pool(MODEL)
         for endpoint in pool.endpoints:
             endpoint.take(0, 0)
         assert not pool.has_room
-        assert (await request(one, "POST", f"{RESPONSES}/{object_id}/cancel")).status == 200
+        assert (await request(agent, "POST", f"{RESPONSES}/{object_id}/cancel")).status == 200
         for endpoint in pool.endpoints:
             endpoint.give_back(0, 0)
 
@@ -220,11 +220,11 @@ async def test_a_region_without_a_share_is_not_preferred(tmp_path: Path) -> None
 
 
 async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
-    async with pair(tmp_path) as one:
-        one.config.policy = msgspec.structs.replace(one.config.policy, routes=preset_routes("comfyui", MODEL))
-        created = [await create(one, path="/prompt") for _ in range(8)]
+    async with pair(tmp_path) as agent:
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, routes=preset_routes("comfyui", MODEL))
+        created = [await create(agent, path="/prompt") for _ in range(8)]
         for prompt_id in created:
-            answer = await request(one, "GET", f"/history/{prompt_id}")
+            answer = await request(agent, "GET", f"/history/{prompt_id}")
             assert (answer.status, json.loads(answer.body)["at"]) == (200, prompt_id.partition("-")[0])
 
 
@@ -256,8 +256,8 @@ async def open_websocket(agent: Agent, client_id: str) -> tuple[RawClient, str]:
 async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tmp_path: Path) -> None:
     async with (
         engine(comfyui("first")) as first,
-        engine(comfyui("other")) as other,
-        running_agent(tmp_path, [first.address, other.address], slots=1, queue=0) as agent,
+        engine(comfyui("other")) as second,
+        running_agent(tmp_path, [first.address, second.address], slots=1, queue=0) as agent,
     ):
         routes = preset_routes("comfyui", MODEL)
         agent.config.policy = msgspec.structs.replace(agent.config.policy, routes=routes)

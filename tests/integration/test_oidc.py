@@ -79,8 +79,8 @@ async def test_claims_map_to_name_roles_and_regions(issuer: Issuer, party: Party
     assert (await party.caller(issuer.token("one", roles=["owners"]), role_claim="roles")).role is Role.ADMIN
     assert (await party.caller(issuer.token("one", email="a@b.c"), name_claim="email")).name == "oidc:a@b.c"
     for regions, reach in ((["eu-de"], frozenset({"eu-de"})), ("*", None), (None, frozenset()), (7, frozenset())):
-        found = await party.caller(issuer.token("one", regions=regions), regions_claim="regions")
-        assert found.regions == reach
+        caller = await party.caller(issuer.token("one", regions=regions), regions_claim="regions")
+        assert caller.regions == reach
     assert (await party.caller(issuer.token("one", aud=["others", AUDIENCE]))).name == "oidc:ada"
 
 
@@ -228,7 +228,7 @@ async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: P
 def test_keys_that_are_not_for_this_are_left_out() -> None:
     weak = rsa_key(1024)
     private = {**RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "private"}
-    found = [
+    candidates = [
         {"kty": "oct", "kid": "secret", "k": "c2VjcmV0", "alg": "HS256"},
         jwk("encrypts", RSA, use="enc"),
         jwk("hmac", RSA, alg="HS256"),
@@ -240,7 +240,7 @@ def test_keys_that_are_not_for_this_are_left_out() -> None:
         {},
         jwk("good", RSA),
     ]
-    assert set(read_keys(json.dumps({"keys": found}).encode())) == {"good"}
+    assert set(read_keys(json.dumps({"keys": candidates}).encode())) == {"good"}
     with pytest.raises(ValueError, match="at most"):
         read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MAX_KEYS + 1)}).encode())
     for bad in (b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 10_000):

@@ -153,9 +153,9 @@ async def test_the_pending_cookie_is_lax_and_the_session_is_strict(party: Party)
     assert "samesite=strict" in session.lower()
     assert f"Max-Age={CALLER_LIFETIME_S}" in session
     assert "Max-Age=0" in pending
-    for one in (session, pending, left.headers["set-cookie"]):
-        assert "httponly" in one.lower()
-        assert "ada" not in one
+    for cookie in (session, pending, left.headers["set-cookie"]):
+        assert "httponly" in cookie.lower()
+        assert "ada" not in cookie
     assert left.headers["cache-control"] == returned.headers["cache-control"] == "no-store"
 
 

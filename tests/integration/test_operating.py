@@ -104,8 +104,12 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     explanation = msgspec.json.decode(explained.out, type=Explanation)
     assert explanation.chosen is not None
     assert explanation.chosen.region == "eu-de"
-    verdict = {one.region: one.verdict for one in explanation.regions}
-    assert {name for name, one in verdict.items() if one is RegionVerdict.FORBIDDEN} == {"eu-gb", "jp-tok", "us-east"}
+    verdicts = {considered.region: considered.verdict for considered in explanation.regions}
+    assert {name for name, verdict in verdicts.items() if verdict is RegionVerdict.FORBIDDEN} == {
+        "eu-gb",
+        "jp-tok",
+        "us-east",
+    }
     shown = await penstock("explain", "--origin", "us-east", "--model", MODEL, "--tenant", "personal", "--ip", HAMBURG)
     assert "eea-clients-stay-in-eu (residency.yaml:" in shown.out
     assert "→ refused, misdirected" in shown.out

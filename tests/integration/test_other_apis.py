@@ -72,11 +72,11 @@ def _digest(key: str) -> str:
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
     """The named events of an event stream."""
-    found = []
+    parsed = []
     for block in text.strip().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.strip().split("\n"))
-        found.append((lines["event"], json.loads(lines["data"])))
-    return found
+        parsed.append((lines["event"], json.loads(lines["data"])))
+    return parsed
 
 
 async def test_messages_whole_and_streamed(tmp_path: Path, engines: EngineProcess) -> None:
@@ -235,10 +235,10 @@ async def test_an_image_job_takes_a_slot_and_is_accounted_by_its_size(tmp_path: 
 async def test_an_embedding_is_computed_in_the_batch(tmp_path: Path, engines: EngineProcess) -> None:
     headers = {"x-request-id": "embedding-1", "x-lab-residency": "eu-de"}
     async with serving(tmp_path, engines.urls["whole"]) as client:
-        found = await client.post("/v1/embeddings", json={"model": MODEL, "input": "four" * 9}, headers=headers)
-        assert found.status_code == 200
-        assert found.json()["data"][0]["embedding"]
-        assert found.json()["usage"]["prompt_tokens"] >= 9
+        embedding = await client.post("/v1/embeddings", json={"model": MODEL, "input": "four" * 9}, headers=headers)
+        assert embedding.status_code == 200
+        assert embedding.json()["data"][0]["embedding"]
+        assert embedding.json()["usage"]["prompt_tokens"] >= 9
         several = await client.post("/v1/embeddings", json={"model": MODEL, "input": ["a", "b"]})
         assert (several.status_code, several.json()["error"]["type"]) == (400, "BadRequestError")
     findings, _ = Witness(engines.witness_dir).read()

@@ -248,14 +248,14 @@ class ApplyingAgents(Reporting):
                 for arc in entry.arcs
             )
             self.answers[region] += RequestCounts(10, 0, 10, 10.0 if far else 1.0)
-            said = msgspec.structs.replace(
+            sent = msgspec.structs.replace(
                 report(region, offered(10.0, *REGIONS), seq=self._seq),
                 policy_digest=self.applied[region],
                 refused_digest=reported if refused else "",
                 refused_plan="a test says so" if refused else "",
                 request_counts=self.answers[region],
             )
-            reports.append(said)
+            reports.append(sent)
         await self._post(reports)
 
 
@@ -269,7 +269,7 @@ class Agents(Reporting):
         self.applied: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
         """Epoch and generation of the plan that each region's agent says it applies."""
 
-    def said(self, region: str) -> AgentReport:
+    def report_of(self, region: str) -> AgentReport:
         """The report of a region's agent, without the plan that it has applied."""
         return report(region, *self.demand.get(region, ()), seq=self._seq)
 
@@ -281,7 +281,7 @@ class Agents(Reporting):
 
     def _applying(self, region: str) -> AgentReport:
         epoch, generation = self.applied(region)
-        return msgspec.structs.replace(self.said(region), plan_epoch=epoch, plan_generation=generation)
+        return msgspec.structs.replace(self.report_of(region), plan_epoch=epoch, plan_generation=generation)
 
 
 def roll_out_at_once(bundle: Path) -> None:
