@@ -318,18 +318,14 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
         assert (await stream.next())[1]["data"]["target"] == "three"
 
 
-async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MAX_STREAMS", 1)
+@pytest.mark.parametrize(("bound", "status"), [("MAX_STREAMS", 503), ("MAX_STREAMS_PER_CALLER", 429)])
+async def test_readers_are_bounded_and_given_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, bound: str, status: int
+) -> None:
+    monkeypatch.setattr(events_module, bound, 1)
     async with listening(api):
         refused = await api.http.get("/v1/events")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-    await api.until(lambda: takes_a_reader(api))
-
-
-async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MAX_STREAMS_PER_CALLER", 1)
-    async with listening(api):
-        assert (await api.http.get("/v1/events")).status_code == 429
+        assert (refused.status_code, refused.headers["retry-after"]) == (status, "5")
     await api.until(lambda: takes_a_reader(api))
 
 

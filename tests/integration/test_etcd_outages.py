@@ -173,20 +173,6 @@ async def test_changes_that_were_compacted_are_reported_as_a_difference(
         await following.until_same(operator)
 
 
-async def test_deletion_that_was_compacted_meanwhile_is_not_lost(
-    own_etcd: EtcdServer, relay: Relay, relayed: EtcdStore, operator: EtcdStore
-) -> None:
-    await operator.commit((), [Put(AT + "stays", b""), Put(AT + "goes", b"")])
-    async with Following(relayed, AT) as following:
-        relay.cut()
-        deleted = await operator.commit((), [Delete(AT + "goes")])
-        await put(operator, AT + "later", b"")
-        await compact_etcd(own_etcd, deleted.revision)
-        await relay.mend()
-        await following.until_same(operator)
-        assert set(following.values) == {AT + "stays", AT + "later"}
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hung etcd is found out sooner than in production, to save time."""
