@@ -1,5 +1,6 @@
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
@@ -229,10 +230,11 @@ async def test_etcd_killed_then_back(start: Start, own_etcd: EtcdServer) -> None
     await asyncio.to_thread(own_etcd.kill)
     await until(lambda: agent.active_config.age_s() > 1.0)
     assert (agent.active_config.policy, agent.active_config.plan) == (POLICY, plan(1, 1))
+    restarted_at = time.monotonic()
     await asyncio.to_thread(own_etcd.restart)
     await publish(store, plan(1, 2))
     await agent.has_applied(plan(1, 2))
-    assert agent.active_config.age_s() < 5.0
+    assert agent.active_config.age_s() < time.monotonic() - restarted_at
     await agent.active_config.stop()
     await store.close()
 
@@ -256,7 +258,7 @@ async def test_an_agent_that_starts_without_etcd_serves_by_its_last_configuratio
     assert again.active_config.age_s() == math.inf
     assert again.policies == [POLICY]
     await asyncio.to_thread(own_etcd.restart)
-    await until(lambda: again.active_config.age_s() < 5.0)
+    await until(lambda: again.active_config.age_s() < math.inf)
     await publish(store, plan(3, 3))
     await until(lambda: "does not supersede" in again.active_config.refused)
     assert again.active_config.plan == plan(3, 4)

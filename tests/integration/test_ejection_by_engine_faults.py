@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,9 +22,9 @@ from tests.support.agents import Agent, running_agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
-RULES = EjectionRules(base_s=0.4, consecutive_failures=3)
+RULES = EjectionRules(base_s=60.0, consecutive_failures=3)
 SICK, WELL = 0, 1
 
 
@@ -33,11 +34,25 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
         yield running
 
 
+class AdvancingClock:
+    """Goes on as time does, and further when a test says so."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+
 @pytest.fixture(autouse=True)
-def hasty_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancingClock:
+    """The clock by which ejections end: no sooner than a test lets them."""
+    clock = AdvancingClock()
     monkeypatch.setattr(
-        "regional_agent.endpoints.endpoint_set.OutlierDetection", lambda rng: OutlierDetection(RULES, 0.0, rng=rng)
+        "regional_agent.endpoints.endpoint_set.OutlierDetection",
+        lambda rng: OutlierDetection(RULES, 0.0, clock, rng),
     )
+    return clock
 
 
 @asynccontextmanager
@@ -94,7 +109,7 @@ async def ask_until_ejected(agent: Agent) -> None:
     "faults", [{"error_rate": 1.0}, {"error_rate": 1.0, "error_status": 503}, {"die_mid_stream": 2}]
 )
 async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_is_served(
-    process: EngineProcess, tmp_path: Path, faults: dict[str, Any]
+    process: EngineProcess, tmp_path: Path, clock: AdvancingClock, faults: dict[str, Any]
 ) -> None:
     async with between(process, tmp_path, **faults) as agent:
         await ask_until_ejected(agent)
@@ -102,6 +117,7 @@ async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_
         assert not first(agent).view.ready
         answers = await asyncio.gather(*(ask(agent) for _ in range(4)))
         assert [answer.status for answer in answers if answer] == [200] * 4
+        clock.skipped_s += 2 * RULES.base_s
         await until(lambda: first(agent).ejection.state is EjectionState.TRIAL)
         await turn(first(agent).address)
         await until_trusted(agent)
@@ -109,7 +125,7 @@ async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_
 
 
 async def until_trusted(agent: Agent) -> None:
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(PATIENCE_S):
         while first(agent).ejection.state is not EjectionState.NONE:
             answer = await ask(agent)
             assert answer is not None
@@ -181,15 +197,19 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
     patient = Limits(stall_timeout_s=20.0, idle_linger_s=0.0)
     async with (
         engine(stall_after_one_chunk) as stalling,
-        running_agent(
-            tmp_path / "2", [stalling.address, stalling.address._replace(host="127.0.0.2")], limits=patient
-        ) as agent,
+        engine(stall_after_one_chunk) as sibling,
+        running_agent(tmp_path / "2", [stalling.address, sibling.address], limits=patient) as agent,
     ):
-        for _ in range(6):
-            client = await RawClient.connect(agent.traffic)
-            client.send(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 100"))
-            await client.head()
-            while await client.chunk():
-                pass
-            client.close()
+        await asyncio.gather(*(give_up_after_the_head(agent) for _ in range(8)))
+        assert min(len(stalling.requests), len(sibling.requests)) >= RULES.consecutive_failures
         assert agent.endpoints.pool(MODEL).ejected == 0
+
+
+async def give_up_after_the_head(agent: Agent) -> None:
+    """A request whose deadline comes in the middle of the response."""
+    client = await RawClient.connect(agent.traffic)
+    client.send(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 2000"))
+    await client.head()
+    while await client.chunk():
+        pass
+    client.close()

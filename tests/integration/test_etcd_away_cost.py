@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
 from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
+from tests.support.wait import PATIENCE_S
 
-MAX_SHARE = 0.2
+MAX_SHARE = 0.6
+"""Of a core. The clients need about 0.03 of a fast one; a busy loop takes a whole one of any speed."""
 
 
 def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
     own_etcd.pause()
-    nobody = f"{LOOPBACK}:{free_ports(1)[0]}"
-    # In processes of their own, so that nothing but these clients is measured.
-    measuring = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.cpu_of_waiting_clients", endpoint],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for endpoint in (nobody, own_etcd.endpoint)
-    ]
-    shares = [float(process.communicate(timeout=60)[0].splitlines()[-1]) for process in measuring]
+    with socket.socket() as nobody:
+        # Bound and not listening: connections are refused, and no other process can take the port.
+        nobody.bind((LOOPBACK, 0))
+        # In processes of their own, so that nothing but these clients is measured.
+        measuring = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.cpu_of_waiting_clients", endpoint],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for endpoint in (f"{LOOPBACK}:{nobody.getsockname()[1]}", own_etcd.endpoint)
+        ]
+        shares = [float(process.communicate(timeout=PATIENCE_S)[0].splitlines()[-1]) for process in measuring]
     assert max(shares) < MAX_SHARE, shares

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
@@ -16,7 +19,7 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from tests.support.control_planes import PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
@@ -170,9 +173,18 @@ async def test_both_give_the_same_answers_with_etcd_and_without(
             await without_etcd_the_last_leader_responds(operator, leader, follower)
 
 
-async def test_an_unreachable_leader_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
-    (nobodys,) = free_ports(1)
-    ghost = Member("ghost", f"http://{LOOPBACK}:{nobodys}")
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that refuses connections, whose port no other process can take."""
+    with socket.socket() as unheard:
+        unheard.bind((LOOPBACK, 0))
+        yield f"{LOOPBACK}:{unheard.getsockname()[1]}"
+
+
+async def test_an_unreachable_leader_is_named(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path, nobody: str
+) -> None:
+    ghost = Member("ghost", f"http://{nobody}")
     store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions("ghost"))
     await store.commit((), (Put(keys.LEADER, encode(ghost)),))
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):

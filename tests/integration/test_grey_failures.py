@@ -20,7 +20,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 RULES = EjectionRules(base_s=0.4, suspect_after_s=1.0)
 STOPPED, WELL = 0, 1
@@ -84,7 +84,7 @@ async def test_requests_at_a_stopped_engine_are_served_by_its_sibling(
         retries = running.metrics.render().decode()
         assert 'penstock_agent_retries_total{reason="endpoint_suspect"} 0.0' not in retries
         os.kill(processes[STOPPED].popen.pid, signal.SIGCONT)
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(PATIENCE_S):
             while stopped(running).ejection.state is not EjectionState.NONE:
                 assert (await ask(running)).status == 200
         assert running.held() == 0
@@ -124,7 +124,7 @@ async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: 
         asked = [asyncio.create_task(ask(running)) for _ in range(4)]
         assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 4
         assert hung.requests
-        await asyncio.wait_for(hung.closed_by_client.wait(), 30.0)
+        await asyncio.wait_for(hung.closed_by_client.wait(), PATIENCE_S)
         assert running.held() == 0
         assert running.endpoints.pool(MODEL).ejected == 1
 

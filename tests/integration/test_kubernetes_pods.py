@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 import yaml
 
 from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.cert_manager import write_requested_identity
 from tests.support.containerfile import health_check
@@ -87,9 +89,22 @@ def ca(tmp_path: Path) -> Iterator[Path]:
     return file
 
 
-def test_what_the_pods_start_answers_the_probes(etcd_server: EtcdServer, tmp_path: Path, ca: Path) -> None:
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Four ports on which only a server that sets SO_REUSEADDR, as the daemons do, can listen meanwhile."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
+        for reserved in sockets:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind((LOOPBACK, 0))
+        yield [reserved.getsockname()[1] for reserved in sockets]
+
+
+def test_what_the_pods_start_answers_the_probes(
+    etcd_server: EtcdServer, tmp_path: Path, ca: Path, ports: list[int]
+) -> None:
     """With directories for volumes, and the addresses of a test in place of those of the overlays."""
-    traffic, peer, admin, api = free_ports(4)
+    traffic, peer, admin, api = ports
     policy = PolicyRepository(tmp_path / "policy.git")
     smallest = POLICIES / "examples" / "smallest"
     policy.commit({file.name: file.read_bytes() for file in smallest.iterdir()})

@@ -48,7 +48,7 @@ async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdSe
 
 
 async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
-    async with running(registration(store)) as mine, asyncio.timeout(30):
+    async with running(registration(store)) as mine:
         await until(lambda: mine.registered)
         own_etcd.kill()
         shutil.rmtree(tmp_path / "etcd" / "data")
