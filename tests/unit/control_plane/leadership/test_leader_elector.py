@@ -94,8 +94,8 @@ async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) ->
         asked += 1
         return False
 
-    idle_one = standing(shared, "a", eligible=not_eligible, on_change=lambda change: roles.append(change.role))
-    async with idle_one as idle, standing(shared, "b") as able:
+    ineligible = standing(shared, "a", eligible=not_eligible, on_change=lambda change: roles.append(change.role))
+    async with ineligible as idle, standing(shared, "b") as able:
         await until(lambda: able.epoch is not None)
         await able.stop()
         await until(lambda: not idle.mirror.has_key)

@@ -115,11 +115,11 @@ class World:
                 self.applied[region] = named
             failed = 10 if self.fails.get(region) == self.applied[region] != "" else 0
             self.answers[region] += RequestCounts(10, failed, 10 - failed, 1.0)
-            said = self.said(region, refused)
+            report = self.report_of(region, refused)
             if region not in self.silent:
-                assert self.fleet.add_report(said, self.now, OLD) is ReportVerdict.ACCEPTED
+                assert self.fleet.add_report(report, self.now, OLD) is ReportVerdict.ACCEPTED
 
-    def said(self, region: str, refused: str) -> AgentReport:
+    def report_of(self, region: str, refused: str) -> AgentReport:
         return msgspec.structs.replace(
             report(region, offered(10.0, *REGIONS), seq=self.seq),
             policy_digest=self.applied[region],
