@@ -1,1 +1,1 @@
-"""Every query of dashboards and rules, on a real Prometheus that scrapes a fleet through surge and failures."""
+"""Checks every query of dashboards and rules on a Prometheus that scrapes a fleet through a surge and failures."""

@@ -1,4 +1,4 @@
-"""`penstock-lab check-dashboards`: options, their errors, and the exit code."""
+"""The command `penstock-lab check-dashboards`: its options, errors and exit code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lab.servers.errors import ServerError
 
 
 def check_dashboards(
-    dashboards: Annotated[Path, typer.Option(help="Folder of dashboards (*.json) and rules (*.yaml).")] = Path(
+    dashboards: Annotated[Path, typer.Option(help="Directory of dashboards (*.json) and rules (*.yaml).")] = Path(
         "dashboards"
     ),
     out: Annotated[Path, typer.Option(help="Directory of report.json and the logs.")] = Path("out/dashboards"),
 ) -> None:
-    """Send every query of dashboards and rules to a Prometheus that scraped a fleet. Exit code 0: all returned data."""
+    """Run every query of dashboards and rules on a Prometheus that scrapes a fleet. Exit code 0: all returned data."""
     allow_many_open_files()
     console = Console()
     try:
@@ -35,9 +35,7 @@ def check_dashboards(
 
 def _print(report: dict[str, Any], console: Console, out: Path) -> None:
     lines = [f"no data: {row['title']}: {row['expression']} {row.get('error', '')}" for row in report["empty"]]
-    lines += [
-        f"empty, as it may be: {row['title']}: {row['may_be_empty_because']}" for row in report["permitted_empty"]
-    ]
+    lines += [f"no data, permitted: {row['title']}: {row['may_be_empty_because']}" for row in report["permitted_empty"]]
     lines += [f"rule cannot be evaluated: {rule}" for rule in report["broken_rules"]]
     lines += [f"not scraped: {target}" for target in report["missing_targets"]]
     counts = ", ".join(f"{kind} {count}" for kind, count in report["with_data"].items())

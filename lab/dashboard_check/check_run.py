@@ -1,4 +1,4 @@
-"""One check from its options to its report: start a fleet and Prometheus, let things happen, ask every query, stop."""
+"""Runs a check: starts a fleet and Prometheus, runs the demo's scenario, sends every query, and writes the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from lab.dashboard_check.fleet_events import change_policy, set_override, trouble_engines
+from lab.dashboard_check.fleet_events import change_policy, inject_engine_faults, set_override
 from lab.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
 from lab.dashboard_check.prometheus_api import PrometheusApi
 from lab.dashboard_check.query_report import Answer, build_report
@@ -34,9 +34,9 @@ from lab.planet.topology import IMAGE_MODEL
 from lab.servers.prometheus import PrometheusServer, find_prometheus
 
 PACE = 2.0
-"""Factor of the durations of the demo's scenario: a lost region stays lost for longer than its alert waits."""
+"""Factor for the durations of the demo's scenario, so that the outage of a region exceeds the `for` of its alert."""
 
-TROUBLE_AFTER_S = 5.0
+EVENTS_AFTER_S = 5.0
 SCRAPE_INTERVAL_S = 2
 SEED = 2026
 
@@ -44,15 +44,15 @@ PROMETHEUS_PORT = "prometheus"
 
 
 class NoQueries(Exception):
-    """A folder has neither dashboards nor rules."""
+    """A directory contains neither dashboards nor rules."""
 
 
 async def check(dashboards: Path, out: Path, console: Console) -> dict[str, Any]:
-    """Run the fleet, ask every query, and return the report, which is in `out` too.
+    """Run the fleet, send every query, write report.json into `out`, and return the report.
 
     Raises:
-        NoQueries, UnknownVariable: `dashboards` cannot be used; nothing was started.
-        ServerError: a program is missing, or a process does not serve.
+        NoQueries, UnknownVariable: `dashboards` is invalid; no process was started.
+        ServerError: a program is missing, or a process does not become ready.
     """
     find_prometheus()
     read_queries(dashboards, 60)
@@ -75,11 +75,11 @@ async def check(dashboards: Path, out: Path, console: Console) -> dict[str, Any]
 
 
 def read_queries(folder: Path, range_s: int) -> list[Query]:
-    """The queries of every dashboard (*.json) and file of rules (*.yaml, *.yml) below `folder`.
+    """Return the queries of all dashboards (*.json) and rule files (*.yaml, *.yml) below `folder`.
 
     Raises:
-        NoQueries: there is none.
-        UnknownVariable: a query has a variable that its dashboard does not declare.
+        NoQueries: `folder` contains no query.
+        UnknownVariable: a query uses a variable that its dashboard does not declare.
     """
     found: list[Query] = []
     for path in sorted(folder.rglob("*.json")):
@@ -89,12 +89,12 @@ def read_queries(folder: Path, range_s: int) -> list[Query]:
     for path in rule_files(folder):
         found += rule_queries(str(path), yaml.safe_load(path.read_text(encoding="utf-8")))
     if not found:
-        raise NoQueries(f"{folder}: no dashboard and no rules below this folder; run `python -m dashboards`")
+        raise NoQueries(f"{folder}: no dashboard and no rules in this directory; run `python -m dashboards`")
     return found
 
 
 def rule_files(folder: Path) -> list[Path]:
-    """The files of rules below `folder`."""
+    """Return the rule files below `folder`."""
     candidates = sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml")])
     return [path for path in candidates if "groups" in (yaml.safe_load(path.read_text(encoding="utf-8")) or {})]
 
@@ -108,8 +108,8 @@ async def _ask_after_story(
     async with httpx.AsyncClient(base_url=prometheus_url, timeout=60) as client, asyncio.TaskGroup() as group:
         api = PrometheusApi(client)
         story = Story(planet, inputs.scenario, inputs.asks, PlainScreen(console), ramp_s, cost_s)
-        group.create_task(_trouble(planet, directory))
-        # The story ends with dead control planes: what cannot be scraped is looked up before the first of them dies.
+        group.create_task(_inject_events(planet, directory))
+        # The scenario ends with killed control planes, so missing targets are read before the first kill.
         missing = group.create_task(_missing_targets(api))
         await story.run()
         ended_s = time.time()
@@ -119,15 +119,15 @@ async def _ask_after_story(
         return build_report(answers, await api.broken_rules(), await missing)
 
 
-async def _trouble(planet: Planet, directory: Path) -> None:
-    await asyncio.sleep(TROUBLE_AFTER_S)
+async def _inject_events(planet: Planet, directory: Path) -> None:
+    await asyncio.sleep(EVENTS_AFTER_S)
     change_policy(directory / "policy")
     await set_override(planet, read_secret_line(directory / ADMIN_TOKEN_FILE))
-    await trouble_engines(planet)
+    await inject_engine_faults(planet)
 
 
 async def _missing_targets(api: PrometheusApi) -> list[str]:
-    await asyncio.sleep(TROUBLE_AFTER_S + 2 * SCRAPE_INTERVAL_S)
+    await asyncio.sleep(EVENTS_AFTER_S + 2 * SCRAPE_INTERVAL_S)
     return await api.missing_targets()
 
 
@@ -157,7 +157,7 @@ def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
 
 
 def _prometheus(planet: Planet, dashboards: Path, directory: Path, logs: Path) -> PrometheusServer:
-    """A Prometheus with the labels that dashboards/README.md asks for."""
+    """Return a Prometheus with the target labels that dashboards/README.md requires."""
     agents = []
     for name, where in planet.admin_urls().items():
         site, _, agent = name.partition("/")

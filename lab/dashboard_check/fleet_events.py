@@ -1,4 +1,4 @@
-"""What happens to the fleet besides the demo's story, so that panels of trouble have something to show."""
+"""Additional faults and changes during the demo's scenario, so that panels of faults have data."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, IMAGE_MODEL, agent_port, engine_port
 
 FAULTS_S = 20
-"""Duration (s) of the faults: an endpoint without progress is suspect after 10 s."""
+"""Duration (s) of the faults. An endpoint without progress becomes suspect after 10 s."""
 
-TROUBLE = (
+ENGINE_FAULTS = (
     ("eu-de", {"slow": 1000}),
     ("eu-es", {"error_rate": 1.0, "error_status": 500}),
     ("jp-tok", {"die_mid_stream": 3}),
 )
-"""Region, and the fault of its last engine of the small model: it becomes suspect, it is ejected, its streams fail."""
+"""Region and fault of its last engine of the small model. The engine becomes suspect, is ejected, or breaks streams."""
 
 US = "us-east"
 RESTRICTED_PER_S = 6
 RESTRICTED_S = (2.0, 8.0)
-"""Rate of large images that only the region US may generate, several times as many as its engines can, and the times
-(s) for which their clients wait, in turn: a shortfall of capacity, requests that are refused, and clients that leave
-the queue."""
+"""Rate (1/s) of large image jobs that only the region US may run, which exceeds its capacity several times, and the
+alternating timeouts (s) of their clients. The load causes a capacity shortfall, refusals, and clients that leave the
+queue."""
 
-OVERRIDE = {"kind": "weight", "region": "eu-gb", "value": 0.9, "reason": "to show it", "expires_in_s": FAULTS_S}
+OVERRIDE = {"kind": "weight", "region": "eu-gb", "value": 0.9, "reason": "dashboard check", "expires_in_s": FAULTS_S}
 
 CHANGED = ("models.yaml", "expected_service_s: 2.5", "expected_service_s: 2.6")
-"""File of the policy, and the text that replaces another there: a change that begins a rollout."""
+"""File of the policy, old text and new text: a change that starts a rollout."""
 
 
-async def trouble_engines(planet: Planet) -> None:
-    """Put every fault in force for FAULTS_S, and meanwhile overload the image engines of one region."""
+async def inject_engine_faults(planet: Planet) -> None:
+    """Inject every fault for FAULTS_S, and overload the image engines of the region US during this time."""
     async with httpx.AsyncClient(timeout=max(RESTRICTED_S), limits=httpx.Limits(max_connections=None)) as client:
-        targets = [url(planet.ports[engine_port(region, _engine(planet, region))]) for region, _ in TROUBLE]
-        for target, (_, fault) in zip(targets, TROUBLE, strict=True):
+        targets = [url(planet.ports[engine_port(region, _engine(planet, region))]) for region, _ in ENGINE_FAULTS]
+        for target, (_, fault) in zip(targets, ENGINE_FAULTS, strict=True):
             (await client.post(f"{target}/lab/faults", json=fault)).raise_for_status()
         try:
             async with asyncio.TaskGroup() as group:
@@ -53,14 +53,14 @@ async def trouble_engines(planet: Planet) -> None:
 
 
 def change_policy(folder: Path) -> None:
-    """Change a policy that the control planes poll."""
+    """Change the policy in the directory that the control planes poll."""
     name, old, new = CHANGED
     path = folder / name
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 async def set_override(planet: Planet, admin_token: str) -> None:
-    """Set an override that expires by itself."""
+    """Set an override that expires after FAULTS_S."""
     where = next(iter(control_plane_urls(planet.topology, planet.ports).values()))
     headers = {"authorization": f"Bearer {admin_token}"}
     async with httpx.AsyncClient(timeout=5) as client:
@@ -68,7 +68,7 @@ async def set_override(planet: Planet, admin_token: str) -> None:
 
 
 async def _send_restricted(client: httpx.AsyncClient, planet: Planet, wait_s: float) -> None:
-    """A job that only the region US may run. Whatever becomes of it is for the metrics to show."""
+    """Send an image job that only the region US may run. The outcome is ignored; the metrics contain it."""
     entry = url(planet.ports[agent_port(US, planet.topology.region(US).agents[0], "traffic")])
     site = next(site for site in planet.topology.sites if site.country == "US")
     headers = {

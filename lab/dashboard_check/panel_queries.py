@@ -1,4 +1,4 @@
-"""The queries of Grafana dashboards and Prometheus rules, with their variables replaced as Grafana does. Pure."""
+"""Extracts the queries of Grafana dashboards and Prometheus rules, with variables replaced as in Grafana."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import msgspec
 
 
 class QueryKind(StrEnum):
-    """What a query is for."""
+    """The purpose of a query."""
 
     PANEL = "panel"
     VARIABLE = "variable"
-    """The values that a dashboard offers for a variable."""
+    """Provides the values of a dashboard variable."""
     ANNOTATION = "annotation"
     RECORDING = "recording"
     ALERT = "alert"
-    """An input of an alert: a selector of its expression, which itself returns data only while the alert is active."""
+    """A selector in the expression of an alert. The expression itself returns data only while the alert is active."""
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One query."""
+    """A query of a dashboard or a rule."""
 
     source: str
-    """File."""
+    """Name of the file."""
     kind: QueryKind
     title: str
-    """Of the panel; the name of the variable, the annotation, the recorded series or the alert."""
+    """Title of the panel, or name of the variable, annotation, recorded series or alert."""
     expression: str
     """PromQL without variables."""
 
@@ -45,23 +45,23 @@ _WORDS = frozenset({"and", "or", "unless", "bool", "offset", "group_left", "grou
 
 
 class UnknownVariable(Exception):
-    """A query has a variable that its dashboard does not declare."""
+    """A query uses a variable that its dashboard does not declare."""
 
 
 def dashboard_queries(source: str, dashboard: Mapping[str, Any], range_s: int) -> list[Query]:
-    """The queries of one dashboard.
+    """Return the queries of a dashboard.
 
     Args:
-        source: name of its file.
-        dashboard: its JSON.
+        source: name of the dashboard's file.
+        dashboard: decoded JSON of the dashboard.
         range_s: length (s) of the displayed time range.
 
     Raises:
-        UnknownVariable: with the panel and the variable.
+        UnknownVariable: a query uses an undeclared variable; the message names the panel and the variable.
     """
     declared = dashboard.get("templating", {}).get("list", [])
     values = {variable["name"]: _value(variable) for variable in declared}
-    # What Grafana computes from the range and the scrape interval.
+    # Grafana derives these variables from the time range and the scrape interval.
     values |= {"__range": f"{range_s}s", "__range_s": str(range_s), "__interval": "5s", "__rate_interval": "20s"}
     found = []
     for variable in declared:
@@ -81,11 +81,11 @@ def dashboard_queries(source: str, dashboard: Mapping[str, Any], range_s: int) -
 
 
 def rule_queries(source: str, rules: Mapping[str, Any]) -> list[Query]:
-    """The queries of one file of rules: recordings whole, alerts by their selectors.
+    """Return the queries of a rule file: the expressions of recording rules, and the selectors of alerts.
 
     Args:
-        source: name of the file.
-        rules: its YAML.
+        source: name of the rule file.
+        rules: decoded YAML of the rule file.
     """
     found = []
     for group in rules.get("groups", []):
@@ -100,21 +100,21 @@ def rule_queries(source: str, rules: Mapping[str, Any]) -> list[Query]:
 
 
 def selectors(expression: str) -> list[str]:
-    """The instant selectors of a PromQL expression, each once, in order: names with their label matchers."""
+    """Return the distinct instant selectors of a PromQL expression in order: metric names with label matchers."""
     without_groupings = _RANGE.sub("", _GROUPING.sub("", expression))
     found = (name + (matchers or "") for name, matchers in _SELECTOR.findall(without_groupings))
     return list(dict.fromkeys(selector for selector in found if selector.lower() not in _WORDS))
 
 
 def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Panels, and those within collapsed rows."""
+    """Yield all panels, including the panels of collapsed rows."""
     for panel in panels:
         yield panel
         yield from _panels(panel.get("panels", []))
 
 
 def _value(variable: Mapping[str, Any]) -> str:
-    """The value of a variable in a dashboard that has just been opened."""
+    """Return the initial value of a variable when a dashboard is opened."""
     if variable.get("includeAll"):
         return str(variable.get("allValue") or ".+")
     current = variable.get("current", {}).get("value", "")

@@ -1,4 +1,4 @@
-"""Questions to a Prometheus by its HTTP API."""
+"""Client of the Prometheus HTTP API."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ STEP_S = 2.0
 
 
 class PrometheusApi:
-    """One Prometheus."""
+    """Sends requests to one Prometheus server."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
-        """Args: `client` has its URL as the base."""
+        """Args: the base URL of `client` is the URL of the server."""
         self._client = client
 
     async def series(self, expression: str, from_s: float, to_s: float) -> tuple[int, str]:
-        """The number of series that a query returns over a range of Unix times (s), and the error if it is refused."""
+        """Return the number of series of a range query, and its error; `from_s` and `to_s` are Unix times (s)."""
         form: dict[str, str | float] = {"query": expression, "start": from_s, "end": to_s, "step": STEP_S}
         response = await self._client.post("/api/v1/query_range", data=form)
         content = response.json()
@@ -27,13 +27,13 @@ class PrometheusApi:
         return sum(any(value != "NaN" for _, value in series["values"]) for series in content["data"]["result"]), ""
 
     async def broken_rules(self) -> list[str]:
-        """The rules that it could not evaluate, with its error."""
+        """Return the rules whose last evaluation failed, each with its error."""
         groups = (await self._get("/api/v1/rules"))["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         return [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule.get("lastError")]
 
     async def missing_targets(self) -> list[str]:
-        """The targets that it could not scrape the last time, with its error."""
+        """Return the targets whose last scrape failed, each with its error."""
         targets = (await self._get("/api/v1/targets"))["activeTargets"]
         return [f"{target['scrapeUrl']}: {target['lastError']}" for target in targets if target["health"] != "up"]
 

@@ -1,4 +1,4 @@
-"""report.json of a check of dashboards: the number of series that each query returned. Pure."""
+"""Builds the report of a dashboard check: the number of series that each query returned."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
     r"^penstock_planner_fallbacks_total$": "counts solvers that failed or timed out, which no event brings about",
 }
-"""Regular expressions that a query contains, with the reason why it may return nothing although the fleet lives through
-a surge, an ejection, a stalled engine, the loss of a region, of the leader, of etcd and of Redis. Keep it short: an
-event of the run that makes the query return data is better than an entry."""
+"""Regular expressions of queries that may return no data, each with the reason. The run includes a surge, an ejection,
+a stalled engine, and the loss of a region, of the leader, of etcd and of Redis. Prefer an event in the run that
+produces data to a new entry."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What Prometheus returned for a query."""
+    """The response of Prometheus to a query."""
 
     query: Query
     series: int
     error: str = ""
-    """Why Prometheus refused the query; empty otherwise."""
+    """The error with which Prometheus rejected the query; empty on success."""
 
     @property
     def may_be_empty_because(self) -> str:
-        """Why the query may return nothing; empty if it must return something."""
+        """The reason why the query may return no data; empty if it must return data."""
         reasons = EMPTY_ON_A_HEALTHY_FLEET.items()
         return next((reason for pattern, reason in reasons if re.search(pattern, self.query.expression)), "")
 
     @property
     def passed(self) -> bool:
-        """Whether the query returned what it should."""
+        """Whether the query succeeded and returned data, unless it may return no data."""
         return not self.error and (self.series > 0 or bool(self.may_be_empty_because))
 
 
 def build_report(
     answers: Sequence[Answer], broken_rules: Sequence[str], missing_targets: Sequence[str]
 ) -> dict[str, Any]:
-    """The whole report; `passed` is what the exit code says.
+    """Return the content of report.json; `passed` determines the exit code.
 
     Args:
-        broken_rules: rules that Prometheus could not evaluate, with its error.
-        missing_targets: targets that it never scraped, with its error.
+        broken_rules: rules that Prometheus could not evaluate, each with its error.
+        missing_targets: targets that Prometheus could not scrape, each with its error.
     """
     empty = [answer for answer in answers if not answer.passed]
     kinds = {kind: [answer for answer in answers if answer.query.kind is kind] for kind in QueryKind}

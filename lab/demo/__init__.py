@@ -1,1 +1,1 @@
-"""The story: a planet lives through a surge, the loss of a region and of its control plane, and a verdict is given."""
+"""The demo: runs a fleet through a surge, the loss of a region and of the control plane, and checks the outcome."""

@@ -1,4 +1,4 @@
-"""The clients of the story: how each site's reach the entries, and their outcomes as facts for the verdict."""
+"""The clients of the demo: the entries that each client site tries, and conversion of replay outcomes to records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ANSWERS = {Outcome.OK: Answer.SERVED, Outcome.REFUSED: Answer.REFUSED, Outcome.
 
 
 def entries_of(topology: Topology, ports: Ports) -> dict[str, list[Entry]]:
-    """By site: every agent's entry through the WAN, the nearest region's first.
+    """Return the entries of each site, one for each agent, through the emulated WAN; the nearest region comes first.
 
-    Where a region has several agents, every other site prefers another one. Health is checked from the nearest site.
+    Sites start with different agents of a region in turn. The site nearest to a region checks the health of its agents.
     """
     found: dict[str, list[Entry]] = {}
     distances = {name: [entry_rtt_ms(site, name) for site in topology.sites] for name in topology.region_names}
@@ -36,7 +36,7 @@ def entries_of(topology: Topology, ports: Ports) -> dict[str, list[Entry]]:
 
 
 def as_served(replayed: Replayed, ask: Ask) -> Served:
-    """One outcome of the replay, with what the lab knows of the request besides."""
+    """Convert an outcome of the replay; the permitted regions and the home region come from `ask`."""
     outcome = _OUTCOMES.get(replayed.kind, Outcome.FAILED)
     attempts = []
     for attempt in replayed.tries:

@@ -1,4 +1,4 @@
-"""One demo from its options to its report: read the inputs, start the fleet, run the scenario, check, report, stop."""
+"""Runs a demo: reads the inputs, starts the fleet, runs the scenario, checks the run, writes the report, stops."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rich.console import Console
 
 from lab.demo.demo_report import Setting, build_report, write_report
 from lab.demo.inputs import DemoInputs, gather
-from lab.demo.listing import print_page, print_where_everything_listens
-from lab.demo.output_dir import NEEDED_BYTES, alone_in, check_space
+from lab.demo.listing import print_listing, print_page
+from lab.demo.output_dir import NEEDED_BYTES, check_space, lock_output_dir
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
 from lab.demo.screen import Screen, make_screen
@@ -34,7 +34,7 @@ from lab.planet.topology import IMAGE_MODEL
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
+    """Options of `penstock-lab demo`."""
 
     trace: Path | None
     geoip: Path | None
@@ -47,16 +47,16 @@ class Options(msgspec.Struct, frozen=True):
 
 
 async def run_demo(options: Options, console: Console) -> bool:
-    """Run the demo and return whether every check passed. Every process that it started has ended when it returns.
+    """Run the demo and return whether every check passed. On return, every process that it started has exited.
 
     Raises:
-        TraceError, GeoDatabaseError, MatrixError, PolicyRefused: a file cannot be used; nothing was started.
-        ServerError: a program is missing, a port is taken, a process does not serve, a folder cannot be written or is
-            another run's, or the disk is too full.
+        TraceError, GeoDatabaseError, MatrixError, PolicyRefused: an input file is invalid; no process was started.
+        ServerError: a program is missing, a port is in use, a process does not become ready, the output directory is
+            not writable or in use by another run, or the disk has too little free space.
     """
     began = time.monotonic()
     inputs = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
-    with alone_in(options.out):
+    with lock_output_dir(options.out):
         check_space(Path(tempfile.gettempdir()), NEEDED_BYTES)
         return await _run(options, console, inputs, began)
 
@@ -123,13 +123,13 @@ async def _start(planet: Planet, screen: Screen) -> None:
 
 
 async def _keep(planet: Planet, console: Console, directory: Path) -> None:
-    """Restart what the scenario killed, list all addresses, and wait for Ctrl-C."""
+    """Restart the processes that the scenario killed, list all addresses, and wait for Ctrl-C."""
     await asyncio.to_thread(planet.restart_killed)
-    print_where_everything_listens(planet, console, directory)
+    print_listing(planet, console, directory)
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        # Ctrl-C stops a kept fleet; the exit code is still the verdict's.
+        # Ctrl-C ends --keep; the exit code still reports the checks.
         console.print("stopping the fleet")
 
 

@@ -1,4 +1,4 @@
-"""`penstock-lab demo`: options, their errors, and the exit code."""
+"""The command `penstock-lab demo`: its options, errors and exit code."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from lab.traces.trace import TraceError
 from lab.wan.matrix import MatrixError
 
 INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+"""Exit code after SIGINT: 128 plus the number of the signal."""
 
 MIN_PACE = 0.6
 
 
 def demo(
-    trace: Annotated[Path | None, typer.Option(help="Replay a real trace: Azure CSV or Mooncake JSONL.")] = None,
-    geoip: Annotated[Path | None, typer.Option(help="Place clients by this MaxMind City database.")] = None,
-    rtt: Annotated[Path | None, typer.Option(help="Measured round trips between regions: from,to,rtt_ms.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Recorded trace to replay: Azure CSV or Mooncake JSONL.")] = None,
+    geoip: Annotated[Path | None, typer.Option(help="MaxMind City database that places clients.")] = None,
+    rtt: Annotated[Path | None, typer.Option(help="CSV file of measured round trips: from,to,rtt_ms.")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the fleet running until Ctrl-C and list its addresses.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Directory of report.json, report.html and the logs.")] = Path("out/demo"),
-    port_base: Annotated[int | None, typer.Option(min=1024, max=65_535, help="First of the fleet's ports.")] = None,
-    pace: Annotated[float, typer.Option(min=MIN_PACE, max=3, help="Factor of the scenario's duration.")] = 1.0,
+    port_base: Annotated[int | None, typer.Option(min=1024, max=65_535, help="First port of the fleet.")] = None,
+    pace: Annotated[float, typer.Option(min=MIN_PACE, max=3, help="Factor for the durations of the scenario.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 2026,
 ) -> None:
-    """Run a fleet through a surge and failures, show it live, write a report. Exit code 0: every promise was kept."""
+    """Run a fleet through a surge and failures, and write a report. Exit code 0: every check passed."""
     allow_many_open_files()
     options = Options(trace, geoip, rtt, keep, out, port_base, pace, seed)
     try:
@@ -49,13 +49,13 @@ def demo(
     except PolicyRefused as refused:
         refuse("demo", str(refused.errors[0]))
     except asyncio.CancelledError:
-        print("penstock-lab demo: interrupted; everything that was started has been stopped", file=sys.stderr)
+        print("penstock-lab demo: interrupted; every process of the fleet was stopped", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if passed else 1)
 
 
 async def _interruptible(options: Options) -> bool:
-    """Run the demo; Ctrl-C and SIGTERM stop it and everything that it started."""
+    """Run the demo; SIGINT and SIGTERM stop the demo and every process that it started."""
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(run_demo(options, Console()))
     for number in (signal.SIGINT, signal.SIGTERM):

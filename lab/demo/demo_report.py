@@ -1,4 +1,4 @@
-"""report.json: everything measured in one run, with what each number means. Pure but for writing the file."""
+"""Builds and writes report.json: all measurements of one run and their definitions."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ from lab.demo.verdict import Check
 from lab.quantile import quantile
 
 DEFINITIONS = {
-    "home": "of the regions that may touch a request, the nearest to the entry where its client's network ends",
-    "ttft, e2e": "from when the request was due (not from when it was sent) to its first and last token at the client",
-    "spillover": "answered requests that another region than their home served while their home stood",
-    "failover.detected_s": "from SIGKILL until a surviving agent's status first said that the region had failed",
-    "failover.rerouted_s": "from SIGKILL until the last attempt of client or agent that went to the dead region first",
-    "failover.streams_continued": "streams of the lost region to clients of other regions, finished elsewhere",
-    "failover.lost_not_started": "requests of the whole run that failed for the client and that no engine ever saw",
-    "failback.seconds": "from the region being ready until it serves 90 % of its steady share of home demand over 3 s",
-    "images": "jobs by Automatic1111's txt2img, which all other counts but those of residency leave out; megapixel "
-    "steps accounted are the work in the agents' access logs, divided by the policy's cost of one",
-    "residency.checked": "requests seen by engines, compared there with what the lab's own table permits",
+    "home": "the region nearest to the client's entry, of the regions that may process the request",
+    "ttft, e2e": "time from the scheduled start of the request to the first and the last token at the client",
+    "spillover": "answered requests that a region other than home served while home was up",
+    "failover.detected_s": "time from SIGKILL until a surviving agent first reported the region as failed",
+    "failover.rerouted_s": "time from SIGKILL until the last failed attempt of a client or agent at the region",
+    "failover.streams_continued": "streams from the killed region through other regions that were completed",
+    "failover.lost_not_started": "requests of the whole run that failed for the client and that no engine started",
+    "failback.seconds": "time from readiness of the region until it serves 90 % of its steady share for 3 s",
+    "images": "jobs of Automatic1111's txt2img; except for residency, all other counts exclude them; accounted "
+    "megapixel steps are the work in the agents' access logs divided by the policy's cost of a megapixel step",
+    "residency.checked": "requests that reached an engine; compared with the permitted regions in the lab's own table",
 }
 
 
 MAX_NOT_OK = 50
-"""Requests that were not answered and are listed one by one."""
+"""Maximum number of unanswered requests that the report lists individually."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What the run was made with."""
+    """The inputs and the environment of a run, for the report."""
 
     made_at: str
     """ISO 8601, UTC."""
     workload: str
-    """Where arrivals and lengths came from, and what was done to them."""
+    """Source of arrivals and lengths, and the transformations applied to them."""
     geography: str
-    """Where the clients' places came from."""
+    """Source of the locations of clients."""
     network: str
-    """Where round trips came from."""
+    """Source of the round-trip times."""
     regions: tuple[dict[str, Any], ...]
-    """Name, city, latitude_deg, longitude_deg, agents, endpoints."""
+    """Each region: name, city, latitude_deg, longitude_deg, agents, engines."""
     sites: tuple[dict[str, Any], ...]
-    """Name, country, latitude_deg, longitude_deg."""
+    """Each client site: name, country, latitude_deg, longitude_deg, and its other fields."""
     environment: dict[str, Any]
 
 
 def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[str, Any]:
-    """The whole report; `passed` is what the exit code says."""
+    """Return the content of report.json; `passed` determines the exit code."""
     measured = failover(run)
     outcomes = Counter(request.outcome for request in run.served)
     control = run.scenario.phase(PhaseName.CONTROL_LOSS)
@@ -148,7 +148,7 @@ def write_report(report: dict[str, Any], path: Path) -> None:
 
 
 def _not_ok(run: Run) -> list[dict[str, Any]]:
-    """The first requests that were not answered, with where engines saw them."""
+    """Return up to MAX_NOT_OK unanswered requests, each with the regions whose engines received it."""
     seen: dict[str, list[str]] = {}
     for sighting in run.sightings:
         seen.setdefault(sighting.id, []).append(sighting.region)

@@ -1,7 +1,7 @@
 """The demo's workload: arrivals and lengths of a trace, fitted to the scenario's demand and spread over client sites.
 
-The regions that may process each request come from a hand-written table of the rules in `policies/planet`. Penstock's
-own residency code is not used, so that the residency witness is independent of it.
+The permitted regions of each request come from a hand-written table of the rules in `policies/planet`. The residency
+code of Penstock is not used here, so that the residency witness does not depend on it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ TENANT_KEYS = {
     "us-restricted": "demo-us-restricted",
     "open": "demo-open",
 }
-"""The example bundle's tenants and their public demo keys."""
+"""Public demo API key of each tenant of the example bundle."""
 
 TENANTS_AT_HOME_IN_EEA = {"personal": 0.5, "open": 0.4, "eu-personal": 0.1}
 TENANTS_IN_US = {"open": 0.7, "us-restricted": 0.18, "eu-personal": 0.12}
 TENANTS_ELSEWHERE = {"open": 0.75, "personal": 0.15, "eu-personal": 0.1}
-"""Share of each tenant outside the EEA: clients of EU customers travel, so their requests come from all countries."""
+"""Share of each tenant in the requests from outside the EEA and the US. Clients of EU tenants travel, so their requests
+come from all countries."""
 
 LARGE_MODEL_SHARE = 0.2
 
 MEAN_PROMPT_TOKENS = 1_000
 MEAN_OUTPUT_TOKENS = 65
-"""Longer prompts and outputs are scaled down to these means, so that with any trace a response takes seconds and the
-planet can serve the demand."""
+"""Lengths are scaled down to these mean values, so that with any trace a response takes seconds and the fleet can serve
+the demand."""
 
 MAX_PROMPT_TOKENS = 4_000
 MAX_OUTPUT_TOKENS = 180
@@ -65,7 +66,7 @@ FEWEST_ARRIVALS = 200
 
 
 class TooShort(Exception):
-    """The trace has too few requests for the story."""
+    """The trace has too few requests for the scenario."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -73,14 +74,14 @@ class Ask(msgspec.Struct, frozen=True):
 
     planned: PlannedRequest
     home: str
-    """The region nearest to the client's entry that may and can serve the request."""
+    """The nearest region to the client's entry that is permitted for the request and serves its model."""
 
 
 def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple[str, ...]:
-    """Return the regions that may process a request, by tenant and by the country of its client.
+    """Return the regions that may process a request of a tenant from a country.
 
     Raises:
-        KeyError: no such tenant.
+        KeyError: the tenant is unknown.
     """
     return {
         "eu-personal": EU_REGIONS,
@@ -93,7 +94,7 @@ def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple
 def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[TraceRequest]:
     """Return the `count` successive requests of a trace with the steadiest arrival rate.
 
-    The scenario adds its own surge to a steady rate; within the stretch, arrivals are not smoothed.
+    The scenario adds its surge to this rate. Arrivals are not smoothed.
     """
     if len(trace) <= count:
         return trace
@@ -109,16 +110,16 @@ def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[Tra
     return trace[first : first + count]
 
 
-def shrinkage(trace: Sequence[TraceRequest]) -> tuple[float, float]:
-    """Return the factors (0-1] that scale prompts and outputs down to their means."""
+def length_factors(trace: Sequence[TraceRequest]) -> tuple[float, float]:
+    """Return the factors (0-1] that scale prompts and outputs down to the configured means."""
     prompt = sum(request.prompt_tokens for request in trace) / len(trace)
     output = sum(request.output_tokens for request in trace) / len(trace)
     return min(1.0, MEAN_PROMPT_TOKENS / prompt), min(1.0, MEAN_OUTPUT_TOKENS / max(1.0, output))
 
 
 def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
-    """Scale all requests by `shrinkage`; shared prefixes shrink in proportion."""
-    by_prompt, by_output = shrinkage(trace)
+    """Scale the lengths of all requests by `length_factors`, and shared prefixes in proportion."""
+    by_prompt, by_output = length_factors(trace)
     shorter = []
     for request in trace:
         prompt_tokens = max(1, round(request.prompt_tokens * by_prompt))
@@ -128,16 +129,16 @@ def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
     return shorter
 
 
-def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
+def fit_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
     """Return the time (s) of each request in the scenario.
 
-    The trace's time is compressed where the scenario needs more demand. Order and relative burstiness are preserved; no
-    arrival is synthetic.
+    Time is compressed where the scenario needs more demand. Order and relative burstiness are preserved, and no arrival
+    is added or removed.
 
     Args:
         trace: arrivals in order.
-        scenario: its duration, and the time and factor of its surge.
-        surge_share: the share (0-1) of the demand that the surge multiplies.
+        scenario: defines the duration, and the time and factor of the surge.
+        surge_share: share (0-1) of the demand that the surge multiplies.
     """
     step_s = 0.02
     steps = round(scenario.duration_s / step_s)
@@ -145,7 +146,7 @@ def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share
         1.0 + surge_share * (scenario.demand_factor(scenario.surge_region, step * step_s) - 1.0)
         for step in range(steps)
     ]
-    # One mean gap longer than from first to last, so that the last one is due before the story ends.
+    # One mean gap longer than the trace, so that the last request is due before the scenario ends.
     span_s = (trace[-1].at_s - trace[0].at_s) * len(trace) / (len(trace) - 1)
     speeds = [span_s * factor / (sum(wanted) * step_s) for factor in wanted]
     due_s: list[float] = []
@@ -158,7 +159,7 @@ def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share
 
 
 def home_of(site: ClientSite, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
-    """Return the region nearest to the client's entry that may and can serve the request."""
+    """Return the nearest region to the client's entry that is permitted and serves the model."""
     entry = nearest_first(site, topology.region_names)[0]
     able = set(required) & set(topology.serving(model))
     return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
@@ -177,26 +178,26 @@ def requests_wanted(topology: Topology, scenario: Scenario, rate_per_s: float) -
     return round(rate_per_s * (scenario.duration_s + surge_s * surplus))
 
 
-def lay_geography(
+def plan_requests(
     trace: Sequence[TraceRequest], topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
 ) -> list[Ask]:
     """Return the scenario's requests: a client site, a tenant and a model for each arrival of a trace.
 
     Args:
         trace: arrivals in order; all of them are used.
-        topology: the sites, and which region serves which model.
-        scenario: its surge multiplies the demand of clients whose nearest region is the surged one.
+        topology: the client sites, and the models of each region.
+        scenario: its surge multiplies the demand of clients whose nearest region is the surge region.
         matrix: round trips between regions.
-        rng: draws sites, tenants and models.
+        rng: selects sites, tenants and models.
 
     Raises:
-        TooShort: the trace has fewer than FEWEST_ARRIVALS requests, or all of them at once.
+        TooShort: the trace has fewer than FEWEST_ARRIVALS requests, or all requests have the same time.
     """
     if len(trace) < FEWEST_ARRIVALS or trace[-1].at_s <= trace[0].at_s:
         raise TooShort(f"has {len(trace)} requests; the story needs at least {FEWEST_ARRIVALS}, spread over time")
     regions = topology.region_names
     nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
-    due_s = bend_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
+    due_s = fit_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
     lengths = cap_tokens(shorten(trace), MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS)
     asks = []
     for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
@@ -222,8 +223,10 @@ def lay_geography(
 
 
 def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
-    """Return short requests of the lost region's clients at short intervals around its failure. They measure failover
-    time, which a few requests per second would measure imprecisely."""
+    """Return short requests from clients of the lost region, at intervals of PULSE_EVERY_S around its failure.
+
+    A few requests per second would measure the failover time imprecisely.
+    """
     regions, lost = topology.region_names, scenario.lost_region
     near = [site for site in topology.sites if nearest_first(site, regions)[0] == lost]
     killed_s = scenario.act_at_s(ActName.KILL_REGION)
@@ -247,7 +250,7 @@ def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
 
 
 def tenants_of(country: str) -> dict[str, float]:
-    """Return the share of each tenant in a country's requests."""
+    """Return the share of each tenant in the requests from a country."""
     if country in EEA:
         return TENANTS_AT_HOME_IN_EEA
     return TENANTS_IN_US if country == "US" else TENANTS_ELSEWHERE

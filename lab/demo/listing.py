@@ -1,4 +1,4 @@
-"""Lists the addresses, keys and files of a kept fleet, and commands to try."""
+"""Lists the addresses, keys and files of a running fleet, and example commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lab.servers.free_ports import LOOPBACK
 
 
 def print_page(planet: Planet, console: Console, directory: Path) -> None:
-    """Print where the page for operators is, and the file with the key to sign in."""
+    """Print the URL of the operators' page and the path of the sign-in key."""
     pages = " or ".join(f"{where}/ui" for where in control_plane_urls(planet.topology, planet.ports).values())
-    line = f"watch it in a browser: {pages}; the key is in {directory / ADMIN_TOKEN_FILE}"
+    line = f"operators' page: {pages}; the sign-in key is in {directory / ADMIN_TOKEN_FILE}"
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_where_everything_listens(planet: Planet, console: Console, directory: Path) -> None:
-    """Print addresses, keys and files of the fleet, with commands to try."""
+def print_listing(planet: Planet, console: Console, directory: Path) -> None:
+    """Print the addresses, keys and files of the fleet, and example commands."""
     topology, ports = planet.topology, planet.ports
     lines: list[tuple[str, str]] = []
     for region in topology.regions:
@@ -35,26 +35,26 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
             lines.append((f"engine {engine.name}", url(ports[engine_port(region.name, engine.name)])))
     lines += [(f"control plane {name}", where) for name, where in control_plane_urls(topology, ports).items()]
     lines += [
-        ("page for operators", f"{lines[-1][1]}/ui"),
+        ("operators' page", f"{lines[-1][1]}/ui"),
         ("etcd", url(ports["etcd client"])),
         ("redis", f"redis://{LOOPBACK}:{ports['redis']}/0"),
-        ("WAN, for faults", url(ports["wan control"])),
+        ("WAN fault control", url(ports["wan control"])),
         ("tenant keys", ", ".join(TENANT_KEYS.values())),
-        ("policy, edit it", str(directory / "policy")),
+        ("policy (editable)", str(directory / "policy")),
         ("certificates", str(directory / IDENTITIES_DIR)),
         ("admin token", str(directory / ADMIN_TOKEN_FILE)),
         ("logs", str(planet.logs)),
     ]
-    console.print("the fleet is up until Ctrl-C:", highlight=False)
+    console.print("the fleet runs until Ctrl-C:", highlight=False)
     for what, where in lines:
         console.print(f"  {what:<28}{where}", highlight=False, markup=False, soft_wrap=True)
-    console.print("try, in another terminal:", highlight=False)
+    console.print("example commands for another terminal:", highlight=False)
     for command in _to_try(planet, directory):
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _to_try(planet: Planet, directory: Path) -> list[str]:
-    """Return shell commands for any directory: a request, and `penstock` with its environment."""
+    """Return example shell commands that work in any directory: requests, and `penstock` with its environment."""
     topology, ports = planet.topology, planet.ports
     first, site = topology.regions[0], topology.sites[0]
     entry = url(ports[agent_port(first.name, first.agents[0], "traffic")])
@@ -75,5 +75,5 @@ def _to_try(planet: Planet, directory: Path) -> list[str]:
         f"penstock explain --origin {first.name} --ip {address} --tenant open --model {IMAGE_MODEL} "
         "--path /sdapi/v1/txt2img --method POST",
         f"penstock steer {address} {asked}",
-        f"penstock drain {first.name} --reason 'to see it empty' --for 5m",
+        f"penstock drain {first.name} --reason 'example drain' --for 5m",
     ]

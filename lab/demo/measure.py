@@ -1,4 +1,4 @@
-"""Numbers read off a run: shares, percentiles, how long failover and failback took. Pure; the verdict judges them."""
+"""Measurements of a run: shares, percentiles, and the durations of failover and failback."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lab.demo.scenario import ActName, Phase, PhaseName
 from lab.quantile import quantile
 
 FAILBACK_SHARE = 0.9
-"""Failback is over when the region has this part of its steady share again."""
+"""Part (0-1) of its steady share that the returned region must serve for failback to be complete."""
 
 FAILBACK_WINDOW_S = 3.0
-"""And keeps it for this long (s): a shorter window holds too few requests to speak of a share."""
+"""Window (s) over which the share is measured. A shorter window contains too few requests."""
 
 
 class Kind(StrEnum):
-    """Why a request was served where it was."""
+    """The reason why a region served a request."""
 
     HOME = "home"
     SPILLOVER = "spillover"
@@ -29,17 +29,17 @@ class Kind(StrEnum):
 
 
 def served_ok(run: Run, choose: Callable[[Served], bool] = lambda _: True) -> list[Served]:
-    """The requests that were answered whole, of those that `choose` takes."""
+    """Return the completely answered requests that `choose` selects."""
     return [request for request in run.served if request.outcome is Outcome.OK and choose(request)]
 
 
 def due_in(phase: Phase) -> Callable[[Served], bool]:
-    """Whether a request belongs to a phase."""
+    """Return a predicate: whether a request is due in `phase`."""
     return lambda request: phase.covers(request.due_s)
 
 
 def home_share(requests: Iterable[Served]) -> float | None:
-    """The part (0-1) of answered requests that their home served; None where nothing was asked."""
+    """Return the share (0-1) of the answered requests that their home region served; None without answered requests."""
     answered = [request for request in requests if request.outcome is Outcome.OK]
     if not answered:
         return None
@@ -47,7 +47,7 @@ def home_share(requests: Iterable[Served]) -> float | None:
 
 
 def kind_of(run: Run, request: Served) -> Kind:
-    """Why an answered request was served where it was, from what the lab knows it did to the planet."""
+    """Return why the serving region served an answered request, from the recorded kill and return of the region."""
     if request.server == request.home:
         return Kind.HOME
     killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
@@ -62,36 +62,36 @@ def kind_of(run: Run, request: Served) -> Kind:
 
 
 def failback_deadline_s(run: Run, ready: Event) -> float:
-    """Until when (s) a request away from the returned region is still part of its return."""
+    """Return the time (s) until which a request served outside the returned region counts as failback."""
     taken = failback_s(run)
     return ready.at_s + max(taken if taken is not None else 0.0, run.failback_ramp_s)
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """How the planet took the death of a region; times in seconds since the SIGKILL."""
+    """Measurements of the loss of a region; times in seconds since the SIGKILL."""
 
     detected_s: float | None
-    """The first surviving agent said that the region had failed."""
+    """Time (s) until the first surviving agent reported the region as failed."""
     all_detected_s: float | None
-    """The last of them did."""
+    """Time (s) until the last of the reporting agents reported the region as failed."""
     rerouted_s: float | None
-    """The last request went to the dead region first; whatever was due later started elsewhere at once."""
+    """Time (s) of the last failed attempt at the killed region."""
     first_elsewhere_s: float | None
-    """The first request whose home had died was answered from elsewhere, counted to its first token."""
+    """Time (s) until another region sent the first token of a request whose home is the killed region."""
     retried: int
-    """Requests that tried the dead region and were served elsewhere."""
+    """Requests that failed at the killed region and were then answered."""
     broken_after_start: int
-    """Requests that the dead region was running, and that failed for the client."""
+    """Requests that reached an engine of the killed region and failed for the client."""
     continued: int
-    """Streams that the dead region was sending through another region's agent, and that were finished elsewhere."""
+    """Streams from the killed region through another region's agent that another region completed."""
     not_continued: int
-    """The same, but that failed for the client."""
+    """Streams from the killed region through another region's agent that failed for the client."""
     lost_not_started: int
-    """Requests, of the whole run, that failed for the client though no engine had ever started them."""
+    """Requests of the whole run that failed for the client and that no engine started."""
 
 
 def failover(run: Run) -> Failover:
-    """Measure the loss of the region."""
+    """Measure the loss of the killed region."""
     killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
     lost = [request for request in run.served if request.outcome is Outcome.FAILED and request.id not in run.started]
     if killed is None:
@@ -122,7 +122,7 @@ def failover(run: Run) -> Failover:
 
 
 def _forwarded_streams(run: Run, killed_s: float) -> list[Served]:
-    """Streams that the region was sending when it died, to clients whose entry lives on."""
+    """Return the streams that the region was sending when it was killed, to clients of other regions' entries."""
     lost = run.scenario.lost_region
     there = {sighting.id for sighting in run.sightings if sighting.region == lost and sighting.at_s < killed_s}
     return [
@@ -137,7 +137,7 @@ def _forwarded_streams(run: Run, killed_s: float) -> list[Served]:
 
 
 def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
-    """When each surviving agent first said that the region had failed."""
+    """Return the times (s) at which each surviving agent first reported the region as failed."""
     first: dict[str, float] = {}
     for peer_state in run.peer_states:
         if (
@@ -150,7 +150,7 @@ def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
 
 
 def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Served, float]]:
-    """Attempts of clients that went to the dead region in vain, with when that was."""
+    """Return the failed attempts of clients at the killed region, each with its time (s)."""
     return [
         (request, attempt.at_s)
         for request in run.served
@@ -162,13 +162,13 @@ def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Se
 
 
 def _agents_at_the_dead(run: Run, from_s: float, to_s: float) -> list[float]:
-    """When agents were seen to have forwarded to the dead region in vain."""
+    """Return the times (s) at which failed attempts of agents at the killed region were observed."""
     lost = run.scenario.lost_region
     return [miss.at_s for miss in run.peer_misses if miss.region == lost and from_s <= miss.at_s < to_s]
 
 
 def steady_share(run: Run) -> float | None:
-    """The part (0-1) of the lost region's home demand that it served in steady state."""
+    """Return the share (0-1) of its home demand that the lost region served in steady state."""
     steady = run.scenario.phase(PhaseName.STEADY)
     return home_share(
         request for request in run.served if request.home == run.scenario.lost_region and steady.covers(request.due_s)
@@ -176,9 +176,9 @@ def steady_share(run: Run) -> float | None:
 
 
 def failback_s(run: Run) -> float | None:
-    """Time (s) from the region being ready until it has FAILBACK_SHARE of its steady share and keeps it.
+    """Return the time (s) from readiness of the region until it serves FAILBACK_SHARE of its steady share.
 
-    Plans move until the store dies, so a region that a busy machine starts late has until then.
+    Plans change until etcd is killed, so the search ends there.
     """
     ready, usual = run.event(EventKind.REGION_READY), steady_share(run)
     if ready is None or usual is None:
@@ -199,7 +199,7 @@ def failback_s(run: Run) -> float | None:
 
 
 def early_return_share(run: Run) -> float | None:
-    """The part (0-1) of its home demand that the region served in the first third of its ramp."""
+    """Return the share (0-1) of its home demand that the region served in the first third of its failback ramp."""
     ready = run.event(EventKind.REGION_READY)
     if ready is None:
         return None
@@ -212,7 +212,7 @@ def early_return_share(run: Run) -> float | None:
 
 
 def surge_spills(run: Run) -> list[Served]:
-    """The surged region's home demand that another region served, in the surge's phase."""
+    """Return the requests of the surge region that another region served during the surge phase."""
     return [
         request
         for request in served_ok(run, due_in(run.scenario.phase(PhaseName.SURGE)))
@@ -221,13 +221,13 @@ def surge_spills(run: Run) -> list[Served]:
 
 
 def spill_end_s(run: Run) -> float | None:
-    """Time (s) from the end of the surge until the last of its requests was sent elsewhere; None without any."""
+    """Return the time (s) from the end of the surge until the last spilled request; None without spilled requests."""
     ended, spilt = run.event(EventKind.SURGE_ENDED), [request.due_s for request in surge_spills(run)]
     return max(0.0, max(spilt) - ended.at_s) if spilt and ended is not None else None
 
 
 def latency_ms(requests: Sequence[Served]) -> dict[str, float | None]:
-    """Percentiles (ms) of time to first token and of the whole answer, over requests that were answered."""
+    """Return p50 and p99 (ms) of the time to the first and to the last token."""
     ttft = [request.ttft_s * 1000 for request in requests if request.ttft_s is not None]
     e2e = [request.e2e_s * 1000 for request in requests if request.e2e_s is not None]
     return {
@@ -242,7 +242,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def who_served_whom(requests: Iterable[Served]) -> dict[str, dict[str, int]]:
-    """Answered requests by home and by server."""
+    """Count the answered requests by home region and serving region."""
     table: dict[str, Counter[str]] = {}
     for request in requests:
         if request.outcome is Outcome.OK:

@@ -1,4 +1,4 @@
-"""Room for what a run writes: a folder that is its alone, and space on the disk."""
+"""Reserves the output directory of a run, and checks the free disk space."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from lab.servers.errors import ServerError
 
 NEEDED_BYTES = 150_000_000
-"""What a planet writes while it runs; nearly all of it is etcd's log, which is made in full at its start."""
+"""Disk space (bytes) that a fleet needs. Most of it is the write-ahead log of etcd, which etcd preallocates."""
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Make the folder for what a run writes, and keep other runs out of it: each clears away older logs.
+def lock_output_dir(out: Path) -> Iterator[None]:
+    """Create and lock the output directory of a run. A concurrent run would delete the logs of this run.
 
     Raises:
-        ServerError: it cannot be made, or another run is in it.
+        ServerError: the directory cannot be created, or another run has locked it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def alone_in(out: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise ServerError(
-            f"{out}: another demo runs and writes there; wait for its end, or name another folder with --out"
+            f"{out}: another demo runs in this directory; wait until it ends, or name another directory with --out"
         ) from None
     try:
         yield
@@ -41,14 +41,14 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 def check_space(directory: Path, needed_bytes: int) -> None:
-    """Find out at once what etcd would say with a page of its insides.
+    """Check the free space before etcd fails with an obscure error.
 
     Raises:
-        ServerError: less is free.
+        ServerError: fewer than `needed_bytes` are free.
     """
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise ServerError(
-            f"{directory}: {free_bytes // 1_000_000} MB are free, and a planet takes "
-            f"{needed_bytes // 1_000_000} MB there; make room, or set TMPDIR to a folder that has it"
+            f"{directory}: {free_bytes // 1_000_000} MB are free, but the fleet needs "
+            f"{needed_bytes // 1_000_000} MB; free disk space, or set TMPDIR to a directory with enough space"
         )

@@ -1,6 +1,6 @@
-"""What the run leaves behind for the verdict and the report: plain facts, gathered outside the code under test.
+"""Records of a run for the checks and the report, gathered outside the code under test.
 
-Every time is in seconds since the first request was due, by one machine's monotonic clock.
+Times are seconds since the start of the schedule, by the monotonic clock of the machine.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from lab.demo.scenario import Scenario
 
 
 class Answer(StrEnum):
-    """How one attempt at an entry ended."""
+    """Result of one attempt at an entry."""
 
     SERVED = "served"
     REDIRECTED = "redirected"
-    """421: residency forbids this entry, and the answer named others."""
+    """Status 421: residency forbids this entry, and the response named permitted entries."""
     REFUSED = "refused"
-    """Another typed refusal, before anything started."""
+    """A typed refusal other than a redirect; no engine started the request."""
     BROKEN = "broken"
-    """The connection failed or died."""
+    """The connection failed or broke."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One time that a client went to a region's entry."""
+    """One attempt of a client at the entry of a region."""
 
     at_s: float
     region: str
@@ -39,72 +39,72 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """A typed refusal."""
     FAILED = "failed"
-    """Anything else: broken, timed out, garbled."""
+    """A broken connection, a timeout, or an invalid response."""
 
 
 class Served(msgspec.Struct, frozen=True):
-    """One request of one client, from when it was due to when it was over."""
+    """One request of a client and its result."""
 
     id: str
     due_s: float
-    """When it should have been sent; latencies count from here, so a stalled client hides nothing."""
+    """Scheduled time (s). Latencies start here, so that a stalled client does not hide them."""
     site: str
     """Name of the client site."""
     tenant: str
     model: str
     required: tuple[str, ...]
-    """The regions that may ever touch it, by the lab's own table."""
+    """The regions that may process the request, from the lab's own table."""
     home: str
-    """Of those, the nearest to the client."""
+    """The home region: the nearest to the client's entry of `required` that serves the model."""
     attempts: tuple[Attempt, ...]
     outcome: Outcome
     status: int
-    """HTTP status; 0 where there was none."""
+    """HTTP status; 0 without a response."""
     detail: str
-    """Why it was refused or failed, in a few words; empty for a served one."""
+    """Short reason for a refusal or a failure; empty for an answered request."""
     server: str
-    """The region that served it, by the answer; empty where none did."""
+    """The region that served the request, as the response states; empty if no region did."""
     endpoint: str
     ttft_s: float | None
-    """Time to first token; None where none came."""
+    """Time (s) to the first token; None if no token arrived."""
     e2e_s: float | None
-    """Time to the last token; None where it did not come."""
+    """Time (s) to the last token; None for an incomplete response."""
     tokens: int
 
     @property
     def origin(self) -> str:
-        """The entry that took it in, or the last that was tried."""
+        """The region of the last entry that the client tried; empty without attempts."""
         return self.attempts[-1].region if self.attempts else ""
 
 
 class ImageJob(msgspec.Struct, frozen=True):
-    """One image job, and what agents accounted for it."""
+    """One image job and its accounted work."""
 
     request: Served
     megapixel_steps: float
-    """As the request asked for: 10^6 pixels times steps."""
+    """Requested megapixel steps: 10^6 pixels times steps."""
     accounted_megapixel_steps: float | None
-    """As the access log of an agent has it; None where no agent logged the job as answered."""
+    """Megapixel steps in an agent's access log; None if no agent logged the job as answered."""
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """The residency witness saw a request reach an engine."""
+    """A request that reached an engine, as recorded by the residency witness."""
 
     id: str
     at_s: float
     region: str
     endpoint: str
     required: tuple[str, ...]
-    """As the request itself said it, in a header that nothing on the way may change."""
+    """The permitted regions in the request's residency header, which no hop changes."""
 
     @property
     def violates(self) -> bool:
-        """Whether it reached an engine where it may never be."""
+        """Whether the request reached an engine outside its permitted regions."""
         return self.region not in self.required
 
 
 class EventKind(StrEnum):
-    """What happened, as the timeline marks it."""
+    """Kinds of events on the timeline."""
 
     SURGE_BEGAN = "surge_began"
     SURGE_ENDED = "surge_ended"
@@ -120,7 +120,7 @@ class EventKind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that was done to the planet, or that it did."""
+    """A scenario act or an observed state change of the fleet."""
 
     at_s: float
     kind: EventKind
@@ -128,7 +128,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class PeerState(msgspec.Struct, frozen=True):
-    """The state of a region as another region's agent reported it; recorded at each change."""
+    """A change of a region's state, as reported by an agent of another region."""
 
     at_s: float
     observer: str
@@ -137,7 +137,7 @@ class PeerState(msgspec.Struct, frozen=True):
 
 
 class PeerMiss(msgspec.Struct, frozen=True):
-    """An agent was seen to have tried a request at a region that did not take it (its retry counter had grown)."""
+    """A failed attempt of an agent at a peer region, observed as an increase of the agent's retry counter."""
 
     at_s: float
     observer: str
@@ -145,21 +145,21 @@ class PeerMiss(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Everything the verdict looks at."""
+    """All records of a run."""
 
     scenario: Scenario
     served: tuple[Served, ...]
-    """The chats."""
+    """The chat requests, without image jobs."""
     sightings: tuple[Sighting, ...]
     started: frozenset[str]
-    """Requests whose work some engine began."""
+    """Ids of the requests that an engine started."""
     events: tuple[Event, ...]
     peer_states: tuple[PeerState, ...]
     peer_misses: tuple[PeerMiss, ...]
     failback_ramp_s: float
-    """The ramp that policy asks for."""
+    """Failback ramp (s) of the policy."""
     images: tuple[ImageJob, ...] = ()
 
     def event(self, kind: EventKind) -> Event | None:
-        """The first event of that kind."""
+        """Return the first event of a kind; None without such an event."""
         return next((event for event in self.events if event.kind is kind), None)

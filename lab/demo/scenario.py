@@ -1,4 +1,4 @@
-"""The schedule of the story: which phase begins when, how much is asked of whom, and what dies at which second."""
+"""The schedule of the demo: its phases, its surge, and the times at which processes are killed and started."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import msgspec
 
 STEADY_S = 14.0
 SURGE_S = 9.0
-CALM_S = 15.0
-"""Time (s) after the surge until no request is served elsewhere: demand is averaged, and shares move slowly."""
+SETTLE_S = 15.0
+"""Time (s) for spillover to end after the surge: demand is averaged, and shares change slowly."""
 
 BEFORE_LOSS_S = 1.0
 LOST_S = 8.0
 RETURN_S = 19.0
-"""For a region to start, to ramp up, and to show that it stays."""
+"""Time (s) for a region to start, to complete its failback ramp, and to keep its share."""
 
 ELECTION_S = 5.0
-"""Between the leader's death and etcd's, for another to be elected."""
+"""Time (s) from the kill of the leader to the kill of etcd, in which a new leader is elected."""
 
 WITHOUT_ETCD_S = 3.0
 WITHOUT_REDIS_S = 5.0
 
 
 class PhaseName(StrEnum):
-    """The four parts of the story, in order."""
+    """The phases of the demo, in order."""
 
     STEADY = "steady"
     SURGE = "surge"
@@ -33,7 +33,7 @@ class PhaseName(StrEnum):
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """One part of the story; times are seconds since the first request was due."""
+    """One phase of the demo; times are seconds since the start of the schedule."""
 
     name: PhaseName
     title: str
@@ -41,12 +41,12 @@ class Phase(msgspec.Struct, frozen=True):
     to_s: float
 
     def covers(self, at_s: float) -> bool:
-        """Whether a request due at `at_s` belongs to this phase."""
+        """Whether the phase contains a request due at `at_s`."""
         return self.from_s <= at_s < self.to_s
 
 
 class ActName(StrEnum):
-    """What is done to the planet."""
+    """The acts of the scenario."""
 
     SURGE_BEGINS = "surge_begins"
     SURGE_ENDS = "surge_ends"
@@ -58,20 +58,20 @@ class ActName(StrEnum):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something that is done to the planet at a moment."""
+    """An act and its scheduled time (s)."""
 
     name: ActName
     at_s: float
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """The whole schedule."""
+    """The schedule of a run."""
 
     phases: tuple[Phase, ...]
     acts: tuple[Act, ...]
     surge_region: str
     surge_factor: float
-    """How many times its usual demand the surged region's clients ask for."""
+    """Factor of the surge region's demand during the surge."""
     lost_region: str
 
     @property
@@ -80,35 +80,35 @@ class Scenario(msgspec.Struct, frozen=True):
         return self.phases[-1].to_s
 
     def phase(self, name: PhaseName) -> Phase:
-        """The phase of that name."""
+        """Return the phase with a name."""
         return next(phase for phase in self.phases if phase.name is name)
 
     def phase_at(self, at_s: float) -> Phase:
-        """The phase that a request due at `at_s` belongs to; the last one owns everything after it."""
+        """Return the phase that contains `at_s`; the last phase for later times."""
         return next((phase for phase in self.phases if phase.covers(at_s)), self.phases[-1])
 
     def act_at_s(self, name: ActName) -> float:
-        """When that act is due."""
+        """Return the scheduled time (s) of an act."""
         return next(act.at_s for act in self.acts if act.name is name)
 
     def demand_factor(self, home: str, at_s: float) -> float:
-        """How many times the usual demand the clients nearest to `home` ask for at `at_s`."""
+        """Return the factor of the demand of the clients nearest to `home` at `at_s`."""
         surging = self.act_at_s(ActName.SURGE_BEGINS) <= at_s < self.act_at_s(ActName.SURGE_ENDS)
         return self.surge_factor if surging and home == self.surge_region else 1.0
 
 
 def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, pace: float = 1.0) -> Scenario:
-    """The scenario as the demo runs it, 80 s at `pace` 1.
+    """Return the scenario of the demo, which takes 80 s at `pace` 1.
 
     Args:
-        surge_region: whose clients ask for `surge_factor` times as much for a while.
-        surge_factor: how many times as much.
-        lost_region: what is killed, and comes back.
-        pace: scales the parts in which nothing has to settle; the ends of surges, ramps and elections take their time.
+        surge_region: the region whose clients multiply their demand during the surge.
+        surge_factor: factor of that demand.
+        lost_region: the region that is killed and started again.
+        pace: scales the durations except those of settling, ramp and election, which depend on the product.
     """
     parts = (
         (PhaseName.STEADY, "Steady state", STEADY_S * pace),
-        (PhaseName.SURGE, "A surge and its end", SURGE_S * pace + CALM_S),
+        (PhaseName.SURGE, "A surge and its end", SURGE_S * pace + SETTLE_S),
         (PhaseName.REGION_LOSS, "A region dies and returns", BEFORE_LOSS_S + LOST_S * pace + RETURN_S),
         (
             PhaseName.CONTROL_LOSS,

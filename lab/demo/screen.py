@@ -1,4 +1,4 @@
-"""The story in the terminal as it happens: a live picture where there is a terminal, plain lines elsewhere."""
+"""Shows a run while it happens: a live display on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from lab.demo.tally import Now, RegionNow
 
 COLOURS = ("dodger_blue2", "dark_orange", "medium_purple", "deep_pink3", "dark_cyan")
-"""Of the regions in alphabetical order, near those of the page."""
+"""Colours of the regions in alphabetical order, similar to the colours of the page."""
 
 KEPT_LINES = 9
 PLAIN_EVERY_S = 5.0
@@ -27,7 +27,7 @@ STATE_STYLES = {"serving": "green", "dead": "bold red", "starting": "yellow", "r
 
 
 class Screen(Protocol):
-    """Shows a run."""
+    """Displays the progress of a run."""
 
     def __enter__(self) -> Self: ...
 
@@ -36,24 +36,24 @@ class Screen(Protocol):
     ) -> None: ...
 
     def starting(self, step: str, done: int, steps: int) -> None:
-        """One more step of the planet's start is done."""
+        """Display a completed step of the fleet's start."""
 
     def event(self, at_s: float | None, text: str, style: str = "") -> None:
-        """Something happened that people should read."""
+        """Display an event."""
 
     def show(self, now: Now) -> None:
-        """The planet at a moment."""
+        """Display the figures of the fleet at one time."""
 
 
 def make_screen(console: Console, regions: Sequence[str], duration_s: float) -> Screen:
-    """A live picture on a terminal, else plain lines."""
+    """Return a LiveScreen for a terminal, else a PlainScreen."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console, regions, duration_s)
     return PlainScreen(console)
 
 
 class PlainScreen:
-    """A line for each event, and one with the counts now and then."""
+    """Prints a line for each event, and a line of counts every PLAIN_EVERY_S."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -93,7 +93,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A picture that is drawn over: regions, flows between them, progress, the latest events."""
+    """Redraws a live display of regions, flows between regions, progress, and the latest events."""
 
     def __init__(self, console: Console, regions: Sequence[str], duration_s: float) -> None:
         self._colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(sorted(regions))}
@@ -149,7 +149,7 @@ class LiveScreen:
             Text(region.state, style=STATE_STYLES.get(region.state, "")),
             bar if bar.plain else Text("·", style="dim"),
             Text(f"{region.running} running"),
-            Text(f"{region.own} own, {region.others} others'", style="dim"),
+            Text(f"{region.own} own, {region.others} foreign", style="dim"),
         )
         border = "red" if region.state == "dead" else self._colours[region.name]
         title = Text(region.name, style=f"bold {self._colours[region.name]}")
@@ -165,7 +165,7 @@ class LiveScreen:
 
 
 def flows(now: Now) -> list[tuple[str, str, int]]:
-    """Recent requests served outside their home region: home, server, requests; the largest first."""
+    """Return the recent requests served outside their home region: home, server, count; the largest count first."""
     found = [
         (home, region.name, n) for region in now.regions for home, n in region.recent.items() if home != region.name
     ]
@@ -173,9 +173,10 @@ def flows(now: Now) -> list[tuple[str, str, int]]:
 
 
 def images_text(now: Now) -> str:
-    """The image jobs so far."""
+    """Return the counts of image jobs as text."""
     images = now.images
-    return f"{images.answered} of {images.asked} images" + (f", {images.unanswered} not" if images.unanswered else "")
+    unanswered = f", {images.unanswered} unanswered" if images.unanswered else ""
+    return f"{images.answered} of {images.asked} images answered{unanswered}"
 
 
 def _row(*cells: RenderableType) -> Table:

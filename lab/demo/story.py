@@ -1,4 +1,4 @@
-"""Runs the scenario: clients send requests, scheduled acts hit the fleet, and everything that happens is recorded."""
+"""Runs the scenario: sends the requests, performs the scheduled acts on the fleet, and records the events."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from lab.servers.free_ports import LOOPBACK
 from lab.witness import Witness
 
 HEAD_START_S = 0.5
-"""Time (s) between everything being ready for the first request and its being due."""
+"""Time (s) from the start of the replayer to the start of the schedule."""
 
 DRAIN_S = 15.0
-"""How long (s) the last requests may take after they are due."""
+"""Time (s) allowed for the last requests after the schedule ends."""
 
-BRACE_S = 0.5
-"""How long (s) before an act its preparation begins."""
+PREPARE_S = 0.5
+"""Time (s) before an act at which its preparation begins."""
 
-HURRIED_S = 3.0
-"""How long (s) after a region's death agents are polled often."""
+FAST_POLL_FOR_S = 3.0
+"""Time (s) after the kill of a region in which agents are polled at the short interval."""
 
 DRAW_EVERY_S = 0.125
 LOOK_EVERY_S = 0.5
 LEADER_WITHIN_S = 15.0
-"""How long (s) to wait for a new leader."""
+"""Maximum time (s) to wait for a new leader."""
 
 STYLES = {
     EventKind.SURGE_BEGAN: "yellow",
@@ -56,7 +56,7 @@ STYLES = {
 
 
 class Story:
-    """One run of the scenario on a fleet that is up."""
+    """One run of the scenario on a running fleet."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Story:
         failback_ramp_s: float,
         megapixel_step_s: float,
     ) -> None:
-        """A run that has not begun.
+        """Create a run; `run` starts it.
 
         Args:
-            failback_ramp_s: the ramp of a returning region, of the policy.
-            megapixel_step_s: cost (s) of a megapixel step, of the policy.
+            failback_ramp_s: failback ramp (s) of the policy.
+            megapixel_step_s: cost (s) of a megapixel step by the policy.
         """
         self._megapixel_step_s = megapixel_step_s
         self._planet = planet
@@ -97,7 +97,7 @@ class Story:
         self._lost_region_is = "serving"
 
     async def run(self) -> Run:
-        """Run the scenario from the first request to the last response."""
+        """Run the scenario until the last response, and return its records."""
         self._zero = time.monotonic() + HEAD_START_S
         witness = WitnessWatch(Witness(self._planet.witness_dir), time.time() + HEAD_START_S)
         watching = [
@@ -112,7 +112,7 @@ class Story:
         asking = asyncio.create_task(self._replayer.run(DRAIN_S, self._zero))
         jobs = [*watching, acting, asking]
         try:
-            # The first error of any task ends the run; the watching tasks end in no other way.
+            # The first error of any task ends the run. The watching tasks end only by an error.
             pending = {acting, asking}
             while pending:
                 done, _ = await asyncio.wait(pending | set(watching), return_when=asyncio.FIRST_COMPLETED)
@@ -180,14 +180,14 @@ class Story:
 
     async def _look(self, witness: WitnessWatch) -> None:
         self._tally.violations = await witness.read()
-        for death in await asyncio.to_thread(self._planet.died_unasked):
-            self._note(EventKind.DIED_UNASKED, f"{death} died unasked")
+        for death in await asyncio.to_thread(self._planet.unexpected_exits):
+            self._note(EventKind.DIED_UNASKED, f"{death} exited unexpectedly")
 
     async def _act(self) -> None:
         async with asyncio.TaskGroup() as group:
             for act in self._scenario.acts:
-                await self._until(act.at_s - BRACE_S)
-                # Starting a region and waiting for a leader take seconds; the schedule goes on meanwhile.
+                await self._until(act.at_s - PREPARE_S)
+                # An act may take seconds and must not delay the next act.
                 group.create_task(self._do(act))
 
     async def _until(self, at_s: float) -> None:
@@ -196,14 +196,14 @@ class Story:
     async def _do(self, act: Act) -> None:
         scenario, planet = self._scenario, self._planet
         if act.name is ActName.KILL_REGION:
-            self._agents.missing, self._agents.hurried = scenario.lost_region, True
+            self._agents.missing, self._agents.polls_fast = scenario.lost_region, True
         await self._until(act.at_s)
         match act.name:
             case ActName.SURGE_BEGINS:
-                times = f"{scenario.surge_factor:.2g} times as much"
-                self._note(EventKind.SURGE_BEGAN, f"clients near {scenario.surge_region} send {times}")
+                factor = f"{scenario.surge_factor:.2g} times the usual demand"
+                self._note(EventKind.SURGE_BEGAN, f"clients near {scenario.surge_region} send {factor}")
             case ActName.SURGE_ENDS:
-                self._note(EventKind.SURGE_ENDED, "the surge is over")
+                self._note(EventKind.SURGE_ENDED, "the surge ended")
             case ActName.KILL_REGION:
                 await self._lose_region(scenario.lost_region)
             case ActName.START_REGION:
@@ -212,7 +212,7 @@ class Story:
                 await self._replace_leader()
             case ActName.KILL_ETCD:
                 at = await asyncio.to_thread(planet.kill_etcd)
-                self._note(EventKind.ETCD_KILLED, "kill -9 of etcd: no configuration, no leadership", at - self._zero)
+                self._note(EventKind.ETCD_KILLED, "kill -9 of etcd: no new plans, no elections", at - self._zero)
             case ActName.KILL_REDIS:
                 at = await asyncio.to_thread(planet.kill_redis)
                 self._note(EventKind.REDIS_KILLED, "kill -9 of Redis: no shared in-flight view", at - self._zero)
@@ -220,7 +220,7 @@ class Story:
     async def _lose_region(self, region: str) -> None:
         self._lost_region_is = "dead"
         at_s = await asyncio.to_thread(self._planet.kill_region, region) - self._zero
-        self._note(EventKind.REGION_KILLED, f"kill -9 of everything in {region}", at_s)
+        self._note(EventKind.REGION_KILLED, f"kill -9 of all processes of {region}", at_s)
         seen = None
         while seen is None and self._lost_region_is == "dead":
             await asyncio.sleep(0.01)
@@ -231,18 +231,18 @@ class Story:
         if seen is not None:
             text = f"{seen.observer} reports {region} as failed, {seen.at_s - at_s:.2f} s after the kill"
             self._note(EventKind.LOSS_DETECTED, text, seen.at_s)
-        await self._until(at_s + HURRIED_S)
-        self._agents.hurried = False
+        await self._until(at_s + FAST_POLL_FOR_S)
+        self._agents.polls_fast = False
 
     async def _return_region(self, region: str) -> None:
         self._agents.missing = None
         self._lost_region_is = "starting"
-        self._note(EventKind.REGION_STARTED, f"{region} is started again")
+        self._note(EventKind.REGION_STARTED, f"{region} is restarted")
         try:
             await asyncio.to_thread(self._planet.start_region, region)
         except ServerError as error:
-            # The verdict reports that the region did not return; the rest of the scenario still runs.
-            self._note(EventKind.DIED_UNASKED, f"{region} does not come back: {str(error).splitlines()[0]}")
+            # The checks report that the region did not return; the rest of the scenario still runs.
+            self._note(EventKind.DIED_UNASKED, f"{region} did not restart: {str(error).splitlines()[0]}")
             return
         self._lost_region_is = "returning"
         self._note(EventKind.REGION_READY, f"{region} is ready; its traffic returns gradually")
@@ -253,7 +253,7 @@ class Story:
         planet = self._planet
         leader = await asyncio.to_thread(planet.leading_control_plane)
         if leader is None:
-            self._screen.event(self._now(), "no control plane reports that it leads; none is killed", "bold red")
+            self._screen.event(self._now(), "no control plane reports that it leads; no leader was killed", "bold red")
             return
         at = await asyncio.to_thread(planet.kill_control_plane, leader)
         self._note(EventKind.LEADER_KILLED, f"kill -9 of the leading control plane, {leader}", at - self._zero)
@@ -261,6 +261,6 @@ class Story:
             successor = await asyncio.to_thread(planet.leading_control_plane)
             if successor not in (None, leader):
                 took_s = time.monotonic() - at
-                self._note(EventKind.NEW_LEADER, f"{successor} leads, {took_s:.1f} s after the kill")
+                self._note(EventKind.NEW_LEADER, f"{successor} became leader {took_s:.1f} s after the kill")
                 return
             await asyncio.sleep(0.1)

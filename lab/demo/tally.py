@@ -1,4 +1,4 @@
-"""The live figures of a run for the terminal: cheap counters, and a snapshot of them."""
+"""Counters of a run for the live display, and their snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.demo.records import Outcome, Served
 from lab.quantile import quantile
 
 RECENT_S = 4.0
-"""Requests that ended within this time (s) are shown as recent."""
+"""Requests that ended within this time (s) count as recent."""
 
 
 class RegionNow(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class RegionNow(msgspec.Struct, frozen=True):
     city: str
     state: str
     running: int
-    """Requests that are in flight at the region's agents."""
+    """Requests in flight at the region's agents."""
     recent: dict[str, int]
     """Requests that the region served within RECENT_S, by home region."""
     own: int
@@ -31,16 +31,16 @@ class RegionNow(msgspec.Struct, frozen=True):
 
 
 class ImagesNow(msgspec.Struct, frozen=True):
-    """The image jobs of the planet so far."""
+    """Counts of the image jobs so far."""
 
     asked: int = 0
     answered: int = 0
     unanswered: int = 0
-    """Refused or failed."""
+    """Image jobs that were refused or failed."""
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The figures of the planet at one time."""
+    """The figures of the fleet at one time."""
 
     at_s: float
     phase: str
@@ -51,16 +51,16 @@ class Now(msgspec.Struct, frozen=True):
     failed: int
     violations: int
     ttft_p50_ms: float | None
-    """Median of the requests answered within RECENT_S."""
+    """Median time (ms) to the first token of the requests answered within RECENT_S."""
     images: ImagesNow = ImagesNow()
-    """Image jobs, which the other counts leave out, but for violations."""
+    """Image jobs. Of the other counts, only `violations` includes them."""
 
 
 class Tally:
-    """Counts requests as they end."""
+    """Counts the requests of a run."""
 
     def __init__(self, regions: Mapping[str, str]) -> None:
-        """Args: `regions` gives each region's city."""
+        """Args: `regions` maps each region to its city."""
         self._cities = dict(regions)
         self._recent: deque[tuple[float, Served]] = deque()
         self._served: Counter[tuple[str, str]] = Counter()
@@ -71,21 +71,21 @@ class Tally:
         self.violations = 0
 
     def ended(self, served: Served, at_s: float) -> None:
-        """Count a request that has ended."""
+        """Count a completed request."""
         self._outcomes[served.outcome] += 1
         if served.outcome is Outcome.OK:
             self._served[served.server, served.home] += 1
             self._recent.append((at_s, served))
 
     def image_ended(self, outcome: Outcome) -> None:
-        """Count an image job that has ended."""
+        """Count a completed image job."""
         self._images[outcome] += 1
 
     def now(self, at_s: float, phase: str, states: Mapping[str, str], running: Mapping[str, int]) -> Now:
-        """Return the snapshot at `at_s`.
+        """Return a snapshot of the figures at `at_s`.
 
         Args:
-            states: each region's state.
+            states: state of each region; a missing region is serving.
             running: requests in flight at each region's agents.
         """
         while self._recent and self._recent[0][0] < at_s - RECENT_S:

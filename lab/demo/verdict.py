@@ -1,4 +1,4 @@
-"""Checks of every phase of a run. Pure: returns a list of checks, each with a sentence that gives the reason."""
+"""The checks of a run, each with its result and an explanation."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from lab.demo.records import Answer, EventKind, Outcome, Run
 from lab.demo.scenario import ActName, PhaseName
 
 STEADY_HOME_SHARE = 0.95
-"""Least part of steady demand that its nearest permitted region serves. Not 1: arrivals are random, so a small pool is
-full now and then, and a request that would wait longer at home than the way elsewhere takes is right to leave."""
+"""Minimum share (0-1) of steady demand that its home region must serve. It is below 1 because random arrivals sometimes
+fill a small pool, and spillover is correct if the wait at home exceeds the round trip to another region."""
 
 SURGE_OVER_SHARE = 0.8
-"""Least part of the surged region's demand that is back at home in the last third of the time after the surge, its
-worst second left out. Less than in steady state, since it is judged on some twenty requests, of which a burst may take
-two or three away; and recorded traces have bursts of ten within a tenth of a second."""
+"""Minimum share (0-1) of the surge region's demand served at home in the last third after the surge, without the worst
+second. The limit is lower than STEADY_HOME_SHARE, since this period has about twenty requests, of which a
+burst may spill two or three; recorded traces have bursts of ten requests in 0.1 s."""
 
 REROUTED_WITHIN_S = 1.0
-"""Longest time (s) after a region's death that a request may still go there first."""
+"""Maximum time (s) after the kill of a region at which an attempt may still go to the region."""
 
 EARLY_RETURN_SHARE = 0.5
-"""Most of its home demand that a returned region may serve in the first third of its ramp. A ramp that is linear from
-nothing serves a sixth there; the rest is allowance for the few requests that fall into that time."""
+"""Maximum share (0-1) of its home demand that a returned region may serve in the first third of its ramp. A linear ramp
+from 0 serves a sixth; the rest is tolerance, since few requests fall into this period."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that the run had to show."""
+    """The result of one check."""
 
     name: str
     phase: PhaseName | None
-    """None for what has to hold throughout."""
+    """The checked phase; None for the whole run."""
     passed: bool
     says: str
 
 
 def judge(run: Run) -> tuple[Check, ...]:
-    """Every check, in the order of the story."""
+    """Run every check, in report order."""
     return tuple(check(run) for check in _CHECKS)
 
 
@@ -65,14 +65,14 @@ def _residency(run: Run) -> Check:
         worst = violations[0]
         says = (
             f"{len(violations)} requests reached an engine in a forbidden region; the first reached "
-            f"{worst.region}, permitted were {', '.join(worst.required)}"
+            f"{worst.region}, its permitted regions are {', '.join(worst.required)}"
         )
     elif unseen:
         says = f"the witness has no record of {len(unseen)} answered requests"
     else:
         says = (
             f"none of {len(run.sightings)} requests that reached an engine was outside its permitted regions; "
-            f"{bound} of them were bound to only some regions"
+            f"{bound} of these requests were restricted to some regions"
         )
     return Check("residency", None, passed, says)
 
@@ -94,8 +94,8 @@ def _redirects(run: Run) -> Check:
     sent_on = [request for request in run.served if any(a.answer is Answer.REDIRECTED for a in request.attempts)]
     lost = [request for request in sent_on if request.outcome is Outcome.REFUSED]
     says = (
-        f"{len(sent_on)} requests came to an entry that residency forbids and were redirected, "
-        f"and {len(sent_on) - len(lost)} went there"
+        f"{len(sent_on)} requests arrived at an entry that residency forbids and were redirected; "
+        f"{len(sent_on) - len(lost)} of them were not refused afterwards"
     )
     return Check("forbidden entries", None, bool(sent_on) and not lost, says)
 
@@ -105,8 +105,8 @@ def _surge(run: Run) -> Check:
     outside = [request for request in spilt if request.server not in request.required]
     places = sorted({request.server for request in spilt})
     says = (
-        f"{len(spilt)} requests of {run.scenario.surge_region} were served elsewhere "
-        f"({', '.join(places) or 'nowhere'}), {len(outside)} of them outside residency"
+        f"{len(spilt)} requests of {run.scenario.surge_region} were served by other regions "
+        f"({', '.join(places) or 'no region'}), {len(outside)} of them outside residency"
     )
     return Check("spillover", PhaseName.SURGE, bool(spilt) and not outside, says)
 
@@ -125,9 +125,9 @@ def _surge_end(run: Run) -> Check:
     settled = home_share(request for request in late if int(request.due_s) not in worst)
     passed = settled is None or settled >= SURGE_OVER_SHARE
     says = (
-        f"{_seconds(last_s)} after the surge ended the last request was sent elsewhere; in the last third of what "
-        f"was left of the phase {_percent(share)} of {len(late)} were served at home again, "
-        f"{_percent(settled)} but for its worst second"
+        f"last request spilled over {_seconds(last_s)} after the surge ended; in the last third of the rest of the "
+        f"phase, the home region served {_percent(share)} of {len(late)} requests, "
+        f"{_percent(settled)} without the worst second"
     )
     return Check("end of spillover", PhaseName.SURGE, passed, says)
 
@@ -141,9 +141,9 @@ def _rerouted(run: Run) -> Check:
         and measured.rerouted_s <= REROUTED_WITHIN_S
     )
     says = (
-        f"detected {_seconds(measured.detected_s)} after kill -9; {_seconds(measured.rerouted_s)} after it the last "
-        f"request went to {run.scenario.lost_region} first (at most {REROUTED_WITHIN_S:g} s is allowed); "
-        f"{measured.retried} were retried in another region"
+        f"detected {_seconds(measured.detected_s)} after kill -9; last attempt at {run.scenario.lost_region} "
+        f"{_seconds(measured.rerouted_s)} after kill -9 (limit {REROUTED_WITHIN_S:g} s); "
+        f"{measured.retried} requests were retried successfully"
     )
     return Check("failover", PhaseName.REGION_LOSS, passed, says)
 
@@ -151,8 +151,8 @@ def _rerouted(run: Run) -> Check:
 def _nothing_lost(run: Run) -> Check:
     measured = failover(run)
     says = (
-        f"{measured.lost_not_started} requests failed that no engine had started; "
-        f"{measured.broken_after_start} were running in {run.scenario.lost_region} when it died"
+        f"{measured.lost_not_started} requests failed before an engine started them; "
+        f"{measured.broken_after_start} failed that had reached an engine of {run.scenario.lost_region}"
     )
     return Check("nothing lost that had not started", None, measured.lost_not_started == 0, says)
 
@@ -160,8 +160,8 @@ def _nothing_lost(run: Run) -> Check:
 def _streams_survive(run: Run) -> Check:
     measured, lost = failover(run), run.scenario.lost_region
     says = (
-        f"{measured.continued} streams that {lost} was sending through other regions were finished elsewhere, "
-        f"{measured.not_continued} broke off"
+        f"{measured.continued} streams from {lost} through other regions were completed, "
+        f"{measured.not_continued} failed"
     )
     return Check("streams continue", PhaseName.REGION_LOSS, measured.not_continued == 0, says)
 
@@ -176,9 +176,9 @@ def _failures_explained(run: Run) -> Check:
         if (request.id in there or request.origin == lost) and killed is not None and request.due_s <= killed.at_s
     ]
     strange = [request for request in failed if request not in explained]
-    says = f"{len(failed)} requests failed, {len(explained)} of them served or entered through the killed region"
+    says = f"{len(failed)} requests failed; {len(explained)} of them were served or accepted by the killed region"
     if strange:
-        says += f"; another failed with: {strange[0].detail or strange[0].status}"
+        says += f"; the first unexplained failure: {strange[0].detail or strange[0].status}"
     return Check("every failure explained", None, not strange, says)
 
 
@@ -189,8 +189,8 @@ def _failback(run: Run) -> Check:
         says = f"{run.scenario.lost_region} did not regain {FAILBACK_SHARE:.0%} of its steady share in time"
     else:
         says = (
-            f"{_seconds(took_s)} after it was ready {run.scenario.lost_region} had {FAILBACK_SHARE:.0%} of its steady "
-            f"share again, with {_percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
+            f"{run.scenario.lost_region} regained {FAILBACK_SHARE:.0%} of its steady share {_seconds(took_s)} after it "
+            f"was ready, and served {_percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
         )
     return Check("ramped failback", PhaseName.REGION_LOSS, took_s is not None and ramped, says)
 
@@ -202,16 +202,16 @@ def _control_loss(run: Run) -> Check:
     killed = {EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED}
     missing = killed - {event.kind for event in run.events}
     passed = bool(asked) and not unserved and not missing
-    says = f"{len(unserved)} of {len(asked)} requests were not served while control plane, etcd and Redis died"
+    says = f"{len(unserved)} of {len(asked)} requests were not served during the loss of control plane, etcd and Redis"
     if missing:
-        says += f"; what should have died and did not: {', '.join(sorted(missing))}"
+        says += f"; missing events: {', '.join(sorted(missing))}"
     return Check("serving goes on", PhaseName.CONTROL_LOSS, passed, says)
 
 
 def _new_leader(run: Run) -> Check:
     killed, leader = run.event(EventKind.LEADER_KILLED), run.event(EventKind.NEW_LEADER)
     took_s = leader.at_s - killed.at_s if killed is not None and leader is not None else None
-    says = f"another control plane led {_seconds(took_s)} after the leader was killed"
+    says = f"time until another control plane led after the leader was killed: {_seconds(took_s)}"
     return Check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, says)
 
 
@@ -220,19 +220,19 @@ def _images(run: Run) -> Check:
     passed = found.answered > 0 and not found.unanswered and not found.outside and not found.miscounted
     says = (
         f"{found.answered} of {found.jobs} image jobs were answered and {len(found.unanswered)} were lost; "
-        f"{found.governed} were bound to only some regions, {found.outside} ran outside them; agents accounted "
+        f"{found.governed} were restricted to some regions, {found.outside} ran outside them; agents accounted "
         f"{found.accounted_megapixel_steps:.0f} of {found.megapixel_steps:.0f} megapixel steps"
     )
     if found.unanswered:
-        says += f"; the first that was lost: {requests_of(found.unanswered)}"
+        says += f"; the first lost job: {requests_of(found.unanswered)}"
     elif found.miscounted:
-        says += f"; the first that was not accounted as it should: {requests_of(found.miscounted)}"
+        says += f"; the first wrongly accounted job: {requests_of(found.miscounted)}"
     return Check("image jobs", None, passed, says)
 
 
 def _no_process_died(run: Run) -> Check:
     died = [event for event in run.events if event.kind is EventKind.DIED_UNASKED]
-    says = f"processes that died unasked: {'; '.join(event.text for event in died) or 'none'}"
+    says = f"unexpected process exits: {'; '.join(event.text for event in died) or 'none'}"
     return Check("no process died unasked", None, not died, says)
 
 
@@ -255,7 +255,7 @@ _CHECKS: tuple[Callable[[Run], Check], ...] = (
 
 
 def _regions(run: Run) -> int:
-    """How many regions anything may touch at all."""
+    """Return the number of permitted regions of an unrestricted request."""
     return max((len(sighting.required) for sighting in run.sightings), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Observes the planet from outside while the scenario runs: states reported by agents, requests in flight, arrivals."""
+"""Polls the agents' status and the witness files during a run: region states, requests in flight, and arrivals."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lab.demo.records import PeerMiss, PeerState, Sighting
-from lab.witness import Sighting as Testified
+from lab.witness import Sighting as WitnessSighting
 from lab.witness import Witness
 
-CALM_POLL_S = 0.25
-HURRIED_POLL_S = 0.05
-"""Times (s) between two questions to an agent: usually, and while the failure of a region is being measured."""
+POLL_S = 0.25
+FAST_POLL_S = 0.05
+"""Poll intervals (s) of an agent: the normal interval, and the interval during the failure of a region."""
 
 ASK_TIMEOUT_S = 0.5
 MAX_ANSWER_BYTES = 1 << 20
 
 Clock = Callable[[], float]
-"""Seconds since the first request was due."""
+"""Returns the time (s) since the start of the schedule."""
 
 
 async def get(host: str, port: int, path: str, key: str) -> tuple[int, bytes] | None:
-    """Status and body of a GET over a connection of its own; None where nothing whole comes in ASK_TIMEOUT_S."""
+    """Send a GET; return status and body, or None without a complete response within ASK_TIMEOUT_S."""
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
@@ -46,7 +46,7 @@ async def get(host: str, port: int, path: str, key: str) -> tuple[int, bytes] | 
 
 
 async def get_json(host: str, port: int, path: str, key: str) -> dict[str, Any] | None:
-    """A 200 answer's JSON object; None otherwise."""
+    """Return the JSON object of a response with status 200; None otherwise."""
     answer = await get(host, port, path, key)
     if answer is None or answer[0] != 200:
         return None
@@ -58,10 +58,10 @@ async def get_json(host: str, port: int, path: str, key: str) -> dict[str, Any] 
 
 
 class AgentWatch:
-    """Polls every agent's region states and requests in flight."""
+    """Polls the region states and the requests in flight of every agent."""
 
     def __init__(self, admin_ports: dict[str, int], host: str, clock: Clock, key: str) -> None:
-        """Args: `admin_ports` by region/agent; `key` for the admin listeners."""
+        """Args: `admin_ports` by region/agent; `key` authenticates at the admin listeners."""
         self._key = key
         self._ports = admin_ports
         self._host = host
@@ -71,17 +71,17 @@ class AgentWatch:
         self.peer_states: list[PeerState] = []
         self.misses: list[PeerMiss] = []
         self.running: dict[str, int] = {}
-        """Requests in flight at each agent."""
+        """Requests in flight by region/agent."""
         self.missing: str | None = None
-        """The region that is to die or is dead: retries from now on are attempts at it."""
-        self.hurried = False
+        """The region that is killed; new retries of other regions' agents count as attempts at this region."""
+        self.polls_fast = False
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Poll the agents until cancelled."""
         while True:
             began = time.monotonic()
             await asyncio.gather(*(self._ask(observer) for observer in self._ports))
-            pause_s = HURRIED_POLL_S if self.hurried else CALM_POLL_S
+            pause_s = FAST_POLL_S if self.polls_fast else POLL_S
             await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
 
     async def _ask(self, observer: str) -> None:
@@ -115,32 +115,32 @@ class AgentWatch:
 
 
 class WitnessWatch:
-    """Reads the witness files as engines write them."""
+    """Reads the witness files while engines write them."""
 
     def __init__(self, witness: Witness, wall_clock_zero: float) -> None:
-        """Args: `wall_clock_zero` is the Unix time (s) at which the first request was due."""
+        """Args: `wall_clock_zero` is the Unix time (s) of the start of the schedule."""
         self._witness = witness
         self._zero = wall_clock_zero
         self.sightings: list[Sighting] = []
 
     async def read(self) -> int:
-        """Read what is new; returns the violations so far."""
+        """Read the new records; return the number of violations so far."""
         testimony, fresh = await asyncio.to_thread(self._witness.read)
         self.sightings += [self._sighting(sighting) for sighting in fresh if sighting.required is not None]
         return len(testimony.violations)
 
     async def started(self) -> frozenset[str]:
-        """Ids of the requests whose work some engine began."""
+        """Return the ids of the requests that an engine started."""
         testimony, _ = await asyncio.to_thread(self._witness.read)
         return frozenset(testimony.started)
 
-    def _sighting(self, seen: Testified) -> Sighting:
+    def _sighting(self, seen: WitnessSighting) -> Sighting:
         required = tuple(sorted(seen.required or ()))
         return Sighting(seen.request_id or "", seen.t - self._zero, seen.region, seen.endpoint, required)
 
 
 async def every(pause_s: float, do: Callable[[], Awaitable[None]]) -> None:
-    """Do something again and again until cancelled, with `pause_s` seconds between."""
+    """Call `do` until cancelled, with a pause of `pause_s` (s) after each call."""
     while True:
         await do()
         await asyncio.sleep(pause_s)

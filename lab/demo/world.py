@@ -1,12 +1,12 @@
-"""The world as dots: a coarse outline of the land, drawn by hand for this map, and the grid points that fall on it.
+"""The background of the map: hand-drawn outlines of the land, and the grid points on land.
 
-It is for finding one's way on a map, not for measuring: an outline point may be a degree or two off.
+Outline points are accurate to one or two degrees.
 """
 
 from __future__ import annotations
 
 Point = tuple[float, float]
-"""Longitude and latitude in degrees."""
+"""Longitude and latitude (degrees)."""
 
 # fmt: off
 LAND: dict[str, tuple[Point, ...]] = {
@@ -90,19 +90,19 @@ LAND: dict[str, tuple[Point, ...]] = {
     "new zealand north": ((173, -35), (178, -38), (175, -41), (174, -39)),
     "new zealand south": ((173, -41), (174, -42), (170, -46), (167, -46), (170, -43)),
 }
-"""Outlines, each closed from its last point to its first."""
+"""Closed outlines of land by name; the last point connects to the first."""
 
 WATER: dict[str, tuple[Point, ...]] = {
     "black sea": ((28, 42), (29, 45), (33, 46), (38, 46), (41, 42), (36, 42), (31, 41)),
     "caspian sea": ((47, 45), (51, 47), (53, 45), (51, 42), (54, 40), (54, 37), (49, 38), (49, 41)),
     "great lakes": ((-92, 47), (-85, 48), (-80, 45), (-79, 43), (-83, 42), (-84, 46), (-87, 42), (-88, 45)),
 }
-"""Inland water that one would miss."""
+"""Closed outlines of large inland waters by name."""
 # fmt: on
 
 
 def on_land(longitude_deg: float, latitude_deg: float) -> bool:
-    """Whether the point is on the drawn land."""
+    """Whether a point is within an outline of LAND and outside of WATER."""
     inside = any(_inside(outline, longitude_deg, latitude_deg) for outline in LAND.values())
     return inside and not any(_inside(outline, longitude_deg, latitude_deg) for outline in WATER.values())
 
@@ -110,11 +110,11 @@ def on_land(longitude_deg: float, latitude_deg: float) -> bool:
 def land_dots(
     west_deg: float, east_deg: float, south_deg: float, north_deg: float, across_deg: float, up_deg: float
 ) -> list[Point]:
-    """Grid points on land within a rectangle, rows offset by half a step like bricks.
+    """Return the grid points on land within a rectangle; every other row is offset by half a step.
 
     Args:
-        across_deg: step between the points of a row, in degrees of longitude.
-        up_deg: step between rows, in degrees of latitude.
+        across_deg: step between the points of a row (degrees of longitude).
+        up_deg: step between rows (degrees of latitude).
     """
     dots = []
     for row in range(int((north_deg - south_deg) / up_deg) + 1):
@@ -128,7 +128,7 @@ def land_dots(
 
 
 def _inside(outline: tuple[Point, ...], x: float, y: float) -> bool:
-    """Even-odd rule: how often a ray to the east crosses the outline."""
+    """Whether a point is within an outline, by the even-odd rule."""
     inside = False
     for (x1, y1), (x2, y2) in zip(outline, outline[1:] + outline[:1], strict=True):
         if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:

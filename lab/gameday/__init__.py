@@ -1,1 +1,1 @@
-"""Game days: one fault at a time on a running fleet, each with an expected outcome that is checked."""
+"""Game days: inject one fault at a time into a running fleet under load, and check the expected outcome."""

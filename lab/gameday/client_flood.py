@@ -1,4 +1,4 @@
-"""Clients that mean harm: slow connections that never complete a request, and requests that are refused at once."""
+"""Hostile clients: slow connections that never complete a request, and requests that are refused immediately."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 SLOW_CONNECTIONS = 300
-"""Connections that are open at a time; one that the agent closes is opened again."""
+"""Number of concurrent slow connections. A connection that the agent closes is replaced."""
 
 BYTE_EVERY_S = 1.0
 
@@ -20,11 +20,11 @@ _REFUSED = (
 
 
 class ClientFlood:
-    """Two threads of such clients.
+    """Two threads of hostile clients: one for slow connections, one for refused requests.
 
     Args:
-        host: of the agent.
-        port: of its traffic listener.
+        host: address of the agent.
+        port: port of the agent's traffic listener.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -33,12 +33,12 @@ class ClientFlood:
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._drip, self._send_refused)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End, and close every connection."""
+        """Stop the threads and close every connection."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -54,7 +54,7 @@ class ClientFlood:
                     _sent(connection, b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")
                 self._stopped.wait(BYTE_EVERY_S)
         except OSError:
-            # The agent accepts no more connections: those that are open go on.
+            # The agent accepts no more connections; the open connections stay open until `stop`.
             self._stopped.wait()
         finally:
             for connection in connections:

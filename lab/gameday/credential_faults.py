@@ -1,4 +1,4 @@
-"""Faults of credentials and clocks: certificates that expire while processes run, and clocks that jump."""
+"""Faults of credentials and clocks: certificates that expire, and clocks that jump, while processes run."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from lab.servers.errors import ServerError
 JUMP_S = 3600
 
 ELECTION_S = 10.0
-"""Longest time (s) to wait for a leader, which a busy machine may lose."""
+"""Maximum time (s) to wait for a leader. On a busy machine a leader may lose its lease."""
 
 LOADED_S = CHECK_S + 1.0
-"""Time (s) after which a process uses a new certificate."""
+"""Time (s) after which a process has loaded a new certificate."""
 
 LIFETIME_S = 9.0
-"""Time (s) from then until the certificate expires, which is whole in Unix time."""
+"""Time (s) from the load of a certificate until its expiry, which is rounded down to a whole Unix second."""
 
 LIBRARIES = tuple(
     Path(folder) / "faketime" / "libfaketimeMT.so.1"
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 )
-"""Where packages of libfaketime install it."""
+"""Paths at which packages install libfaketime."""
 
 
 def expire_agent(region: str, agent: str) -> Callable[[Planet], float]:
-    """Prepares the expiry of an agent's certificate; returns the time (s) until then."""
+    """Return a function that shortens the validity of an agent's certificate and returns the time (s) until expiry."""
     return lambda planet: _shorten(planet, agent_identity_dir(planet.directory, region, agent))
 
 
 def expire_leader(planet: Planet) -> float:
-    """Prepares the expiry of the certificate of the leading control plane; returns the time (s) until then."""
+    """Shorten the validity of the leading control plane's certificate; return the time (s) until expiry."""
     return _shorten(planet, control_plane_identity_dir(planet.directory, leader_of(planet)))
 
 
 def _shorten(planet: Planet, directory: Path) -> float:
-    """Replaces the certificate of a process twice, since the one before a rotation remains valid as well."""
+    """Replace the certificate of a process twice, since the previous certificate remains valid after a rotation."""
     authority = load_authority(planet.directory / AUTHORITY_DIR)
     for _ in range(2):
         expires_at = int(time.time() + LOADED_S + LIFETIME_S)
@@ -52,7 +52,7 @@ def _shorten(planet: Planet, directory: Path) -> float:
 
 
 def renew_agent(region: str, agent: str) -> Callable[[Planet], Callable[[], None]]:
-    """Ends it with a new certificate; the process goes on."""
+    """Return a fault that ends with the renewal of an agent's certificate."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         def lift() -> None:
@@ -65,7 +65,7 @@ def renew_agent(region: str, agent: str) -> Callable[[Planet], Callable[[], None
 
 
 def renew_control_planes(planet: Planet) -> Callable[[], None]:
-    """Ends it with new certificates for all control planes."""
+    """Return the end of the fault, which renews the certificates of all control planes."""
 
     def lift() -> None:
         authority = load_authority(planet.directory / AUTHORITY_DIR)
@@ -76,7 +76,7 @@ def renew_control_planes(planet: Planet) -> Callable[[], None]:
 
 
 def jump(process: str) -> Callable[[Planet], Callable[[], None]]:
-    """Sets the clock of a process ahead by JUMP_S, and back."""
+    """Return a fault that sets the clock of a process ahead by JUMP_S; its end resets the clock."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         clock = clock_file(planet.directory, process)
@@ -87,12 +87,12 @@ def jump(process: str) -> Callable[[Planet], Callable[[], None]]:
 
 
 def jump_leader(planet: Planet) -> Callable[[], None]:
-    """Sets the clock of the leading control plane ahead by JUMP_S, and back."""
+    """Set the clock of the leading control plane ahead by JUMP_S; the end of the fault resets the clock."""
     return jump(f"control plane {leader_of(planet)}")(planet)
 
 
 def clocks(directory: Path, processes: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
-    """By process, the environment that lets its clock be changed while it runs; its monotonic clock is left alone.
+    """Return, by process, the environment that makes its wall clock adjustable; the monotonic clock is unaffected.
 
     Raises:
         ServerError: libfaketime is not installed.
@@ -113,7 +113,11 @@ def _library() -> Path | None:
 
 
 def leader_of(planet: Planet) -> str:
-    """The leading control plane, as soon as there is one."""
+    """Wait for a leader and return the name of the leading control plane.
+
+    Raises:
+        ServerError: no control plane leads within ELECTION_S.
+    """
     until = time.monotonic() + ELECTION_S
     while (leader := planet.leading_control_plane()) is None and time.monotonic() < until:
         time.sleep(0.1)
@@ -123,7 +127,7 @@ def leader_of(planet: Planet) -> str:
 
 
 def clock_file(directory: Path, process: str) -> Path:
-    """The file that sets the clock of a process."""
+    """Return the path of the file that sets the clock of a process."""
     return directory / "clocks" / process.replace(" ", "-").replace("/", "-")
 
 

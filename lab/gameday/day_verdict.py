@@ -1,4 +1,4 @@
-"""What a game day showed, and whether it was as expected. Pure."""
+"""Checks the facts of a game day against the expected outcome of its fault."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ from lab.gameday.fleet_watch import Look
 from lab.planet.configs import QUEUE_PER_ENGINE
 
 RECOVERED_WITHIN_S = 10.0
-"""Limit (s) from the end of a fault until the fleet is as before."""
+"""Maximum time (s) from the end of a fault until the fleet has recovered."""
 
 EMPTY_WITHIN_S = 5.0
-"""Limit (s) from the last response until no agent holds a request."""
+"""Maximum time (s) from the last response until no agent holds a request."""
 
 UNSERVED_BEFORE_S = 2.0
-"""Time (s) before a fault in which a request may have begun to wait that the fault leaves without an engine."""
+"""Time (s) before a fault: requests due within it may still wait when the fault removes their engines."""
 
 AGENTS_LEFT = 1
-"""Agents that are left of a region of two that loses half of them."""
+"""Agents that remain in a region of two agents after half of them are killed."""
 
 PLAN_TRAVELS_S = 2.0
-"""Time (s) that a plan may take from the leader to an agent. The leader makes several plans a second."""
+"""Maximum time (s) for a plan to reach the agents. The leader publishes several plans per second."""
 
 HERD_S = 0.5
-"""Time (s) after the return of engines in which each may receive no more requests than it can run at once."""
+"""Window (s) in which the requests to a returned engine must not exceed its slots."""
 
 LESS_SHARE = 0.5
-"""Most that is left of a slow endpoint's share of its region's requests, in the last half of the fault."""
+"""Maximum share of its pool's requests that a slow endpoint may receive in the last half of the fault, as a part (0-1)
+of its share before the fault."""
 
 
 class Day(msgspec.Struct, frozen=True):
-    """The facts of one game day; times in seconds since its first request was due."""
+    """The facts of one game day; times are seconds since the start of its schedule."""
 
     from_s: float
+    """Time (s) at which the fault began."""
     to_s: float
-    """When the fault began and ended."""
+    """Time (s) at which the fault ended."""
     ended_s: float
-    """When the last request had ended."""
+    """Time (s) at which the last request had completed."""
     served: tuple[Served, ...]
     sightings: tuple[Sighting, ...]
     started: frozenset[str]
-    """Requests whose work some engine began."""
+    """Ids of the requests that an engine started."""
     looks: tuple[Look, ...]
     died: tuple[str, ...]
-    """Processes that ended without being stopped."""
+    """Processes that exited unexpectedly."""
     measured: str = ""
-    """What the fault measured."""
+    """Measurement that the fault returned; empty without a measurement."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One expectation."""
+    """The result of one expectation."""
 
     name: str
     passed: bool
@@ -61,7 +63,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
-    """Every expectation of a game day."""
+    """Check every expectation of a game day."""
     found = [_lost(fault, day), _violations(day), _detected(fault, day), _recovered(fault, day), _empty(day)]
     if fault.clients_within_s is not None:
         found.append(_clients(fault, day, fault.clients_within_s))
@@ -94,18 +96,18 @@ def _lost(fault: Fault, day: Day) -> Finding:
     lost = [request for request in unserved if request not in broken or request in never]
     says = (
         f"{len(day.served) - len(unserved) - len(refused)} of {len(day.served)} requests were answered, "
-        f"{len(refused)} refused since no engine was there; {len(broken)} broke off in "
-        f"{fault.region or 'the fleet'}, {len(lost)} were lost, {len(never)} of them before they had started"
+        f"{len(refused)} were refused without an available engine; {len(broken)} broke in "
+        f"{fault.region or 'the fleet'}; {len(lost)} were lost; {len(never)} of the unanswered requests had not started"
     )
     slowest_s = max((request.e2e_s for request in day.served if request.e2e_s is not None), default=None)
-    says += f"; the slowest answer took {_seconds(slowest_s)}"
+    says += f"; the slowest response took {_seconds(slowest_s)}"
     if lost:
-        says += f"; the first: {lost[0].id}, {lost[0].detail or lost[0].status}"
+        says += f"; the first lost request: {lost[0].id}, {lost[0].detail or lost[0].status}"
     return Finding("no request lost", bool(day.served) and not lost, says)
 
 
 def _may_refuse(fault: Fault, day: Day, request: Served) -> bool:
-    """Whether a request was refused for the model that no engine served, while it waited at least."""
+    """Whether a request was refused because no engine served its model during the fault."""
     in_time = day.from_s - UNSERVED_BEFORE_S <= request.due_s < day.to_s + RECOVERED_WITHIN_S
     return bool(fault.model) and request.model == fault.model and request.outcome is Outcome.REFUSED and in_time
 
@@ -120,11 +122,11 @@ def _detected(fault: Fault, day: Day) -> Finding:
     if fault.kind is TargetKind.SLOW_ENDPOINT:
         return _avoided(fault, day)
     if fault.detected_within_s is None:
-        return Finding("detected", True, "nothing has to detect it")
+        return Finding("detected", True, "no detection is expected")
     leader = next((look.leaders for look in reversed(day.looks) if look.at_s < day.from_s and look.leaders), ())
     took_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_detected(fault, look, leader))
     passed = took_s is not None and took_s <= fault.detected_within_s
-    says = f"{_seconds(took_s)} after it began by all that observe it (at most {fault.detected_within_s:g} s)"
+    says = f"{_seconds(took_s)} after the fault began by all observers (at most {fault.detected_within_s:g} s)"
     if fault.kind is TargetKind.AGENTS:
         gone = sorted(
             {name for look in day.looks for name, failed in look.failed_peers.items() if fault.region in failed}
@@ -163,7 +165,7 @@ def _is_detected(fault: Fault, look: Look, leader: tuple[str, ...]) -> bool:
 
 
 def _is_partitioned(fault: Fault, look: Look) -> bool:
-    """Whether both regions, and no third one, report the other as failed."""
+    """Whether each of the two regions reports the other as failed, and no third region does."""
     apart = {fault.region: fault.other, fault.other: fault.region}
     seen = {name: set(failed) & apart.keys() for name, failed in look.failed_peers.items()}
     return bool(seen) and all(
@@ -172,16 +174,16 @@ def _is_partitioned(fault: Fault, look: Look) -> bool:
 
 
 def _recovered(fault: Fault, day: Day) -> Finding:
-    took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _still_hurt(fault, look, _due_plan(day, look)))
+    took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _deviation(fault, look, _due_plan(day, look)))
     passed = took_s is not None and took_s <= RECOVERED_WITHIN_S
-    says = f"{_seconds(took_s)} after it ended (at most {RECOVERED_WITHIN_S:g} s)"
+    says = f"{_seconds(took_s)} after the fault ended (at most {RECOVERED_WITHIN_S:g} s)"
     if took_s is None and day.looks:
-        says += f"; at last {_still_hurt(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
+        says += f"; last state: {_deviation(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
     return Finding("recovered", passed, says)
 
 
 def _due_plan(day: Day, look: Look) -> tuple[int, int] | None:
-    """The newest plan that had PLAN_TRAVELS_S to reach the agents; None if there was none."""
+    """Return the newest plan that was published at least PLAN_TRAVELS_S before `look`; None without such a plan."""
     made = [
         earlier.newest_plan
         for earlier in day.looks
@@ -190,8 +192,8 @@ def _due_plan(day: Day, look: Look) -> tuple[int, int] | None:
     return max(made, default=None)
 
 
-def _still_hurt(fault: Fault, look: Look, due_plan: tuple[int, int] | None) -> str:
-    """What is not as it was before the fault; empty for nothing."""
+def _deviation(fault: Fault, look: Look, due_plan: tuple[int, int] | None) -> str:
+    """Return the first deviation from the state before the fault; empty if the fleet has recovered."""
     if look.silent:
         return f"{', '.join(look.silent)} did not respond"
     if len(look.leaders) != 1:
@@ -224,7 +226,7 @@ def _still_hurt(fault: Fault, look: Look, due_plan: tuple[int, int] | None) -> s
 
 
 def _missing_agents(fault: Fault, look: Look) -> str:
-    """The first agent that reaches not all agents of the region; empty for none."""
+    """Describe the first agent that does not reach all agents of the region; empty if there is none."""
     for name, peers in look.reachable.items():
         if _region(name) != fault.region and peers.get(fault.region, 0) <= AGENTS_LEFT:
             return f"{name} reached {peers.get(fault.region, 0)} agents of {fault.region}"
@@ -234,7 +236,7 @@ def _missing_agents(fault: Fault, look: Look) -> str:
 def _empty(day: Day) -> Finding:
     took_s = _first(day.looks, day.ended_s, float("inf"), lambda look: look.held == 0 and not look.silent)
     passed = took_s is not None and took_s <= EMPTY_WITHIN_S
-    says = f"{_seconds(took_s)} after the last response no agent held a request (at most {EMPTY_WITHIN_S:g} s)"
+    says = f"no agent held a request {_seconds(took_s)} after the last response (at most {EMPTY_WITHIN_S:g} s)"
     return Finding("counters at zero", passed, says)
 
 
@@ -246,7 +248,7 @@ def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
         if attempt.region == fault.region and day.from_s <= attempt.at_s < day.to_s
     ]
     last_s = max(late_s, default=0.0)
-    says = f"{_seconds(last_s)} after it began the last client went to {fault.region} (at most {within_s:g} s)"
+    says = f"last attempt at {fault.region} {_seconds(last_s)} after the fault began (at most {within_s:g} s)"
     return Finding("clients rerouted", last_s <= within_s, says)
 
 
@@ -257,7 +259,7 @@ def _policy_kept(day: Day) -> Finding:
 
 
 def _no_herd(fault: Fault, day: Day) -> Finding:
-    """Whether the requests that waited spread over the engines that are back."""
+    """Check that the waiting requests are distributed over the returned engines."""
     arrived = sorted(seen.at_s for seen in day.sightings if seen.endpoint in fault.slots and seen.at_s >= day.to_s)
     until_s = arrived[0] + HERD_S if arrived else 0.0
     of = {
@@ -270,7 +272,7 @@ def _no_herd(fault: Fault, day: Day) -> Finding:
 
 
 def _spread(day: Day) -> Finding:
-    """Whether the end of the fault sends no engine more requests at a time than it can run and queue."""
+    """Check that no engine receives more requests within HERD_S after the fault than it can run and queue."""
     limits = {
         engine.name: engine.max_num_seqs + QUEUE_PER_ENGINE for region in PLANET.regions for engine in region.engines
     }
@@ -284,8 +286,8 @@ def _spread(day: Day) -> Finding:
     }
     over = {endpoint: count for endpoint, count in most.items() if count > limits[endpoint]}
     worst = max(most, key=lambda endpoint: most[endpoint] / limits[endpoint], default=None)
-    says = "no engine received a request" if worst is None else f"{worst} received {most[worst]} of {limits[worst]}"
-    return Finding("no herd", not over, f"{says} within {HERD_S:g} s after the end, the most of any engine")
+    says = "no engine received" if worst is None else f"{worst} received {most[worst]} of at most {limits[worst]}"
+    return Finding("no herd", not over, f"{says} requests within {HERD_S:g} s after the end")
 
 
 def _slashed(plan: tuple[int, int]) -> str:
@@ -297,14 +299,14 @@ def _avoided(fault: Fault, day: Day) -> Finding:
     late = _share(fault, day, (day.from_s + day.to_s) / 2, day.to_s)
     passed = before is not None and late is not None and late <= LESS_SHARE * before
     says = (
-        f"{fault.endpoint} received {_percent(before)} of the requests of its pool before, {_percent(late)} in the "
-        f"last half of the fault (at most {LESS_SHARE:.0%} of its share before)"
+        f"{fault.endpoint} received {_percent(before)} of its pool's requests before the fault, {_percent(late)} in "
+        f"the last half of the fault (at most {LESS_SHARE:.0%} of its share before)"
     )
     return Finding("avoided", passed, says)
 
 
 def _share(fault: Fault, day: Day, from_s: float, to_s: float) -> float | None:
-    """The part (0-1) of the requests of the endpoint's model in its region that the endpoint received."""
+    """Return the share (0-1) that the endpoint received of its region's requests for its model."""
     models = {request.id: request.model for request in day.served}
     arrived = [seen for seen in day.sightings if seen.region == fault.region and from_s <= seen.at_s < to_s]
     model = next((models.get(seen.id) for seen in day.sightings if seen.endpoint == fault.endpoint), None)
@@ -313,7 +315,7 @@ def _share(fault: Fault, day: Day, from_s: float, to_s: float) -> float | None:
 
 
 def _first(looks: Iterable[Look], from_s: float, to_s: float, holds: Callable[[Look], bool]) -> float | None:
-    """Time (s) from `from_s` until the first look at which something holds."""
+    """Return the time (s) from `from_s` until the first look for which `holds` is true; None without such a look."""
     return next((look.at_s - from_s for look in looks if from_s <= look.at_s <= to_s and holds(look)), None)
 
 

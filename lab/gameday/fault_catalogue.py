@@ -1,4 +1,4 @@
-"""The faults of game days: what is done to the fleet, what ends it, and what is expected."""
+"""The catalogue of faults: injection, end, and expected outcome of each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ETCD_MEMBERS = ("etcd", "etcd-2", "etcd-3")
 
 
 def gameday_planet(demo: Topology) -> Topology:
-    """The fleet of the demo, with an etcd that can lose a member."""
+    """Return the topology of the demo with three etcd members, so that etcd tolerates the loss of a member."""
     return msgspec.structs.replace(demo, etcd_members=ETCD_MEMBERS)
 
 
@@ -51,59 +51,60 @@ OTHERS = tuple(name for name in PLANET.region_names if name != "eu-es")
 
 
 class TargetKind(StrEnum):
-    """What a fault takes away, and thus how its detection and the recovery are observed."""
+    """The target of a fault, which determines how detection and recovery are observed."""
 
     REGION = "region"
-    """Other regions' agents report it as failed; afterwards they no longer do."""
+    """Detected when all agents of other regions report the region as failed; recovered when no agent does."""
     ENDPOINTS = "endpoints"
-    """The region's agents report none of its endpoints as ready; afterwards all of them."""
+    """Detected when the region's agents report no endpoint as ready; recovered when they report all as ready."""
     SLOW_ENDPOINT = "slow_endpoint"
-    """The region's agents send it fewer requests."""
+    """Detected when the region's agents send the endpoint fewer requests."""
     LEADER = "leader"
-    """Another control plane leads; afterwards exactly one."""
+    """Detected when another control plane leads; recovered when exactly one control plane leads."""
     PARTITION = "partition"
-    """Agents of either of two regions report the other as failed, and third regions neither; afterwards none does."""
+    """Detected when each of two regions, and no third region, reports the other as failed; recovered when none does."""
     POLICY = "policy"
-    """Every control plane reports the errors of the policy source, and none of them afterwards."""
+    """Detected when every control plane reports errors of the policy source; recovered when none does."""
     MODEL = "model"
-    """No agent reports an endpoint of the model as ready; afterwards all, and none gets more than it can run."""
+    """Detected when no agent reports an endpoint of the model as ready; recovered when all endpoints are ready. No
+    returned endpoint may receive more requests at once than it has slots."""
     AGENTS = "agents"
-    """Other regions' agents forward to the rest of its agents only, and none reports the region as failed."""
+    """Detected when other regions' agents reach only the remaining agents; no agent may report the region as failed."""
     CONFIG = "config"
-    """No agent's copy of policy and plan is confirmed by etcd; afterwards every one is."""
+    """Detected when etcd confirms no agent's copy of policy and plan; recovered when etcd confirms every copy."""
     STORE = "store"
-    """Nothing is to be observed but that serving goes on; afterwards exactly one control plane leads."""
+    """Not detected: serving must continue. Recovered when exactly one control plane leads."""
 
 
 class Fault(NamedTuple):
-    """One game day."""
+    """One fault and its expected outcome."""
 
     name: str
     what: str
-    """What is done, in a few words."""
+    """Short description of the injection."""
     kind: TargetKind
     region: str
-    """The region that suffers; empty for the fleet."""
+    """The affected region; empty if the fault affects the whole fleet."""
     inject: Callable[[Planet], Callable[[], str | None]]
-    """Begins the fault, and returns what ends it, which returns what was measured meanwhile. Both block."""
+    """Injects the fault, and returns a function that ends the fault and returns its measurement. Both block."""
     detected_within_s: float | None = None
-    """Limit (s) for the detection; None where nothing detects it."""
+    """Maximum time (s) until detection; None if no detection is expected."""
     clients_within_s: float | None = None
-    """Limit (s) for the last attempt of a client at the region; None where clients need not leave it."""
+    """Maximum time (s) until the last attempt of a client at the region; None without a limit."""
     may_break: bool = False
-    """Whether requests that entered through the region, or that its engines were running, may fail."""
+    """Whether requests that entered through the region or reached its engines may fail."""
     endpoint: str = ""
-    """The endpoint that suffers; empty for none in particular."""
+    """The affected endpoint; empty if the fault is not limited to an endpoint."""
     other: str = ""
-    """The region that `region` is cut off from; empty for none in particular."""
+    """The region from which `region` is partitioned; empty without a partition of two regions."""
     model: str = ""
-    """The model that cannot be served: its requests may be refused meanwhile."""
+    """The model without available engines, whose requests may be refused during the fault."""
     slots: Mapping[str, int] = MappingProxyType({})
-    """By endpoint of that model: the requests that it can run at once."""
+    """Slots of each endpoint of `model`."""
     prepare: Callable[[Planet], float] | None = None
-    """Called before the day; returns the time (s) after which the fault begins. Blocks."""
+    """Called before the day; returns the time (s) until the fault begins. Blocks."""
     clocks: tuple[str, ...] = ()
-    """The processes whose clocks the fault may change, for which libfaketime is needed."""
+    """The processes whose clocks the fault changes, which requires libfaketime."""
 
 
 def _slots(model: str) -> Mapping[str, int]:
@@ -116,7 +117,7 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         Fault(
             "region-killed",
-            "kill -9 of every agent and engine of eu-de, which is started again",
+            "kill -9 of every agent and engine of eu-de, then a restart of the region",
             TargetKind.REGION,
             "eu-de",
             kill_region("eu-de"),
@@ -130,9 +131,9 @@ FAULTS: dict[str, Fault] = {
             TargetKind.REGION,
             "eu-es",
             freeze("agent eu-es/a"),
-            # Two probes, a quarter of a second apart, that wait 0.4 s and a round trip; the rest is for a busy machine.
+            # Two probes, 0.25 s apart, each with a timeout of 0.4 s and a round trip; the rest is for a busy machine.
             detected_within_s=2.0,
-            # Two health checks of 1 s each, a quarter of a second apart: that of the clients, not of the fleet.
+            # Two health checks of the clients' DNS, 0.25 s apart, each with a timeout of 1 s.
             clients_within_s=3.0,
         ),
         Fault(
@@ -141,7 +142,7 @@ FAULTS: dict[str, Fault] = {
             TargetKind.ENDPOINTS,
             "eu-de",
             freeze("engines eu-de"),
-            # Four probes in a row that wait 2 s for an answer: a busy engine must not be taken for a dead one.
+            # Four successive probes with a timeout of 2 s, so that a busy engine does not count as failed.
             detected_within_s=10.0,
         ),
         Fault(
@@ -170,7 +171,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "model-gone",
-            f"every engine of {CHAT_70B} refuses requests and health checks, and is back",
+            f"every engine of {CHAT_70B} refuses requests and health checks",
             TargetKind.MODEL,
             "",
             fail_model(CHAT_70B),
@@ -180,7 +181,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "regions-partitioned",
-            "nothing passes between eu-de and eu-es, in either direction; both reach etcd and all others",
+            "no traffic passes between eu-de and eu-es; both regions reach etcd and all other regions",
             TargetKind.PARTITION,
             "eu-es",
             partition([("eu-de", "eu-es"), ("eu-es", "eu-de")]),
@@ -190,7 +191,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "region-isolated",
-            "nothing passes between eu-es and any other region; clients, etcd and control planes reach it",
+            "no traffic passes between eu-es and any other region; clients, etcd and control planes reach eu-es",
             TargetKind.REGION,
             "eu-es",
             partition([pair for name in OTHERS for pair in ((name, "eu-es"), ("eu-es", name))]),
@@ -199,13 +200,13 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "policy-poisoned",
-            "the policy source offers a bundle that is not valid",
+            "the policy source contains an invalid bundle",
             TargetKind.POLICY,
             "",
             poison_policy,
             detected_within_s=8.0,
         ),
-        Fault("redis-flushed", "Redis forgets everything", TargetKind.STORE, "", flush_redis),
+        Fault("redis-flushed", "FLUSHALL deletes all data in Redis", TargetKind.STORE, "", flush_redis),
         Fault(
             "client-flood",
             f"{SLOW_CONNECTIONS} slow connections to the agent of eu-de, and requests without a valid key",
@@ -217,7 +218,7 @@ FAULTS: dict[str, Fault] = {
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),
         Fault(
             "agents-halved",
-            "kill -9 of one of the two agents of us-east, which is started again",
+            "kill -9 of one of the two agents of us-east, then a restart of the agent",
             TargetKind.AGENTS,
             "us-east",
             halve_agents("us-east"),
@@ -226,14 +227,14 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "report-storm",
-            "one more agent of eu-es, with a valid certificate, sends large reports to the leader without a pause",
+            "an additional agent of eu-es with a valid certificate sends large reports to the leader without a pause",
             TargetKind.STORE,
             "",
             storm("eu-es", CHAT_8B),
         ),
         Fault(
             "agent-certificate-expired",
-            "the certificate of the only agent of eu-es expires, and is renewed while the agent runs",
+            "the certificate of the only agent of eu-es expires and is renewed while the agent runs",
             TargetKind.REGION,
             "eu-es",
             renew_agent("eu-es", "a"),
@@ -242,7 +243,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "leader-certificate-expired",
-            "the certificate of the leading control plane expires, and is renewed while it runs",
+            "the certificate of the leading control plane expires and is renewed while the process runs",
             TargetKind.STORE,
             "",
             renew_control_planes,
@@ -250,7 +251,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "etcd-compacted",
-            "every agent is cut off etcd, which is compacted to its newest revision before they are back",
+            "every agent is disconnected from etcd, and etcd compacts to its newest revision before they reconnect",
             TargetKind.CONFIG,
             "",
             compact,
@@ -258,33 +259,33 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "etcd-quorum-lost",
-            "kill -9 of two of the three members of etcd, which are started again",
+            "kill -9 of two of the three members of etcd, then a restart of the members",
             TargetKind.CONFIG,
             "",
             lose_quorum,
-            # A watch of an etcd without a leader ends after several of its election timeouts.
+            # etcd ends a watch several election timeouts after it loses its leader.
             detected_within_s=10.0,
         ),
         Fault(
             "etcd-slow",
-            f"every member of etcd stands for {STOPPED_S:g} s and runs for {RUNNING_S:g} s, in turn",
+            f"every member of etcd stops for {STOPPED_S:g} s and runs for {RUNNING_S:g} s, alternately",
             TargetKind.STORE,
             "",
             slow_etcd,
         ),
         Fault(
             "agent-clock-ahead",
-            "the clock of the only agent of eu-es jumps an hour ahead, and back",
+            "the clock of the only agent of eu-es jumps an hour ahead and is reset",
             TargetKind.REGION,
             "eu-es",
             jump("agent eu-es/a"),
-            # The changed clock is in force after up to a second.
+            # A change of the clock takes effect within 1 s.
             detected_within_s=3.0,
             clocks=("agent eu-es/a",),
         ),
         Fault(
             "leader-clock-ahead",
-            "the clock of the leading control plane jumps an hour ahead, and back",
+            "the clock of the leading control plane jumps an hour ahead and is reset",
             TargetKind.STORE,
             "",
             jump_leader,
@@ -292,4 +293,4 @@ FAULTS: dict[str, Fault] = {
         ),
     )
 }
-"""By name."""
+"""Every fault by name."""

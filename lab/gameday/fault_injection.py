@@ -1,4 +1,4 @@
-"""What faults do to a running fleet. Each function begins a fault and returns what ends it; both block."""
+"""Injects faults into a running fleet. An injection returns a function that ends the fault; both block."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from penstock.wire.identity import ProcessRole, SpiffeId
 SLOW_FACTOR = 10
 
 POISON = "apiVersion: penstock/v1\nkind: Tenant\nname: newcomer\ndata_class: undefined\n"
-"""A document that names a data class which the bundle does not have."""
+"""A policy document with an undefined data class."""
 
 
 def freeze(process: str) -> Callable[[Planet], Callable[[], None]]:
-    """Stops a process with SIGSTOP."""
+    """Return a fault that stops a process with SIGSTOP."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         server = planet.processes()[process]
@@ -37,7 +37,7 @@ def freeze(process: str) -> Callable[[Planet], Callable[[], None]]:
 
 
 def freeze_all(planet: Planet, processes: Sequence[str]) -> Callable[[], None]:
-    """Stops several processes with SIGSTOP."""
+    """Stop several processes with SIGSTOP."""
     resumes = [freeze(process)(planet) for process in processes]
 
     def lift() -> None:
@@ -48,17 +48,17 @@ def freeze_all(planet: Planet, processes: Sequence[str]) -> Callable[[], None]:
 
 
 def freeze_etcd(planet: Planet) -> Callable[[], None]:
-    """Stops every member of etcd with SIGSTOP."""
+    """Stop every member of etcd with SIGSTOP."""
     return freeze_all(planet, planet.topology.etcd_members)
 
 
 def freeze_leader(planet: Planet) -> Callable[[], None]:
-    """Stops the leading control plane with SIGSTOP."""
+    """Stop the leading control plane with SIGSTOP."""
     return freeze(f"control plane {leader_of(planet)}")(planet)
 
 
 def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
-    """Kills the later half of a region's agents at once; they are started again."""
+    """Return a fault that kills the second half of a region's agents; its end restarts them."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         agents = planet.topology.region(region).agents
@@ -70,7 +70,7 @@ def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
 
 
 def storm(region: str, model: str) -> Callable[[Planet], Callable[[], str]]:
-    """Reports without a pause from one more agent of a region to the leading control plane."""
+    """Return a fault in which an additional agent of a region sends reports to the leader without a pause."""
 
     def inject(planet: Planet) -> Callable[[], str]:
         authority = load_authority(planet.directory / AUTHORITY_DIR)
@@ -85,7 +85,7 @@ def storm(region: str, model: str) -> Callable[[Planet], Callable[[], str]]:
 
 
 def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
-    """Kills every agent and engine of a region, which is started again."""
+    """Return a fault that kills every agent and engine of a region; its end restarts the region."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         planet.kill_region(region)
@@ -95,7 +95,7 @@ def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
 
 
 def slow_down(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
-    """Makes an engine SLOW_FACTOR times as slow."""
+    """Return a fault that slows an engine by SLOW_FACTOR."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
@@ -106,7 +106,7 @@ def slow_down(region: str, endpoint: str) -> Callable[[Planet], Callable[[], Non
 
 
 def partition(pairs: Collection[tuple[str, str]]) -> Callable[[Planet], Callable[[], None]]:
-    """Lets all that crosses between regions vanish, from the first of each pair to the second."""
+    """Return a fault that drops all traffic from the first region of each pair to the second."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         put_wan_fault(planet, pairs, "blackhole")
@@ -116,14 +116,14 @@ def partition(pairs: Collection[tuple[str, str]]) -> Callable[[Planet], Callable
 
 
 def put_wan_fault(planet: Planet, pairs: Collection[tuple[str, str]], mode: str) -> None:
-    """Puts all ways from the first of each pair to the second into a mode (`lab.wan.wan_config.FaultMode`)."""
+    """Set the `lab.wan.wan_config.FaultMode` of the WAN links from the first region of each pair to the second."""
     where = url(planet.ports["wan control"]) + "/faults"
     for origin, region in pairs:
         _send("PUT", where, {"select": {"from": origin, "to": region}, "fault": {"mode": mode}})
 
 
 def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
-    """Lets every engine of a model refuse its requests and fail its health checks."""
+    """Return a fault in which every engine of a model refuses requests and fails health checks."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         places = [
@@ -145,7 +145,7 @@ def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
 
 
 def fail_fast(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
-    """Lets an engine refuse every request at once."""
+    """Return a fault in which an engine refuses every request immediately."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
@@ -156,7 +156,11 @@ def fail_fast(region: str, endpoint: str) -> Callable[[Planet], Callable[[], Non
 
 
 def flush_redis(planet: Planet) -> Callable[[], None]:
-    """Lets Redis forget everything."""
+    """Delete all data in Redis.
+
+    Raises:
+        ServerError: Redis rejects the command.
+    """
     with socket.create_connection((LOOPBACK, planet.ports["redis"]), ASK_TIMEOUT_S) as connection:
         connection.sendall(b"FLUSHALL\r\n")
         if not connection.recv(64).startswith(b"+OK"):
@@ -165,14 +169,14 @@ def flush_redis(planet: Planet) -> Callable[[], None]:
 
 
 def poison_policy(planet: Planet) -> Callable[[], None]:
-    """Adds an invalid document to the policy source."""
+    """Add an invalid document to the policy source; return the end of the fault, which removes the document."""
     poison = planet.policy_dir / "poison.yaml"
     poison.write_text(POISON)
     return poison.unlink
 
 
 def flood(region: str) -> Callable[[Planet], Callable[[], None]]:
-    """Connections that send a byte of a request a second, and requests without a valid key, one after the other."""
+    """Return a fault that floods an agent with slow connections and with requests without a valid key."""
 
     def inject(planet: Planet) -> Callable[[], None]:
         agent = planet.topology.region(region).agents[0]

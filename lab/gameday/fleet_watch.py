@@ -1,4 +1,4 @@
-"""Looks at the fleet from outside during a game day: what agents report of endpoints and regions, and which leads."""
+"""Polls the status of agents and control planes during a game day."""
 
 from __future__ import annotations
 
@@ -12,48 +12,47 @@ import msgspec
 
 LOOK_EVERY_S = 0.1
 TIMEOUT_S = 1.0
-"""Longest time (s) to wait for a status."""
+"""Timeout (s) of a status request."""
 
 FRESH_S = 1.5
-"""A status that is older than this (s) is not used: its process is silent."""
-
+"""Maximum age (s) of a status. A process with an older status counts as silent."""
 
 CONFIRMED_S = 3.0
-"""An agent whose copy of policy and plan is older than this (s) is cut off from etcd."""
+"""Maximum age (s) of an agent's copy of policy and plan. An agent with an older copy counts as unconfirmed."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The fleet at one time."""
+    """The reported state of the fleet at one time. Silent agents are absent from all fields except `silent`."""
 
     at_s: float
     failed_peers: dict[str, tuple[str, ...]]
-    """By region/agent: the regions that it reports as failed. Silent agents are left out, here and below."""
+    """By region/agent: the regions that the agent reports as failed."""
     unready: dict[str, tuple[str, ...]]
-    """By region/agent: its endpoints that are not ready."""
+    """By region/agent: the agent's endpoints that are not ready."""
     endpoints: dict[str, int]
-    """By region/agent: how many endpoints it has."""
+    """By region/agent: the agent's number of endpoints."""
     held: int
-    """Requests that agents and endpoints hold, and that wait, as far as agents answered."""
+    """Requests in flight at agents and endpoints, plus waiting requests."""
     silent: tuple[str, ...]
-    """Agents that did not answer in time."""
+    """Agents without a status of the last FRESH_S."""
     leaders: tuple[str, ...]
     """Control planes that report that they lead."""
     refusing: tuple[str, ...] = ()
     """Control planes that report errors of the policy source."""
     policies: tuple[str, ...] = ()
-    """Digests of the policies in force at control planes, each once."""
+    """Distinct digests of the policies in force at control planes."""
     reachable: dict[str, dict[str, int]] = {}
-    """By region/agent and peer region: how many agents of that region answered it last."""
+    """By region/agent and peer region: the number of the region's agents that the agent reaches."""
     plans: dict[str, tuple[int, int]] = {}
-    """By region/agent: epoch and generation of its plan."""
+    """By region/agent: epoch and generation of the agent's plan."""
     newest_plan: tuple[int, int] | None = None
-    """The same of the newest plan of any leading control plane."""
+    """Epoch and generation of the newest plan of the leading control planes; None without a plan."""
     unconfirmed: tuple[str, ...] = ()
     """Agents whose copy of policy and plan etcd has not confirmed for CONFIRMED_S."""
 
 
 class FleetWatch:
-    """Takes looks until it is cancelled."""
+    """Records a `Look` every LOOK_EVERY_S."""
 
     def __init__(
         self,
@@ -63,14 +62,14 @@ class FleetWatch:
         token: str,
         clock: Callable[[], float],
     ) -> None:
-        """A watch that has seen nothing yet.
+        """Create a watch without looks.
 
         Args:
             agents: admin URLs by region/agent.
-            agents_key: for their status.
+            agents_key: API key for the status of agents.
             control_planes: URLs by name.
-            token: for the status of control planes.
-            clock: time (s) that is noted.
+            token: admin token for the status of control planes.
+            clock: returns the time (s) of a look.
         """
         self._agents = agents
         self._control_planes = control_planes
@@ -80,7 +79,7 @@ class FleetWatch:
         self.looks: list[Look] = []
 
     async def run(self) -> None:
-        """Take looks until cancelled. Every process is polled on its own: a frozen one delays no look at the others."""
+        """Record looks until cancelled. A task polls each process, so that a frozen process delays no look."""
         agents: dict[str, _Polled] = {}
         control_planes: dict[str, _Polled] = {}
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as group:
@@ -127,7 +126,7 @@ class FleetWatch:
 
 
 class _Polled(NamedTuple):
-    """The last status of a process."""
+    """The last status of a process and the monotonic time (s) of its request."""
 
     at: float
     status: dict[str, Any]

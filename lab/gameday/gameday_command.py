@@ -1,4 +1,4 @@
-"""`penstock-lab gameday`: options, their errors, and the exit code."""
+"""The command `penstock-lab gameday`: its options, errors and exit code."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lab.servers.errors import ServerError
 
 
 def gameday(
-    names: Annotated[list[str] | None, typer.Argument(help="Faults, in this order; all of them without any.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Faults, in order; default: all.")] = None,
     out: Annotated[Path, typer.Option(help="Directory of the report and the logs.")] = Path("out/gameday"),
     seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 2026,
 ) -> None:
-    """Run faults on a fleet under load, one after the other. Exit code 0: each had the expected outcome."""
+    """Inject faults into a fleet under load, one at a time. Exit code 0: each had the expected outcome."""
     allow_many_open_files()
     chosen = names or list(FAULTS)
     unknown = [name for name in chosen if name not in FAULTS]
     if unknown:
-        refuse("gameday", f"there is no fault {unknown[0]!r}; the faults are {', '.join(FAULTS)}")
+        refuse("gameday", f"unknown fault {unknown[0]!r}; the faults are {', '.join(FAULTS)}")
     console = Console()
     if not names and not can_change_clocks():
         chosen = [name for name in chosen if not FAULTS[name].clocks]
-        console.print("faults of clocks are left out: install the package libfaketime for them", highlight=False)
+        console.print("clock faults are skipped; install the package libfaketime to run them", highlight=False)
     clocks = {process for name in chosen for process in FAULTS[name].clocks}
     try:
         results = uvloop.run(run_gamedays([FAULTS[name] for name in chosen], out, seed, console, clocks))

@@ -1,4 +1,4 @@
-"""The report of game days: report.json, and the same on one page."""
+"""Writes the report of game days: report.json and report.html."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def write_report(results: Sequence[DayResult], out: Path) -> None:
 
 
 def render(results: Sequence[DayResult]) -> str:
-    """The page."""
+    """Return the results as an HTML page."""
     failed = sum(not result.passed for result in results)
-    verdict = "Every fault had the expected outcome" if not failed else f"{failed} of {len(results)} faults did not"
+    missed = f"{failed} of {len(results)} faults did not have the expected outcome"
+    verdict = missed if failed else "Every fault had the expected outcome"
     rows = [row for result in results for row in _rows(result)]
     return "".join(
         [

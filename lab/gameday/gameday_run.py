@@ -1,4 +1,4 @@
-"""Game days: start a fleet, let one fault after the other happen under load, and gather the facts of each."""
+"""Runs game days: starts a fleet, injects the faults one at a time under load, and collects the facts of each day."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from lab.demo.clients import as_served, entries_of
-from lab.demo.demo_workload import Ask, lay_geography, requests_wanted, steadiest_stretch
+from lab.demo.demo_workload import Ask, plan_requests, requests_wanted, steadiest_stretch
 from lab.demo.inputs import GENERATED_S, RATE_PER_S, DemoInputs, gather
 from lab.demo.records import Served
 from lab.demo.scenario import full_scenario
@@ -34,15 +34,15 @@ from lab.traces.generate import generate
 from lab.witness import Witness
 
 BEFORE_S, FAULT_S, AFTER_S = 6.0, 12.0, 8.0
-"""Durations (s) of the load before a fault, during it, and after it."""
+"""Durations (s) of the load before, during and after the fault."""
 
 HEAD_START_S = 0.5
 DRAIN_S = 30.0
-"""Longest time (s) that the last requests may take after they are due."""
+"""Time (s) allowed for the last requests after the schedule ends."""
 
 
 class DayResult(msgspec.Struct, frozen=True):
-    """One game day and what it showed."""
+    """The result of one game day."""
 
     fault: str
     what: str
@@ -53,24 +53,24 @@ class DayResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether everything was as expected."""
+        """Whether every expectation was met."""
         return all(finding.passed for finding in self.findings)
 
 
 async def run_gamedays(
     faults: Iterable[Fault], out: Path, seed: int, console: Console, clocks: Iterable[str] = ()
 ) -> list[DayResult]:
-    """Run game days on one fleet, one after the other. Every process that was started has ended when it returns.
+    """Run game days on one fleet, one at a time. On return, every process that was started has exited.
 
     Args:
-        faults: read one at a time, each after the day before it.
+        faults: each fault is taken from the iterator after the previous day.
         out: directory of the logs.
-        seed: of the workload.
-        console: shows what happens.
+        seed: seed of the workload.
+        console: prints the progress.
         clocks: the processes whose clocks the faults may change.
 
     Raises:
-        ServerError: a program is missing, or a process does not serve.
+        ServerError: a program is missing, or a process does not become ready.
     """
     rng = Random(seed)
     inputs = gather(None, None, None, 1.0, rng)
@@ -122,10 +122,10 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
     watching = asyncio.create_task(watch.run())
     try:
         async with asyncio.TaskGroup() as group:
-            hurt = group.create_task(_hurt(fault, planet, zero))
+            injection = group.create_task(_inject(fault, planet, zero))
             await replayer.run(DRAIN_S, zero)
             ended_s = time.monotonic() - zero
-        from_s, to_s, measured = hurt.result()
+        from_s, to_s, measured = injection.result()
         await asyncio.sleep(max(0.0, to_s + RECOVERED_WITHIN_S - (time.monotonic() - zero), EMPTY_WITHIN_S))
     finally:
         watching.cancel()
@@ -139,13 +139,13 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
         sightings=tuple(sighting for sighting in witness.sightings if sighting.id in named),
         started=await witness.started(),
         looks=tuple(watch.looks),
-        died=tuple(await asyncio.to_thread(planet.died_unasked)),
+        died=tuple(await asyncio.to_thread(planet.unexpected_exits)),
         measured=measured,
     )
 
 
-async def _hurt(fault: Fault, planet: Planet, zero: float) -> tuple[float, float, str]:
-    """Begin and end the fault; returns when it began and ended, and what was measured."""
+async def _inject(fault: Fault, planet: Planet, zero: float) -> tuple[float, float, str]:
+    """Inject and end the fault; return the times (s) of its begin and end, and its measurement."""
     await asyncio.sleep(max(0.0, zero + BEFORE_S - time.monotonic()))
     from_s = time.monotonic() - zero
     lift = await asyncio.to_thread(fault.inject, planet)
@@ -157,21 +157,21 @@ async def _hurt(fault: Fault, planet: Planet, zero: float) -> tuple[float, float
 
 
 def _load(inputs: DemoInputs, rng: Random) -> list[Ask]:
-    """The demo's demand without its surge, for the length of a day."""
+    """Return the demand of the demo without its surge, for the duration of a day."""
     scenario = full_scenario(inputs.scenario.surge_region, 1.0, inputs.scenario.lost_region)
     wanted = requests_wanted(inputs.topology, scenario, RATE_PER_S)
     trace = steadiest_stretch(generate(GENERATED_S, rng), wanted)
-    asks = lay_geography(trace, inputs.topology, scenario, inputs.matrix, rng)
+    asks = plan_requests(trace, inputs.topology, scenario, inputs.matrix, rng)
     return [ask for ask in asks if ask.planned.at_s < BEFORE_S + FAULT_S + AFTER_S]
 
 
 def _named(day: str, asks: Sequence[Ask]) -> list[Ask]:
-    """The same requests under the name of the day."""
+    """Return the requests with ids prefixed by the name of the day."""
     return [Ask(msgspec.structs.replace(ask.planned, id=f"{day}-{ask.planned.id}"), ask.home) for ask in asks]
 
 
 def resident_mib(planet: Planet) -> dict[str, float]:
-    """Resident memory (MiB) of every agent and control plane that runs."""
+    """Return the resident memory (MiB) of every running agent and control plane."""
     return {
         name: _resident_mib(process.pid)
         for name, process in planet.processes().items()

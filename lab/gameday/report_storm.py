@@ -1,4 +1,4 @@
-"""A defective agent: its certificate is valid, and it sends large reports without a pause."""
+"""A defective agent with a valid certificate that sends large reports without a pause."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from penstock.wire.identity import decode_certificate, encode_certificate
 from penstock.wire.session import Purpose, Session, Sessions
 
 CONNECTIONS = 8
-"""Connections to the control plane; each sends its next report when the last one was answered."""
+"""Number of connections to the control plane. Each connection sends the next report after the response."""
 
 TIMEOUT_S = 5.0
 
 REPORT_ROWS = 2_000
-"""Rows of demand in a report, which make it about 200 KiB large."""
+"""Demand rows of a report, which result in about 200 KiB."""
 
 AGENT = "storm"
 
 
 class ReportStorm:
-    """The agent `storm` of a region, as one thread a connection.
+    """The agent `storm` of a region, with one thread per connection.
 
     Args:
-        directory: of its identity.
-        region: that it reports for.
-        regions: of the residency class that its rows name.
-        model: that they name.
+        directory: identity directory of the agent.
+        region: region of the agent.
+        regions: regions of the residency class in the demand rows.
+        model: model in the demand rows.
         where: base URL of the control plane.
     """
 
@@ -49,21 +49,21 @@ class ReportStorm:
         self._seq_lock = threading.Lock()
         self._seq = 0
         self.answers: dict[int, int] = {}
-        """Reports by the status that was returned; 0 for those without an answer."""
+        """Number of reports by HTTP status of the response; 0 counts reports without a response."""
         self._threads = [threading.Thread(target=self._keep_reporting, daemon=True) for _ in range(CONNECTIONS)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> str:
-        """End; returns what was sent."""
+        """Stop the threads; return the counts of responses as text."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
         answers = ", ".join(f"{count} with status {status}" for status, count in sorted(self.answers.items()))
-        return f"{sum(self.answers.values())} reports were answered: {answers or 'none'}"
+        return f"{sum(self.answers.values())} reports were sent: {answers or 'none'}"
 
     def _keep_reporting(self) -> None:
         while not self._stopped.is_set():

@@ -1,4 +1,4 @@
-"""`penstock-lab soak`: random faults on one fleet for a given time, with memory flat and counters back at zero."""
+"""The command `penstock-lab soak`: random faults on one fleet for a given time, with a check of memory growth."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lab.refusal import refuse
 from lab.servers.errors import ServerError
 
 MAX_GROWTH = 0.2
-"""Share by which a process may grow from its first to its last day."""
+"""Maximum relative growth of a process's memory from the first to the last day."""
 
 MAX_GROWTH_MIB = 16.0
-"""Growth (MiB) that is allowed in any case: caches fill, and the allocator keeps pages."""
+"""Growth (MiB) that is always permitted, because caches fill and the allocator retains pages."""
 
 
 def soak(
-    minutes: Annotated[float, typer.Option(min=1.0, help="Duration; the last day begins before its end.")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=1.0, help="Duration (min); no day begins after its end.")] = 60.0,
     out: Annotated[Path, typer.Option(help="Directory of the report and the logs.")] = Path("out/soak"),
     seed: Annotated[int, typer.Option(help="Seed of the workload and of the order of faults.")] = 2026,
 ) -> None:
-    """Run random faults on a fleet under mixed load. Exit code 0: all as expected, and memory was flat."""
+    """Inject random faults into a fleet under load. Exit code 0: all outcomes were as expected, memory is stable."""
     allow_many_open_files()
     console = Console()
     try:
@@ -48,7 +48,7 @@ def soak(
 
 
 def memory_result(days: Sequence[DayResult]) -> DayResult:
-    """Whether each process that ran on the first and on the last day has kept its size. Pure."""
+    """Check that each process's memory on the last day is within the limit of its memory on the first day."""
     first, last = days[0].memory_mib, days[-1].memory_mib
     findings = tuple(
         Finding(
@@ -62,7 +62,7 @@ def memory_result(days: Sequence[DayResult]) -> DayResult:
 
 
 def _faults(duration_s: float, rng: Random) -> Iterator[Fault]:
-    """Yields faults in random order, each once before any again, until the time is over; none that changes clocks."""
+    """Yield all faults except clock faults in repeated random permutations until `duration_s` has elapsed."""
     faults = [fault for fault in FAULTS.values() if not fault.clocks]
     until = time.monotonic() + duration_s
     while True:

@@ -1,4 +1,4 @@
-"""Faults of etcd: compaction while the agents are cut off, loss of the quorum, and commits that take long."""
+"""Faults of etcd: compaction while agents are disconnected, loss of the quorum, and slow commits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lab.planet.topology import ETCD, etcd_port
 from lab.servers.process import ServerProcess
 
 STOPPED_S, RUNNING_S = 0.4, 0.1
-"""Durations (s) for which etcd stands and runs in turn, so that a commit takes hundreds of milliseconds."""
+"""Durations (s) for which etcd alternately stops and runs, so that a commit takes hundreds of milliseconds."""
 
 REVISIONS = 200
-"""Revisions that are written before the compaction, beside those of the control planes."""
+"""Number of revisions that are written before the compaction, in addition to the control planes' writes."""
 
 LAB_KEY = b64encode(b"lab/gameday").decode()
-"""A key outside of the fleet's prefix."""
+"""A key outside the prefix of the fleet."""
 
 
 def compact(planet: Planet) -> Callable[[], None]:
-    """Cuts every agent off etcd, and compacts to the newest revision before they are back."""
+    """Disconnect every agent from etcd; the end of the fault compacts etcd before it reconnects the agents."""
     pairs = [(region, ETCD) for region in planet.topology.region_names]
     put_wan_fault(planet, pairs, "cut")
 
@@ -42,21 +42,21 @@ def compact(planet: Planet) -> Callable[[], None]:
 
 
 def lose_quorum(planet: Planet) -> Callable[[], None]:
-    """Kills all members of etcd but one; they are started again with their data."""
+    """Kill all members of etcd except the first; the end of the fault restarts the members with their data."""
     lost = planet.topology.etcd_members[1:]
     planet.kill_etcd(lost)
     return lambda: planet.restart(lost)
 
 
 def slow_etcd(planet: Planet) -> Callable[[], str]:
-    """Stops and continues all members of etcd together, in turn."""
-    slow = _StopAndGo(planet)
+    """Alternately stop and continue all members of etcd; the end of the fault returns the measured commit times."""
+    slow = _IntermittentEtcd(planet)
     slow.start()
     return slow.stop
 
 
-class _StopAndGo:
-    """Members that run for a fifth of the time, and a writer that measures how long a commit takes meanwhile."""
+class _IntermittentEtcd:
+    """Stops all members for four fifths of the time, while a writer measures the commit times."""
 
     def __init__(self, planet: Planet) -> None:
         self._planet = planet
@@ -76,8 +76,8 @@ class _StopAndGo:
         if not self._commits_s:
             return "no commit succeeded"
         return (
-            f"{len(self._commits_s)} commits took {1000 * median(self._commits_s):.0f} ms in the median, "
-            f"{1000 * max(self._commits_s):.0f} ms at most"
+            f"{len(self._commits_s)} commits: median {1000 * median(self._commits_s):.0f} ms, "
+            f"maximum {1000 * max(self._commits_s):.0f} ms"
         )
 
     def _alternate(self) -> None:
@@ -100,13 +100,13 @@ class _StopAndGo:
 
 
 def _put(planet: Planet) -> int:
-    """Writes the key of the lab; returns its revision."""
+    """Write LAB_KEY; return the revision."""
     answer = _call(planet, "kv/put", {"key": LAB_KEY, "value": ""})
     return int(answer["header"]["revision"])
 
 
 def _call(planet: Planet, method: str, body: dict[str, object]) -> dict[str, dict[str, str]]:
-    """One call of etcd's JSON gateway."""
+    """Call a method of etcd's JSON gateway; return the response."""
     where = url(planet.ports[etcd_port(planet.topology.etcd_members[0], "client")])
     request = urllib.request.Request(f"{where}/v3/{method}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as response:

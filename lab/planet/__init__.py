@@ -1,1 +1,1 @@
-"""A whole planet on one machine: every region's processes, the network between them, and the power to kill them."""
+"""A fleet on one machine: the processes of every region and the emulated WAN, with operations to kill and restart."""

@@ -1,4 +1,4 @@
-"""The policy of a fleet: the shipped example bundle, and what the demo changes and adds."""
+"""The policy bundle of a lab fleet: the shipped example bundle with the changes and additions of the demo."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lab.wan.matrix import RttMatrix
 from penstock.policy.policy import Policy
 
 SHIPPED_BUNDLE = (Path(__file__).parent / "shipped").resolve()
-"""A link to `policies/planet` in a checkout, a copy of it in the wheel."""
+"""In a checkout a symbolic link to `policies/planet`, in the wheel a copy of that directory."""
 
 GEO_ROUTING_FILE = "geo-routing.yaml"
 
 IMAGES_FILE = Path(__file__).with_name("images.yaml")
-"""What the demo adds to it."""
+"""Policy of image jobs, which the demo adds to the shipped bundle."""
 
 
 def load_bundle() -> Policy:
-    """The shipped bundle, compiled.
+    """Read and compile the shipped bundle.
 
     Raises:
-        PolicyRefused: it has errors, or cannot be read.
+        PolicyRefused: the bundle is invalid or cannot be read.
     """
     return compile_bundle(read_folder(SHIPPED_BUNDLE))
 
 
 def matrix_of(policy: Policy) -> RttMatrix:
-    """Round trips between every two regions, as the policy has them."""
+    """Return the round trips between all pairs of regions from the policy."""
     pairs = {
         (origin, server): policy.round_trip_ms(origin, server) for origin in policy.regions for server in policy.regions
     }
@@ -39,7 +39,7 @@ def matrix_of(policy: Policy) -> RttMatrix:
 
 
 def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
-    """The files of the demo's bundle by name: the shipped bundle, with image jobs and the round trips of `matrix`.
+    """Return the demo's bundle by file name: the shipped bundle with image jobs and the round trips of `matrix`.
 
     Raises:
         PolicyRefused: the bundle cannot be read.

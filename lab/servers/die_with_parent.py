@@ -1,7 +1,7 @@
-"""Becomes another program that the kernel kills when the starter dies, even by SIGKILL (Linux prctl(2)).
+"""Executes a program that the kernel kills when the starter dies, even by SIGKILL (Linux prctl(2)).
 
-Run as a script: `python -I -S die_with_parent.py STARTER_PID PROGRAM [ARGUMENT...]`. A tiny program in between, because
-the alternative, Python code between fork and exec of a threaded process, may deadlock.
+Run as a script: `python -I -S die_with_parent.py STARTER_PID PROGRAM [ARGUMENT...]`. It is a separate program because
+Python code between fork and exec of a threaded process may deadlock.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>; kept across execve
 
 
 def main() -> None:
-    """Request SIGKILL at the starter's death, check that the starter is alive, and exec the program."""
+    """Request SIGKILL on the death of the starter, check that the starter is alive, and execute the program."""
     starter_pid, program = int(sys.argv[1]), sys.argv[2]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,19 +1,19 @@
-"""Errors of server processes; each message contains the remedy."""
+"""Errors of server processes. Each message states the remedy."""
 
 from __future__ import annotations
 
 
 class ServerError(Exception):
-    """A server process could not be found, started or reached."""
+    """A server program cannot be found, started or reached."""
 
 
 class MissingBinary(ServerError):
-    """No such program on this machine; the message names what to install."""
+    """A program is not installed; the message names the package to install."""
 
 
 class PortTaken(ServerError):
-    """The server ended because another process listens on its port."""
+    """Another process listens on the port of the server."""
 
 
 class NotReady(ServerError):
-    """The server ended early or did not answer in time; the message ends with the last lines of its log."""
+    """The server exited early or did not become ready in time; the message ends with the last lines of its log."""

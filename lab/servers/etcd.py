@@ -1,4 +1,4 @@
-"""A real etcd on loopback, alone or as a small cluster, tuned to start fast and to keep its data across restarts."""
+"""An etcd member on loopback, tuned to start fast; its data persists across restarts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from lab.servers.starting import PORT_TRIES, start_server
 
 
 class EtcdServer(ServerProcess):
-    """One etcd member; its data and log live in `directory`, so one made again there serves the same keys.
+    """One etcd member, which stores its data and log in `directory`.
 
     Args:
-        directory: made if it is missing.
+        directory: created if it does not exist; an existing directory provides the keys.
         client_port: loopback port for clients.
         peer_port: loopback port for other members.
         name: member name.
-        peers: peer URL of every member by name, itself included; None for a cluster of one.
+        peers: peer URL of every member by name, including this member; None for a cluster of one member.
+        quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
 
     Raises:
         MissingBinary: etcd is not installed.
@@ -42,8 +43,8 @@ class EtcdServer(ServerProcess):
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         members = peers or {name: peer_url}
-        # Alone it waits about that long until it serves. Together, a busy machine must not look like a dead leader;
-        # but a lease can be no shorter than 1.5 of these.
+        # A single member is ready after about one election timeout. In a cluster, a longer timeout prevents elections
+        # on a busy machine, but the minimum lease is 1.5 election timeouts.
         election_ms = 250 if peers is None else 1000
         super().__init__(
             name,
@@ -58,7 +59,7 @@ class EtcdServer(ServerProcess):
                 "--initial-cluster=" + ",".join(f"{member}={url}" for member, url in members.items()),
                 f"--heartbeat-interval={election_ms // 10}",
                 f"--election-timeout={election_ms}",
-                # Survives the death of the process, which is all that a planet on one machine can suffer.
+                # Without fsync, data survives the kill of the process, which is the only failure in a lab fleet.
                 "--unsafe-no-fsync",
                 f"--quota-backend-bytes={quota_bytes}",
                 "--log-level=warn",
@@ -72,12 +73,16 @@ class EtcdServer(ServerProcess):
 def start_etcd(
     directory: Path, *, client_port: int | None = None, timeout_s: float = 15.0, quota_bytes: int = 0
 ) -> EtcdServer:
-    """A single etcd that serves; with `client_port` None on a free port, with `quota_bytes` 0 of the default size.
+    """Start a cluster of one etcd member and wait until it is ready.
+
+    Args:
+        client_port: loopback port for clients; None selects a free port.
+        quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
 
     Raises:
         MissingBinary: etcd is not installed.
-        PortTaken: `client_port` was asked for and is in use.
-        NotReady: it does not serve within `timeout_s`.
+        PortTaken: `client_port` is in use.
+        NotReady: etcd is not ready within `timeout_s`.
     """
 
     def make() -> EtcdServer:

@@ -1,4 +1,4 @@
-"""Free loopback ports, for servers whose configuration contains their port."""
+"""Finds free loopback ports for servers whose configuration contains their port."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct free loopback TCP ports. Another process may take one before the server binds it."""
+    """Return distinct free loopback TCP ports. Another process may bind a port before the server does."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for held_socket in sockets:
@@ -18,9 +18,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the loopback TCP port now."""
+    """Whether a server can listen on a loopback TCP port."""
     with socket.socket() as probe:
-        # As servers do, so that connections in TIME_WAIT do not block the port.
+        # Servers set SO_REUSEADDR too, so that connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

@@ -1,6 +1,6 @@
-"""One server as a child process: start, wait until it serves, pause, resume, kill, stop, restart.
+"""Runs a server as a child process: start, readiness, pause, resume, kill, stop, restart.
 
-Every method blocks; from asyncio call them with `await asyncio.to_thread(server.start)`.
+Every method blocks; from asyncio, call it with `await asyncio.to_thread(server.start)`.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from lab.servers.free_ports import is_free
 POLL_S = 0.02
 TAIL_BYTES = 4096
 FREEZE_S = 2.0
-"""How long (s) the kernel may take to stop every thread of a process."""
+"""Maximum time (s) for the kernel to stop every thread of a process."""
 
-# The kernel's death signal is tied to the parent *thread* that forked (prctl(2)), so every child is started by
-# one thread that lives as long as the interpreter, whichever thread asked.
+# The kernel sends the death signal when the *thread* that forked ends (prctl(2)), so a single thread, which runs until
+# the interpreter exits, starts every child.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner")
 
 
 class Running(Protocol):
-    """A process that was started: the part of subprocess.Popen that is used here."""
+    """A started process: a subset of subprocess.Popen."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code once the process has ended; raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the exit and return the exit code; raise subprocess.TimeoutExpired after `timeout` (s)."""
 
 
 class Spawn(Protocol):
-    """Starts a program with an environment (None: ours); its output goes to a log."""
+    """Starts a program with an environment (None inherits) and writes its output to a log."""
 
     def __call__(self, argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO) -> Running:
-        """Return the process without waiting for it."""
+        """Start the program and return its process without waiting."""
 
 
 def spawn_program(
     argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO, *, pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Execute a program; as `Spawn`."""
+    """Start a program, as `Spawn`."""
     wrapper = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
     return _SPAWNER.submit(
         subprocess.Popen,
@@ -68,20 +68,20 @@ def spawn_program(
 
 
 class ServerProcess:
-    """A program in its own session (a terminal's Ctrl-C does not reach it) that dies when this process dies.
+    """A server process in its own session, which does not receive a terminal's Ctrl-C and dies with this process.
 
     Args:
-        name: for error messages.
+        name: name in error messages.
         argv: the program and its arguments.
-        log_path: where its standard output and error are appended.
-        ready: whether it serves now; polled until true. None takes a started process for ready.
-        ports: loopback ports that it will listen on, so that a port in use is reported before the server there is
-            mistaken for this one.
-        env: its whole environment; None inherits ours.
+        log_path: file to which standard output and standard error are appended.
+        ready: returns whether the server is ready; polled until true. None: the server is ready after its start.
+        ports: loopback ports of the server. `start` reports a port in use, since the readiness check would otherwise
+            reach another server.
+        env: the whole environment; None inherits the environment.
     """
 
     spawn: ClassVar[Spawn] = staticmethod(spawn_program)
-    """How programs are started; tests start Penstock's own by fork."""
+    """Starts programs; tests replace it to start Penstock's daemons by fork."""
 
     def __init__(
         self,
@@ -104,95 +104,95 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, of the last start."""
+        """Process id of the last start."""
         if self._popen is None:
             raise ServerError(f"{self.name} was never started")
         return self._popen.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists (a paused one does)."""
+        """Whether the process exists, including a paused process."""
         return self._popen is not None and self._popen.poll() is None
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, negative for a signal; None while alive or never started."""
+        """Exit code, negative for a signal; None while the process runs or before its first start."""
         return None if self._popen is None else self._popen.poll()
 
     def start(self) -> None:
-        """Start the process without waiting for it to serve; its log goes on where it was.
+        """Start the process without waiting for readiness; output is appended to the log.
 
         Raises:
-            MissingBinary: no such program.
-            PortTaken: another process listens on one of its ports.
-            ServerError: it is running already.
+            MissingBinary: the program does not exist.
+            PortTaken: another process listens on a port of the server.
+            ServerError: the process is already running.
         """
         if self.alive:
             raise ServerError(f"{self.name} is already running (pid {self.pid})")
         program = shutil.which(self.argv[0])
         if program is None:
-            raise MissingBinary(f"{self.name}: no program {self.argv[0]!r} that can be run")
+            raise MissingBinary(f"{self.name}: no executable program {self.argv[0]!r}")
         for port in self._ports:
             if not is_free(port):
-                raise PortTaken(f"{self.name}: port {port} is taken by another process; choose another")
+                raise PortTaken(f"{self.name}: port {port} is in use by another process; choose another")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._popen = self.spawn([program, *self.argv[1:]], self._env, log)
 
     def wait_ready(self, timeout_s: float = 15.0) -> None:
-        """Wait until the server serves.
+        """Wait until the server is ready.
 
         Raises:
-            PortTaken: it ended because its port is in use.
-            NotReady: it ended for another reason, or does not serve within `timeout_s`.
+            PortTaken: the process exited because its port is in use.
+            NotReady: the process exited for another reason, or is not ready within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             if not self.alive:
                 tail = self.log_tail()
                 error = PortTaken if "address already in use" in tail.lower() else NotReady
-                raise error(f"{self.name} ended with code {self.returncode}; {self.log_path} says:\n{tail}")
+                raise error(f"{self.name} ended with code {self.returncode}; end of {self.log_path}:\n{tail}")
             if self._ready is None or self._ready():
                 return
             if time.monotonic() > deadline:
                 raise NotReady(
-                    f"{self.name} does not serve after {timeout_s:g} s; {self.log_path} says:\n{self.log_tail()}"
+                    f"{self.name} does not serve after {timeout_s:g} s; end of {self.log_path}:\n{self.log_tail()}"
                 )
             time.sleep(POLL_S)
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP), and wait until it is: connections stay open and nothing answers."""
+        """Stop the process with SIGSTOP, and wait until all its threads have stopped; connections stay open."""
         self._signal(signal.SIGSTOP)
         until = time.monotonic() + FREEZE_S
         while self._popen is not None and not _frozen(self._popen.pid) and time.monotonic() < until:
             time.sleep(POLL_S)
 
     def resume(self) -> None:
-        """Let a frozen process go on (SIGCONT)."""
+        """Continue a paused process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would; a process that is gone already is no error."""
+        """Kill the process with SIGKILL and wait for its exit; an exited process is no error."""
         self._signal(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait()
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End it in good order (SIGTERM), or by SIGKILL if it takes longer than `grace_s`."""
+        """Stop the process with SIGTERM, and with SIGKILL after `grace_s`."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         if not self.wait_exit(grace_s):
             self.kill()
 
     def restart(self, timeout_s: float = 15.0) -> None:
-        """Stop it if it runs, start it with the same arguments (so on the same port), wait until it serves."""
+        """Stop the process if it runs, start it with the same arguments, and wait until it is ready."""
         self.stop()
         self.start()
         self.wait_ready(timeout_s)
 
     def wait_exit(self, timeout_s: float) -> bool:
-        """Whether the process has ended, waiting for at most `timeout_s`."""
+        """Wait up to `timeout_s` for the exit; return whether the process has exited."""
         if self._popen is not None:
             try:
                 self._popen.wait(timeout_s)
@@ -201,7 +201,7 @@ class ServerProcess:
         return True
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that it logged since it was last started."""
+        """Return the last lines of the log since the last start."""
         try:
             with self.log_path.open("rb") as log:
                 end = log.seek(0, os.SEEK_END)
@@ -212,7 +212,8 @@ class ServerProcess:
         return "\n".join(text.splitlines()[-lines:])
 
     def _signal(self, number: signal.Signals) -> None:
-        # The whole process group: a server's own children must not stay behind. `alive` reaps first, so the id is ours.
+        # The signal goes to the process group, which includes children of the server. `alive` reaps an exited process,
+        # so the group id cannot belong to another process.
         if self.alive:
             os.killpg(self.pid, number)
 
@@ -226,7 +227,7 @@ class ServerProcess:
 
 
 def _frozen(pid: int) -> bool:
-    """Whether every thread of a process is stopped, or it is gone."""
+    """Whether every thread of a process has stopped, or the process has exited."""
     try:
         stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

@@ -16,17 +16,17 @@ from lab.servers.readiness import http_ok
 
 
 class PrometheusServer(ServerProcess):
-    """One Prometheus; its data, configuration and log live in `directory`.
+    """A Prometheus server, which stores its data, configuration and log in `directory`.
 
     Args:
-        directory: made if it is missing.
+        directory: created if it does not exist.
         port: loopback port.
-        scrape_configs: as `scrape_configs` of its configuration file.
-        rule_files: paths of rules.
-        interval_s: time (s) between two scrapes, and between two evaluations of the rules.
+        scrape_configs: value of `scrape_configs` in the configuration file.
+        rule_files: paths of the rule files.
+        interval_s: interval (s) of scrapes and of rule evaluations.
 
     Raises:
-        MissingBinary: Prometheus is neither on PATH nor named by PROMETHEUS.
+        MissingBinary: neither the environment variable PROMETHEUS nor PATH provides Prometheus.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PrometheusServer(ServerProcess):
             "rule_files": [str(path.resolve()) for path in rule_files],
             "scrape_configs": list(scrape_configs),
         }
-        # JSON is YAML too.
+        # JSON is valid YAML.
         (directory / "prometheus.yml").write_text(json.dumps(config, indent=1), encoding="utf-8")
         super().__init__(
             "prometheus",
@@ -62,13 +62,13 @@ class PrometheusServer(ServerProcess):
 
 
 def find_prometheus() -> Path:
-    """The program that PROMETHEUS names, else the one on PATH.
+    """Return the program that the environment variable PROMETHEUS names, else `prometheus` on PATH.
 
     Raises:
-        MissingBinary: there is none.
+        MissingBinary: the program does not exist.
     """
     named = os.environ.get("PROMETHEUS", "prometheus")
     found = shutil.which(named)
     if found is None:
-        raise MissingBinary(f"{named} not found: install Prometheus (Debian: prometheus), or name it in PROMETHEUS")
+        raise MissingBinary(f"{named} not found: install Prometheus (Debian: prometheus), or set PROMETHEUS")
     return Path(found)

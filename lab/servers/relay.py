@@ -1,4 +1,4 @@
-"""A loopback relay in front of a server, to cut or freeze only the connections through it."""
+"""A TCP relay on loopback that can reset or freeze the connections through it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Relay:
 
     @property
     def endpoint(self) -> str:
-        """`host:port` to connect to."""
+        """`host:port` of the relay."""
         return f"{LOOPBACK}:{self.port}"
 
-    async def mend(self) -> None:
-        """Take connections, on the same port as before, and let frozen ones flow."""
+    async def restore(self) -> None:
+        """Accept connections, on the same port after the first call, and resume frozen connections."""
         self._flows.set()
         self._is_cut = False
         if self._server is None:
@@ -41,18 +41,18 @@ class Relay:
             self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Reset every connection, and new ones as they come."""
-        # The server keeps listening: asyncio leaves a connection open that it accepts while its server closes.
+        """Reset every connection and every new connection."""
+        # The server keeps listening, since asyncio leaves a connection open that it accepts while the server closes.
         self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()
 
     def freeze(self) -> None:
-        """Keep connections open, accept new ones, and forward nothing, like a lost route."""
+        """Keep connections open, accept new connections, and forward no data, as a lost route does."""
         self._flows.clear()
 
     async def __aenter__(self) -> Self:
-        await self.mend()
+        await self.restore()
         return self
 
     async def __aexit__(

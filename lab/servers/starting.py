@@ -1,4 +1,4 @@
-"""Starts a server whose port is configured; tries other ports if another process took the port first."""
+"""Starts a server on a configured port, and retries with other ports if the port is in use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Server = TypeVar("Server", bound=ServerProcess)
 
 
 def start_server(make: Callable[[], Server], *, tries: int, timeout_s: float) -> Server:
-    """Start a server and wait until it serves.
+    """Start a server and wait until it is ready.
 
     Args:
-        make: builds the server with ports of its choice; called again if a port was taken.
-        tries: maximum number of attempts; 1 if the ports are fixed.
-        timeout_s: longest time (s) until an attempt serves.
+        make: creates the server with new ports; called for each attempt.
+        tries: maximum number of attempts; 1 for fixed ports.
+        timeout_s: maximum time (s) until the server is ready, for each attempt.
 
     Raises:
-        PortTaken: the port was in use, every time.
-        NotReady: it does not serve within `timeout_s`; it is killed.
+        PortTaken: the port was in use in every attempt.
+        NotReady: the server is not ready within `timeout_s`; it was killed.
     """
     while True:
         server = make()

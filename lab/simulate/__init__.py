@@ -1,1 +1,1 @@
-"""Deterministic simulations on a virtual clock: Penstock's decisions on the lab's engine model, without sockets."""
+"""Deterministic simulations on a virtual clock: Penstock's decision code with the lab's engine model."""

@@ -1,4 +1,4 @@
-"""Compares learned slots with hand-set ones: one agent and one engine on the virtual clock."""
+"""Compares learned slots with configured slots: one agent and one engine on the virtual clock."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ MODEL = "llama-3.1-8b"
 ACCELERATOR = "h100"
 
 COST = Cost(CostUnit.TOKEN, 0.000031, 0.0069)
-"""As in policies/planet/models.yaml."""
+"""Cost of the model in policies/planet/models.yaml."""
 
 TICK_S = 0.2
-"""Interval (s) between two updates of a learned limit, as in an agent."""
+"""Interval (s) at which an agent updates a learned limit."""
 
 SIGNALS_S = 1.0
-"""Interval (s) between two reads of the engine's metrics, as in an agent."""
+"""Interval (s) at which an agent reads the engine's metrics."""
 
 Lengths = Callable[[Random], tuple[int, int]]
-"""Draws the tokens of a prompt and of its answer."""
+"""Returns random numbers of prompt tokens and output tokens."""
 
 
 def chat(rng: Random) -> tuple[int, int]:
-    """Answers of some hundred tokens to prompts of some hundred; the longest have a hundred times the shortest."""
+    """Return log-normal lengths of a chat: prompts of 16 to 8000 tokens, outputs of 4 to 1500 tokens."""
     return _lognormal(rng, 6.3, 1.0, 16, 8000), _lognormal(rng, 5.0, 0.9, 4, 1500)
 
 
 def long_prompts(rng: Random) -> tuple[int, int]:
-    """Prompts of thousands of tokens with answers of a few: the engine is busy with prefill."""
+    """Return log-normal lengths dominated by prefill: prompts of 500 to 16000 tokens, outputs of 1 to 100 tokens."""
     return _lognormal(rng, 8.3, 0.6, 500, 16000), _lognormal(rng, 2.5, 0.8, 1, 100)
 
 
 def short_answers(rng: Random) -> tuple[int, int]:
-    """Prompts of one length, answers of about thirty tokens."""
+    """Return a prompt of 200 tokens and an exponential output length with a mean of 30 tokens."""
     return 200, max(1, int(rng.expovariate(1 / 30)))
 
 
@@ -53,11 +53,11 @@ class Done(NamedTuple):
     at_s: float
     work_s: float
     took_s: float
-    """Since it arrived at the agent."""
+    """Time (s) from the arrival at the agent to the last token."""
 
 
 class SlowPeriod(NamedTuple):
-    """A time in which the engine is slower."""
+    """A period in which the engine is slower by a factor."""
 
     begin_s: float
     end_s: float
@@ -65,7 +65,7 @@ class SlowPeriod(NamedTuple):
 
 
 class EngineTrial:
-    """One engine behind one agent, which sends it as many requests at once as it has slots."""
+    """One engine behind one agent, which sends up to `slots` concurrent requests."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class EngineTrial:
         """Create an idle engine.
 
         Args:
-            slots: hand-set, or the bounds within which they are learned.
-            requests_per_s: of a Poisson process; None keeps a request waiting at all times.
+            slots: number of slots, or the bounds of learned slots.
+            requests_per_s: rate of a Poisson process; None keeps a request waiting at all times.
             signals: whether the engine reports its load.
-            slow: a time in which each step of the engine takes longer.
-            share: of the completions from which the agent learns; the others are those of other agents.
-            seed: the same gives the same run.
+            slow: period in which each step of the engine takes longer.
+            share: share (0-1) of the completions that the agent observes; the rest represents other agents' requests.
+            seed: seed of the random numbers; equal seeds give equal runs.
         """
         self.clock = VirtualClock()
         self.engine = SimulatedEngine(self.clock, MODEL, ACCELERATOR, max_num_seqs)
@@ -95,7 +95,7 @@ class EngineTrial:
         self.slots = slots if isinstance(slots, int) else self.limit.limit if self.limit is not None else 0
         self.done: list[Done] = []
         self.history: list[tuple[float, int]] = []
-        """Times (s) and the learned limit, trials included, at each update."""
+        """Time (s) and learned limit, including trials, at each update."""
         self._rng = Random(seed)
         self._lengths = lengths
         self._requests_per_s = requests_per_s
@@ -114,21 +114,21 @@ class EngineTrial:
         self.clock.at(0.0, self._send)
 
     def run(self, until_s: float) -> None:
-        """Run until `until_s` since the start."""
+        """Run until the clock reaches `until_s`."""
         while self.clock.now < until_s:
             self.clock.step()
 
     def work_per_s(self, begin_s: float, end_s: float = inf) -> float:
-        """Throughput (s of reference work per s)."""
+        """Return the throughput (s of reference work per s) in a period."""
         end_s = min(end_s, self.clock.now)
         return sum(done.work_s for done in self.done if begin_s <= done.at_s < end_s) / (end_s - begin_s)
 
     def p99_s(self, begin_s: float) -> float:
-        """The 99th percentile of the time (s) from arrival to the last token."""
+        """Return p99 of the time (s) from arrival to the last token, for completions from `begin_s` on."""
         return quantile([done.took_s for done in self.done if done.at_s >= begin_s], 0.99) or 0.0
 
     def limits(self, begin_s: float, end_s: float = inf) -> Sequence[int]:
-        """The learned limits in a period."""
+        """Return the learned limits in a period."""
         return [limit for at_s, limit in self.history if begin_s <= at_s < end_s]
 
     def _arrive(self) -> None:

@@ -1,4 +1,4 @@
-"""One agent of a baseline on the virtual clock, and the central queue that knows everything."""
+"""One agent of a baseline on the virtual clock."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from penstock.routing.pool_accounting import NO_LOAD
 from regional_agent.shared_load.published_load import PublishedLoad
 
 SCRAPE_S = 0.05
-"""Interval (s) between two reads of the engines' metrics: llm-d's default (`refreshMetricsInterval`)."""
+"""Interval (s) at which the engines' metrics are read: the default of llm-d (`refreshMetricsInterval`)."""
 
 BalancerFactory = Callable[[PoolView, Random], Balancer]
 
 
 class BaselineAgent(Generic[Request]):
-    """Sends each request to the endpoint that a balancer chooses, at once unless the balancer holds it back."""
+    """Sends each request to the endpoint that a balancer chooses; requests without an endpoint wait in the agent."""
 
     def __init__(self, region: Region[Request], number: int, balancer: BalancerFactory, *, shares_counts: bool) -> None:
         """Create an agent.
 
         Args:
-            number: of the agent, from 0.
-            balancer: creates its balancer.
-            shares_counts: whether agents share their counts; else each has its own.
+            number: index of the agent, from 0.
+            balancer: creates the agent's balancer.
+            shares_counts: whether agents share their counts of requests in flight.
         """
         self.weights = tuple(kind.speed for kind in region.fleet.kinds)
         self.size = len(self.weights)
@@ -66,12 +66,12 @@ class BaselineAgent(Generic[Request]):
         return self._region.probe(index)
 
     def arrive(self, served: Served[Request]) -> None:
-        """Accept a request of a client."""
+        """Receive a request of a client."""
         self._queue.append(served)
         self._send_all()
 
     def notified(self, delay_s: float) -> None:
-        """As `Agent.notified`: nothing waits for other agents."""
+        """As `Agent.notified`; this agent ignores notifications."""
 
     def _send_all(self) -> None:
         clock = self._region.clock

@@ -1,4 +1,4 @@
-"""How near the simulator is to the live benchmark: the same requests, engines and balancers, live and simulated."""
+"""Compares the simulator with the live benchmark on the same requests, engines and balancers."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ CONTENDERS = {
     "haproxy": LOCAL_LEAST_REQUEST,
     "nginx": LOCAL_LEAST_REQUEST,
 }
-"""The simulated counterparts of live balancers: all three choose the least requests of their own."""
+"""The simulated counterpart of each live balancer. Envoy, HAProxy and nginx use least request with own counts."""
 
 FIGURES = ("ttft_p50_s", "ttft_p99_s", "e2e_p50_s", "e2e_p99_s")
 
 WITHIN = 0.1
-"""Part by which live and simulated figures may differ."""
+"""Maximum relative difference of a live and a simulated figure that agree."""
 
 
 class CannotCompare(Exception):
-    """A live result cannot be simulated; the message states why, and the remedy."""
+    """A live result cannot be simulated; the message states the reason and the remedy."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One figure of one balancer."""
+    """The live and the simulated value of a figure of a balancer."""
 
     workload: str
     load: float
@@ -52,29 +52,29 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Simulated over live."""
+        """The simulated value divided by the live value."""
         return self.simulated / self.live
 
     @property
     def agrees(self) -> bool:
-        """Whether the figures differ by at most WITHIN."""
+        """Whether the values differ by at most WITHIN."""
         return abs(self.ratio - 1.0) <= WITHIN
 
 
 def compare(results: LiveResults, data: Path) -> list[Comparison]:
-    """Simulate every contest of chats of a live result.
+    """Simulate the chat contests of a live result, and compare the figures.
 
     Args:
-        results: of `bench-live`.
-        data: the folder of recorded traces that it was given.
+        results: results of `bench-live`.
+        data: directory of the recorded traces that `bench-live` used.
 
     Raises:
-        CannotCompare: no contest can be simulated, or its requests are not those of the live run.
-        TraceError: a recorded trace cannot be used.
+        CannotCompare: no contest can be simulated, or the requests differ from the requests of the live run.
+        TraceError: a recorded trace is invalid.
     """
     found = [comparison for contest in results.contests for comparison in _compare(contest, results.conditions, data)]
     if not found:
-        raise CannotCompare("it has no contest of chats; run bench-live with --workload azure-conversation")
+        raise CannotCompare("no contest of chats in the results; run bench-live with --workload azure-conversation")
     return found
 
 
@@ -93,7 +93,7 @@ def _compare(contest: Contest, conditions: Conditions, data: Path) -> list[Compa
         counted = [live_run.requests for live_run in scores.rounds]
         if counted != counts:
             raise CannotCompare(
-                f"{demand.workload}: {counts} requests, but the live run had {counted}; give --data as it had it"
+                f"{demand.workload}: {counts} requests, but the live run had {counted}; set --data as in the live run"
             )
         if contender not in simulated:
             simulated[contender] = _simulated(contender, demand, rounds, conditions)
@@ -115,7 +115,7 @@ def _compare(contest: Contest, conditions: Conditions, data: Path) -> list[Compa
 
 
 def _requests(demand: Demand, conditions: Conditions, data: Path, number: int) -> list[TraceRequest]:
-    """The requests of one round, in the time of the modelled hardware."""
+    """Return the requests of one round, with arrival times (s) of the modelled hardware."""
     draw = Draw(demand.rate_per_s, conditions.seconds, data, Random(conditions.seed + number))
     planned = WORKLOADS[demand.workload].plan(draw, 1.0)
     return [msgspec.structs.replace(request.lengths, at_s=request.at_s) for request in planned]
@@ -124,14 +124,14 @@ def _requests(demand: Demand, conditions: Conditions, data: Path, number: int) -
 def _simulated(
     contender: str, demand: Demand, rounds: Sequence[Sequence[TraceRequest]], conditions: Conditions
 ) -> dict[str, float]:
-    """The figures by name: medians of the rounds, as live."""
+    """Return the figures by name: medians over the rounds, as in the live benchmark."""
     kinds = tuple(
         EngineKind(accelerator, count, demand.slots) for accelerator, count in Counter(demand.engines.values()).items()
     )
     by_round: dict[str, list[float]] = {figure: [] for figure in FIGURES}
     model = WORKLOADS[demand.workload].model
     for number, requests in enumerate(rounds):
-        fleet = partial(ChatFleet, model=model, cost=COST, kinds=kinds, limits_tell=True)
+        fleet = partial(ChatFleet, model=model, cost=COST, kinds=kinds, exact_limits=True)
         region = run(contender, fleet, requests, agents=demand.instances, seed=conditions.seed + number)
         counted = [served for served in region.served if served.request.at_s >= conditions.warm_up_seconds]
         first_s = [served.first_s for served in counted if served.first_s is not None]
@@ -143,7 +143,7 @@ def _simulated(
 
 
 def misranked(comparisons: Sequence[Comparison]) -> list[str]:
-    """Pairs of balancers that live and simulation rank differently, where they differ by more than WITHIN in both."""
+    """Return the pairs of balancers that differ by more than WITHIN, live and simulated, in opposite directions."""
     by_figure: dict[tuple[str, float, int, str], list[Comparison]] = {}
     for comparison in comparisons:
         by_figure.setdefault(

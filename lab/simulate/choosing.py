@@ -1,4 +1,4 @@
-"""Compares endpoint selection strategies with the same requests, engines and agents."""
+"""Compares endpoint selection strategies on the same requests, engines and agents."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from penstock.policy.policy import Cost, CostUnit
 MODEL = "llama-3.1-8b"
 
 COST = Cost(CostUnit.TOKEN, 0.000031, 0.0069)
-"""As in policies/planet/models.yaml."""
+"""Cost of the model in policies/planet/models.yaml."""
 
 MIXED = (EngineKind("h100", 4, 4), EngineKind("a100", 6, 4), EngineKind("l40s", 6, 4))
-"""Sixteen engines, of which a stream on the slowest takes four times as long as on the fastest."""
+"""Sixteen engines. A stream on the slowest engine takes four times as long as on the fastest engine."""
 
 AGENTS = 8
 REQUESTS_PER_S = (15.0, 26.0)
-"""What MIXED serves of chat with some slots to spare, and what fills all of them."""
+"""Chat rates that MIXED serves with free slots, and with all slots in use."""
 
 WARM_UP_S = 20.0
-"""Earlier arrivals are not counted: engines start empty and agents without measurements."""
+"""Requests that arrive earlier (s) are not counted, since engines start idle and agents without measurements."""
 
 
 STALE_S = 2.0
-"""Age (s) of a view that is too old."""
+"""Age (s) of a stale view."""
 
 
 class Strategy(StrEnum):
-    """How agents select endpoints."""
+    """Endpoint selection strategies."""
 
     ROUND_ROBIN = "round robin"
     LEAST_REQUEST_LOCAL = "least request, own view"
@@ -56,21 +56,21 @@ class Strategy(StrEnum):
     LEAST_WORK_LATE = "least work, shared view, late binding"
 
 
-class Way(NamedTuple):
-    """The contender of a strategy, and the age (s) of its view; None for the exchange of the product."""
+class Setup(NamedTuple):
+    """The contender of a strategy, and the age (s) of its shared view; None for the product's exchange of load."""
 
     contender: str
     view_age_s: float | None = None
 
 
-WAYS = {
-    Strategy.ROUND_ROBIN: Way("round robin"),
-    Strategy.LEAST_REQUEST_LOCAL: Way(LOCAL_LEAST_REQUEST),
-    Strategy.LEAST_REQUEST_STALE: Way(GLOBAL_LEAST_REQUEST, STALE_S),
-    Strategy.TWO_CHOICES_STALE: Way(SHARED_TWO_CHOICES, STALE_S),
-    Strategy.LEAST_REQUEST_SHARED: Way(GLOBAL_LEAST_REQUEST),
-    Strategy.LEAST_WORK: Way(EARLY),
-    Strategy.LEAST_WORK_LATE: Way(PENSTOCK),
+SETUPS = {
+    Strategy.ROUND_ROBIN: Setup("round robin"),
+    Strategy.LEAST_REQUEST_LOCAL: Setup(LOCAL_LEAST_REQUEST),
+    Strategy.LEAST_REQUEST_STALE: Setup(GLOBAL_LEAST_REQUEST, STALE_S),
+    Strategy.TWO_CHOICES_STALE: Setup(SHARED_TWO_CHOICES, STALE_S),
+    Strategy.LEAST_REQUEST_SHARED: Setup(GLOBAL_LEAST_REQUEST),
+    Strategy.LEAST_WORK: Setup(EARLY),
+    Strategy.LEAST_WORK_LATE: Setup(PENSTOCK),
 }
 
 
@@ -95,18 +95,18 @@ def compare(
     duration_s: float,
     seed: int,
 ) -> list[Outcome]:
-    """Ask the same chat requests, as a Poisson process, of each strategy.
+    """Run each strategy on the same chat requests, which arrive as a Poisson process.
 
     Args:
-        duration_s: how long (s) requests arrive; longer than WARM_UP_S.
-        seed: the same gives the same outcome.
+        duration_s: duration (s) of arrivals; longer than WARM_UP_S.
+        seed: seed of the random numbers; equal seeds give equal outcomes.
     """
     requests = generate(duration_s, Random(seed), Arrivals(requests_per_s, rate_cv=0.0, dwell_s=duration_s))
     outcomes = []
     for strategy in strategies:
-        way = WAYS[strategy]
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=MIXED, limits_tell=False)
-        region = run(way.contender, fleet, requests, agents=agents, seed=seed, view_age_s=way.view_age_s)
+        setup = SETUPS[strategy]
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=MIXED, exact_limits=False)
+        region = run(setup.contender, fleet, requests, agents=agents, seed=seed, view_age_s=setup.view_age_s)
         counted = [request for request in region.served if request.request.at_s >= WARM_UP_S]
         first_s = [request.first_s for request in counted if request.first_s is not None]
         end_s = [request.end_s for request in counted if request.end_s is not None]

@@ -1,4 +1,4 @@
-"""A virtual clock: scheduled actions run in order, without waiting, and deterministically."""
+"""A virtual clock that runs scheduled actions in order of time, deterministically and without waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[[], None]
 
 
 class VirtualClock:
-    """A heap of scheduled actions. Times are seconds since the clock was created."""
+    """A queue of scheduled actions. Times are seconds since the creation of the clock."""
 
     def __init__(self) -> None:
         """Create a clock without actions."""
@@ -19,12 +19,12 @@ class VirtualClock:
         self._order = count()
 
     def at(self, when: float, action: Action) -> None:
-        """Schedule `action` at `when`; actions of the same time run in the order in which they were scheduled."""
+        """Schedule `action` at `when` (s); actions with equal times run in order of scheduling."""
         heappush(self._due, (max(when, self.now), next(self._order), action))
 
     @property
     def next_at(self) -> float | None:
-        """Time (s) of the next action; None if there is none."""
+        """Time (s) of the next action; None without actions."""
         return self._due[0][0] if self._due else None
 
     def step(self) -> None:

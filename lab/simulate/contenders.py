@@ -1,4 +1,4 @@
-"""The ways to choose endpoints that are compared, by name."""
+"""The compared strategies of endpoint selection, by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.policy.policy import Queueing
 
 PENSTOCK = "penstock"
 EARLY = "penstock, binding early"
-"""Requests wait in engines and not in agents."""
+"""Penstock with unlimited engine queues: requests wait in engines and not in agents."""
 
 LOCAL_LEAST_REQUEST = "least request, own counts"
 GLOBAL_LEAST_REQUEST = "least request, shared counts"
@@ -65,13 +65,13 @@ def run(
     view_age_s: float | None = None,
     queueing: Queueing | None = None,
 ) -> Region[Request]:
-    """Send the same requests through agents that choose in one way; returns the region after the last response.
+    """Run requests through agents of one contender; return the region after the last response.
 
     Args:
-        name: PENSTOCK, EARLY, one of BASELINES, or one of BOUNDS.
-        seed: the same gives the same run.
-        view_age_s: age of what agents see of each other; None for the exchange of the product.
-        queueing: order of the queues of Penstock's agents; None for the default of models.
+        name: PENSTOCK, EARLY, a key of BASELINES, or an element of BOUNDS.
+        seed: seed of the random numbers; equal seeds give equal runs.
+        view_age_s: age (s) of the shared view; None for the product's exchange of load.
+        queueing: queue order of Penstock's agents; None for the default of models.
     """
     region: Region[Request] = Region(fleet, agents, seed, view_age_s)
     region.run(requests, _agents(name, region, queueing))

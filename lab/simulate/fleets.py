@@ -1,4 +1,4 @@
-"""The engines of a region on the virtual clock, and what a router reads of a request for them."""
+"""The engines of a region on the virtual clock, and the request properties that routers read."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class EngineKind(msgspec.Struct, frozen=True):
     count: int
     max_num_seqs: int
     speed: float = 1.0
-    """Of image engines, relative to the reference; and the weight that balancers with weights are configured with."""
+    """Speed of image engines relative to the reference, and the weight in weighted balancers."""
 
 
 class ImageJob(msgspec.Struct, frozen=True):
-    """A request for an image."""
+    """A request of an image engine."""
 
     at_s: float
     pixels: int
     steps: int
     work_s: float
-    """Time (s) on an engine of speed 1, which a router can only estimate."""
+    """True service time (s) on an engine of speed 1. Routers can only estimate it."""
 
 
 Request = TypeVar("Request", TraceRequest, ImageJob)
@@ -50,57 +50,57 @@ Read = TypeVar("Read", TraceRequest, ImageJob, contravariant=True)
 
 
 class EngineFleet(Protocol[Read]):
-    """Engines by index."""
+    """The engines of a region, addressed by index."""
 
     kinds: tuple[EngineKind, ...]
-    """Of each engine."""
+    """Kind of each engine, by index."""
     cost: Cost
     streaming: bool
 
     def ask(self, request: Read) -> CostInputs:
-        """What the cost of a request is estimated from."""
+        """Return the inputs of the cost estimate of a request."""
 
     def prefix_keys(self, request: Read) -> list[int]:
-        """Keys of the leading blocks of the prompt."""
+        """Return the affinity keys of the leading blocks of the prompt."""
 
     def usage(self, request: Read) -> bytes:
-        """The end of the response."""
+        """Return the last bytes of the response, which contain the token usage."""
 
     def arrival(self, request: Read) -> Arrival:
-        """What a baseline reads of a request."""
+        """Return the properties of a request that a baseline reads."""
 
     def true_work_s(self, request: Read, index: int) -> float:
-        """Time (s) that a request occupies a slot of an engine, alone."""
+        """Return the service time (s) of a request on an otherwise idle engine."""
 
     def submit(self, index: int, request: Read, on_first: Action, on_end: Action) -> None:
         """Send a request to an engine; the callbacks report its first and last byte."""
 
     def report(self, index: int) -> EngineReport:
-        """The engine's load."""
+        """Return the engine's load."""
 
     def busy_s(self, index: int) -> float:
-        """Time (s) for which the engine was busy."""
+        """Return the total busy time (s) of the engine."""
 
     def set_slowness(self, index: int, factor: float) -> None:
-        """Make an engine slower by this factor from now on."""
+        """Slow an engine by a factor from now on."""
 
 
 class ChatFleet:
-    """Batching engines of a language model."""
+    """Continuous-batching engines of a language model."""
 
     streaming = True
 
     def __init__(
-        self, clock: VirtualClock, model: str, cost: Cost, kinds: Sequence[EngineKind], *, limits_tell: bool
+        self, clock: VirtualClock, model: str, cost: Cost, kinds: Sequence[EngineKind], *, exact_limits: bool
     ) -> None:
         """Create idle engines.
 
         Args:
-            limits_tell: whether clients set each response's limit to its actual length; else they set no limit.
+            exact_limits: whether the token limit of each request equals its output length; else requests have no limit.
         """
         self.kinds = _each(kinds)
         self.cost = cost
-        self._limits_tell = limits_tell
+        self._limits_tell = exact_limits
         self._engines = [SimulatedEngine(clock, model, kind.accelerator, kind.max_num_seqs) for kind in self.kinds]
 
     def ask(self, request: TraceRequest) -> CostInputs:
@@ -109,7 +109,7 @@ class ChatFleet:
         return CostInputs(body_bytes=request.prompt_tokens * BYTES_PER_TOKEN + OVERHEAD_BYTES, max_tokens=limit)
 
     def prefix_keys(self, request: TraceRequest) -> list[int]:
-        """As `EngineFleet.prefix_keys`: several are in one block of the trace."""
+        """As `EngineFleet.prefix_keys`; a block of the trace contains BLOCKS_PER_SPAN keys."""
         spans = request.prefix_blocks[: request.prompt_tokens // BLOCK_TOKENS]
         keys = [span * BLOCKS_PER_SPAN + part for span in spans for part in range(BLOCKS_PER_SPAN)]
         return keys[:MAX_BLOCKS]
@@ -164,11 +164,11 @@ class ImageFleet:
         return CostInputs(body_bytes=200, pixels=request.pixels, steps=request.steps)
 
     def prefix_keys(self, request: ImageJob) -> list[int]:
-        """As `EngineFleet.prefix_keys`: none."""
+        """As `EngineFleet.prefix_keys`; image jobs have no prefix."""
         return []
 
     def usage(self, request: ImageJob) -> bytes:
-        """As `EngineFleet.usage`: an image has none."""
+        """As `EngineFleet.usage`; image responses contain no usage."""
         return b""
 
     def arrival(self, request: ImageJob) -> Arrival:
@@ -227,18 +227,18 @@ class _SingleSlotEngine:
 
 
 class LatencyEstimate:
-    """Latencies of one server's recent requests by the requests in flight when they arrived, as Prequal keeps them."""
+    """Prequal's latency estimate: latencies of a server's recent requests by the number in flight at arrival."""
 
     def __init__(self) -> None:
         """Create an estimate without observations."""
         self._recent: deque[tuple[int, float]] = deque(maxlen=50)
 
-    def see(self, in_flight: int, latency_s: float) -> None:
+    def observe(self, in_flight: int, latency_s: float) -> None:
         """Add a completed request."""
         self._recent.append((in_flight, latency_s))
 
     def at(self, in_flight: int) -> float:
-        """Median latency (s) of the requests nearest to this number in flight; 0 before the first."""
+        """Return the median latency (s) of the requests nearest to a number in flight; 0 without observations."""
         if not self._recent:
             return 0.0
         nearest = min(abs(count - in_flight) for count, _ in self._recent)

@@ -1,8 +1,8 @@
-"""The mix of `bench-live` on a virtual clock: its engines, its trace and its rate, over as many rounds as tails need.
+"""Measures tail latencies of the `bench-live` workloads on a virtual clock, over many rounds.
 
-The live benchmark counts some hundred requests, so its 99th percentile stands on seven of them, and what else the
-machine does moves it. Here the same workloads, drawn anew each round, meet the same engines and the router's own code
-in simulated time. The cost of the proxy itself is not simulated.
+The live benchmark counts a few hundred requests, so its 99th percentile depends on a few requests and on the load of
+the machine. The simulation runs new workloads of the same kind in each round, with the same engines and the product's
+routing code. The cost of the proxy itself is not simulated.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from lab.traces.conversations import generate_conversations
 from lab.traces.trace import TraceRequest
 from penstock.policy.policy import Queueing
 
-EACH = 3
-"""Engines of each accelerator, as in the live benchmark's default."""
+ENGINES_PER_ACCELERATOR = 3
+"""Number of engines of each accelerator, as in the default of the live benchmark."""
 
-LIVE = tuple(EngineKind(accelerator, EACH, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
+LIVE = tuple(EngineKind(accelerator, ENGINES_PER_ACCELERATOR, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
 
 COMPARED = (LOCAL_LEAST_REQUEST, PENSTOCK)
-"""What nginx and HAProxy do, each instance by what it sent itself, and what Penstock does."""
+"""The compared contenders. LOCAL_LEAST_REQUEST represents nginx and HAProxy, whose instances do not share counts."""
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One draw of the workload."""
+    """One generated workload and its seed."""
 
     seed: int
     requests: tuple[TraceRequest, ...]
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Latency quantiles over all rounds, in seconds since the request was sent."""
+    """Latency quantiles (s) of a contender over all rounds."""
 
     contender: str
     agents: int
@@ -53,10 +53,10 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int, seed: int) -> list[Round]:
-    """The workloads of the live benchmark with seeds from `seed` on, in the time of the modelled hardware.
+    """Return `count` workloads of the live benchmark with successive seeds, in the time of the modelled hardware.
 
     Raises:
-        TraceError: the trace cannot be used.
+        TraceError: the trace is invalid.
     """
     found = []
     for number in range(seed, seed + count):
@@ -67,26 +67,26 @@ def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int,
 
 
 def conversation_rounds(rate_per_s: float, seconds: float, count: int, seed: int) -> list[Round]:
-    """Workloads of conversations with much prefix reuse; the args are those of `rounds_of`."""
+    """Return `count` workloads of conversations with high prefix reuse and successive seeds."""
     return [
         Round(number, tuple(generate_conversations(seconds, rate_per_s, Random(number))))
         for number in range(seed, seed + count)
     ]
 
 
-def feel(
+def measure_tails(
     contender: str, agents: int, rounds: Sequence[Round], warm_up_s: float, queueing: Queueing | None = None
 ) -> Tail:
-    """Run the whole workload; each round starts with new engines and agents.
+    """Run a contender on all rounds, each with new engines and agents, and return its latency quantiles.
 
     Args:
-        warm_up_s: what arrives before (s) in a round is not counted.
-        queueing: order of the agents' queues; None for the default of models.
+        warm_up_s: requests that arrive before this time (s) in a round are not counted.
+        queueing: queue order of Penstock's agents; None for the default of models.
     """
     first_s: list[float] = []
     end_s: list[float] = []
     for round_ in rounds:
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=LIVE, limits_tell=True)
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=LIVE, exact_limits=True)
         region = run(contender, fleet, round_.requests, agents=agents, seed=round_.seed, queueing=queueing)
         counted = [served for served in region.served if served.request.at_s >= warm_up_s]
         first_s += [served.first_s for served in counted if served.first_s is not None]

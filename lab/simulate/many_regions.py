@@ -1,8 +1,8 @@
-"""Many regions on one virtual clock, each with its engines and agents: how much the simulator carries on one core.
+"""Simulates many regions with engines and agents on one virtual clock and one core.
 
-Everything that decides is the product's: planner, region selection, region health, endpoint chooser, queues. Regions
-form jurisdictions that no request may leave. Plans are made from reports of a given age; regions probe each other at
-the interval of the policy; some regions fail, and engines may be slow or start cold.
+Planner, region selection, region health, endpoint chooser and queues are the product's code. Regions form jurisdictions
+that no request may leave. The planner uses reports of a given age, and regions probe each other at the interval of the
+policy. Regions may fail, and engines may be slow or start cold.
 """
 
 from __future__ import annotations
@@ -47,54 +47,54 @@ LENGTHS_S = 100.0
 """Length (s) of the generated trace from which the lengths of requests are drawn."""
 
 DRAIN_S = 120.0
-"""How long (s) after the last arrival responses are waited for."""
+"""Maximum time (s) to wait for responses after the last arrival."""
 
 _KINDS = ("h100", "a100", "l40s")
 _SEQUENCES = 6
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What goes wrong in a run."""
+    """The faults of a run."""
 
     lost_regions: int = 0
-    """Regions, each of another jurisdiction, that fail for good in the middle of the run."""
+    """Number of regions, each of a different jurisdiction, that fail permanently in the middle of the run."""
     slow_engines: int = 0
-    """Engines of each region that serve ten times as slowly from the middle of the run on."""
+    """Engines per region that become ten times as slow in the middle of the run."""
     cold_engines: int = 0
-    """Engines of each region that load their model during the first half of the run."""
+    """Engines per region that load their model during the first half of the run."""
 
 
 class WorldConfig(msgspec.Struct, frozen=True):
-    """The size of a world, and its demand."""
+    """Size, demand and faults of a simulated world."""
 
     regions: int
     endpoints: int
-    """Of each region."""
+    """Endpoints per region."""
     rate_per_s: float
-    """Requests (1/s) of all regions together."""
+    """Total rate (requests/s) of all regions."""
     seconds: float
-    """How long (s) requests arrive."""
+    """Duration (s) of arrivals."""
     agents: int = 2
-    """Of each region."""
+    """Agents per region."""
     jurisdiction: int = 20
-    """Regions that may serve each other's requests."""
+    """Number of regions of a jurisdiction, which may serve each other's requests."""
     report_age_s: float = 10.0
-    """Age (s) of the reports that the planner has."""
+    """Age (s) of the reports that the planner uses."""
     planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
     faults: Faults = Faults()
     seed: int = 1
 
 
 class WorldResult(msgspec.Struct):
-    """What a run came to, and what it cost."""
+    """Counts, latencies and processor time of a run."""
 
     requests: int = 0
     away: int = 0
     """Requests that another region served."""
     rerouted: int = 0
-    """Requests that met a failed region and were sent on."""
+    """Requests that were sent to another region because a region had failed."""
     broken: int = 0
-    """Requests that a failed region was serving."""
+    """Requests that a region held when it failed."""
     unanswered: int = 0
     """Requests without a response when the run ended, other than `broken`."""
     events: int = 0
@@ -117,7 +117,7 @@ class _Site:
             EngineKind(kind, len(range(at, config.endpoints, len(_KINDS))), _SEQUENCES)
             for at, kind in enumerate(_KINDS)
         ]
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=kinds, limits_tell=True)
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=kinds, exact_limits=True)
         self.name = name
         self.permitted = permitted
         self.region: Region[TraceRequest] = Region(fleet, config.agents, seed, clock=clock)
@@ -126,7 +126,7 @@ class _Site:
         self.slots = _SEQUENCES * config.endpoints
         self.rate = ArrivalRate(tuple(sorted(permitted.regions)))
         self.health = RegionHealth(RegionState.HEALTHY)
-        """As the other regions of the jurisdiction observe it."""
+        """Health as observed by the other regions of the jurisdiction."""
         self.is_lost = False
 
     @property
@@ -172,7 +172,7 @@ class World:
             self._schedule_arrival(site)
         self._schedule_faults(config.seconds / 2)
         while not self._is_over():
-            # Whether it is over takes a look at every region, so it is asked once for each second of the clock.
+            # The end condition reads every region, so it is evaluated once per second of the virtual clock.
             until = clock.now + 1.0
             while (at := clock.next_at) is not None and at <= until:
                 clock.step()
@@ -199,14 +199,14 @@ class World:
         self.result.requests += 1
         entry = site
         if site.is_lost:
-            # The client's next address: the nearest region that accepts connections.
+            # The client tries its next address: the nearest region that accepts connections.
             nearest = self._policy.nearest_first(site.name, site.permitted.regions)
             entry = next(other for name in nearest if not (other := self.sites[name]).is_lost)
             self.result.rerouted += 1
         entry.rate.arrived += 1
         server = self._choose(entry)
         if server.is_lost:
-            # The connection fails; the agent that received the request sends it elsewhere.
+            # The connection fails, and the entry's agent chooses another region.
             self.result.rerouted += 1
             server = self._choose(entry, server.name)
         if server is entry:
@@ -238,7 +238,7 @@ class World:
         for group in self._groups[: faults.lost_regions]:
             self._clock.at(at, partial(self._lose, group[0]))
         for site in self.sites.values():
-            # The fastest engines, whose loss is felt most.
+            # The first engines are the fastest, so that their faults have the greatest effect.
             for index in range(faults.slow_engines):
                 self._clock.at(at, partial(site.region.fleet.set_slowness, index, 10.0))
             for index in range(faults.slow_engines, faults.slow_engines + faults.cold_engines):
@@ -252,7 +252,7 @@ class World:
         site.region.stop()
 
     def _probe(self) -> None:
-        """Each region is probed by the others of its jurisdiction, which see the same."""
+        """Update the health of each region, which all other regions of the jurisdiction observe equally."""
         now, failover = self._clock.now, self._policy.failover
         for group in self._groups:
             for site in group:
@@ -271,7 +271,7 @@ class World:
             self._clock.at(now + failover.probe_interval_s, self._probe)
 
     def _tick(self) -> None:
-        """Every agent reports; the planner plans from the newest reports of the given age."""
+        """Record a report of every agent, and plan from the newest reports of at least the configured age."""
         now = self._clock.now
         agents = {}
         for name, site in self.sites.items():
@@ -321,7 +321,7 @@ class World:
 
 
 def _policy(names: list[str], config: WorldConfig) -> Policy:
-    """Regions of a jurisdiction are around one place; the places are around the world."""
+    """Return a policy whose jurisdictions are distributed over the world, with their regions around one place."""
     regions = {}
     for number, name in enumerate(names):
         group, member = divmod(number, config.jurisdiction)

@@ -1,4 +1,4 @@
-"""One agent of Penstock on the virtual clock: the product's accounts, chooser, queue and shared load."""
+"""One Penstock agent on the virtual clock, with the product's accounts, endpoint chooser, queue and shared load."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from penstock.routing.reasons import Reason
 from regional_agent.shared_load.published_load import PublishedLoad
 
 RECOUNT_S = 0.2
-"""Interval (s) between two updates of the learned service times, as in an agent."""
+"""Interval (s) at which an agent updates the learned service times."""
 
 POLL_S = 0.1
-"""Period (s) of the timer of the queue, as in an agent."""
+"""Interval (s) at which an agent polls its queue."""
 
 PREFIX_INTERVAL_S = 0.05
-"""Interval (s) between two publications of prefixes, as in an agent."""
+"""Minimum interval (s) between publications of prefixes, as in an agent."""
 
 PRIOR_SERVICE_S = 5.0
 """Expected service time (s) of a request before the first completion."""
 
 EngineLoads = Mapping[str, tuple[int, int, int]]
-"""By name: requests, reserved prefill (µs), reserved decode (µs)."""
+"""By engine: requests, reserved prefill (µs), reserved decode (µs)."""
 
 UNBOUNDED = 1_000_000
-"""An unreachable limit: without an admission queue, every request is sent to an engine at once."""
+"""An unreachable limit of an engine's queue, with which every request is sent to an engine immediately."""
 
 
 class PenstockAgent(Generic[Request]):
-    """One agent: its accounts of the engines, its chooser, and its queue."""
+    """One agent with its engine accounts, endpoint chooser and queue."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class PenstockAgent(Generic[Request]):
         queueing: Queueing | None = None,
         engine_queue: int | None = None,
     ) -> None:
-        """Create an agent that has only the configured properties of the engines.
+        """Create an agent without measurements.
 
         Args:
-            number: of the agent, from 0.
-            queueing: order of its queue; None for the default of models.
-            engine_queue: requests that may wait in an engine beyond its slots; None for one where engines batch, and
-                none where they do not.
+            number: index of the agent, from 0.
+            queueing: order of the agent's queue; None for the default of models.
+            engine_queue: requests that may wait in an engine beyond its slots; None for 1 in batching engines and 0 in
+                engines with a single slot.
         """
         self.queue: FairQueue[Served[Request]] = FairQueue(number << 32)
         self._region: Region[Request] = region
@@ -89,7 +89,7 @@ class PenstockAgent(Generic[Request]):
         return EndpointAccount(view, kind.accelerator)
 
     def arrive(self, served: Served[Request]) -> None:
-        """Accept a request of a client."""
+        """Receive a request of a client."""
         now = self._region.clock.now
         self._update(now)
         if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
@@ -101,7 +101,7 @@ class PenstockAgent(Generic[Request]):
             self._serve()
 
     def set_ready(self, index: int, *, ready: bool) -> None:
-        """Set whether an engine passes its health checks."""
+        """Set the readiness of an engine."""
         view = self._pool.endpoints[index].view
         view.ready = ready
         view.update_score()
@@ -110,7 +110,7 @@ class PenstockAgent(Generic[Request]):
             self._wake()
 
     def notified(self, delay_s: float) -> None:
-        """Read what another agent has published after this time (s), if requests wait here."""
+        """Read another agent's publication after `delay_s`, if requests wait at this agent."""
         if len(self.queue) and not self._wakes:
             self._wakes = self._region.shared.age_s is None
             self._region.clock.at(self._region.clock.now + delay_s, self._wake)
@@ -122,7 +122,7 @@ class PenstockAgent(Generic[Request]):
             self._serve()
 
     def _update(self, now: float, *, exchanges: bool = False) -> None:
-        """Bring the view up to date: the others' load and queues, and what was learned."""
+        """Apply other agents' publications, and update the learned service times."""
         for number, published in self._reader.read(now, waits=len(self.queue) > 0, exchanges=exchanges):
             before = self._remote.get(number)
             self._remote[number] = published
@@ -144,7 +144,7 @@ class PenstockAgent(Generic[Request]):
             self._pool.update_speeds()
 
     def _apply_change(self, before: EngineLoads, after: EngineLoads) -> None:
-        """Apply what one agent published in place of what it published before."""
+        """Replace the loads of an agent's previous publication by the loads of its new publication."""
         changed = [engine for engine in {**before, **after} if before.get(engine) != after.get(engine)]
         if self._remote_weight < 1.0:
             self._apply_loads(changed)
@@ -174,7 +174,7 @@ class PenstockAgent(Generic[Request]):
                 endpoint.set_remote_load(remote)
 
     def _changed(self) -> None:
-        """Publish soon."""
+        """Schedule a publication."""
         if not self._publishes:
             self._publishes = True
             self._region.clock.at(self._published_at + MIN_INTERVAL_S, self._publish)
@@ -256,25 +256,25 @@ class PenstockAgent(Generic[Request]):
         self._wake()
 
     def has_room(self) -> bool:
-        """Whether an engine may take one more request."""
+        """Whether an engine has room for another request."""
         return self._pool.has_room
 
     def other_heads(self, now: float) -> Sequence[QueueHead]:
-        """The heads that the other agents last reported."""
+        """Return the queue heads in the last publications of other agents."""
         return self._other_heads
 
     def group(self, item: Served[Request], now: float) -> str | None:
-        """All requests may use the same engines."""
+        """Return the same group for all requests, since they may use the same engines."""
         return ""
 
     def represents_group(self, item: Served[Request]) -> bool:
-        """What is closed to one request is closed to all."""
+        """Return True, since a refusal of one request applies to all requests."""
         return True
 
     def ask(self, item: Served[Request], now: float) -> bool | None:
-        """Place a waiting request; None where no engine has room."""
+        """Send a waiting request to an engine; return None if no engine has room."""
         return self._place(item) or None
 
     def deliver(self, entry: QueuedRequest[Served[Request]], answer: bool, now: float) -> None:
-        """Report that the queue is shorter; the request was placed when it was asked for."""
+        """Publish the shorter queue; `ask` has already sent the request."""
         self._changed()

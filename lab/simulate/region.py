@@ -1,4 +1,4 @@
-"""A region on the virtual clock: several agents in front of the same engines, with one way to choose among them."""
+"""A region on the virtual clock: several agents of one kind that share the same engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.fleet.shared_counts import MIN_INTERVAL_S
 
 
 class Served(msgspec.Struct, Generic[Request]):
-    """One request's result; times are seconds since it arrived."""
+    """The result of one request; times are seconds since its arrival."""
 
     request: Request
     engine: int = -1
@@ -26,17 +26,17 @@ class Served(msgspec.Struct, Generic[Request]):
 
 
 class Agent(Protocol[Request]):
-    """One agent: receives requests, and sends each to an engine with `Region.send`."""
+    """An agent, which receives requests and sends them to engines with `Region.send`."""
 
     def arrive(self, served: Served[Request]) -> None:
-        """Accept a request of a client."""
+        """Receive a request of a client."""
 
     def notified(self, delay_s: float) -> None:
-        """Read what another agent has published after this time (s), if requests wait here."""
+        """Read another agent's publication after `delay_s`, if requests wait at this agent."""
 
 
 class Region(Generic[Request]):
-    """The engines, the agents, and all requests of a run."""
+    """The engines, agents and requests of a region in one run."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Region(Generic[Request]):
         view_age_s: float | None = None,
         clock: VirtualClock | None = None,
     ) -> None:
-        """Create an idle region without agents; the same `seed` gives the same run.
+        """Create an idle region without agents; equal seeds give equal runs.
 
         Args:
             agents: number of agents.
-            view_age_s: age of what agents see of each other; None for the exchange of the product.
-            clock: shared by several regions; None for a clock of its own.
+            view_age_s: age (s) of the shared view; None for the product's exchange of load.
+            clock: clock shared by several regions; None creates a clock.
         """
         self.clock = clock or VirtualClock()
         self.fleet: EngineFleet[Request] = fleet(self.clock)
@@ -59,7 +59,7 @@ class Region(Generic[Request]):
         self.served: list[Served[Request]] = []
         self.seed = seed
         self.in_flight = [0] * len(self.fleet.kinds)
-        """Requests on each engine, of all agents."""
+        """Requests in flight on each engine, of all agents."""
         self._latencies = [LatencyEstimate() for _ in self.fleet.kinds]
         self.agents = agents
         self._agents: Sequence[Agent[Request]] = ()
@@ -68,11 +68,11 @@ class Region(Generic[Request]):
         self._stopped = False
 
     def set_agents(self, agents: Sequence[Agent[Request]]) -> None:
-        """Set the agents that `arrive` chooses from."""
+        """Set the agents among which `arrive` selects."""
         self._agents = agents
 
     def run(self, requests: Sequence[Request], agents: Sequence[Agent[Request]]) -> None:
-        """Send each request to a random agent, and run until the last one is answered."""
+        """Send each request to a random agent, and run until the last response."""
         self.set_agents(agents)
         for request in requests:
             self.clock.at(request.at_s, partial(self._arrive, self._rng.choice(agents), Served(request)))
@@ -81,14 +81,14 @@ class Region(Generic[Request]):
             self.clock.step()
 
     def arrive(self, request: Request) -> Served[Request]:
-        """Send a request to a random agent; the caller steps the clock."""
+        """Send a request to a random agent. The caller advances the clock."""
         served = Served(request)
         self._unanswered += 1
         self._arrive(self._rng.choice(self._agents), served)
         return served
 
     def stop(self) -> None:
-        """The region fails: no response arrives from now on."""
+        """Fail the region: no further response arrives."""
         self._stopped = True
 
     def send(
@@ -117,26 +117,26 @@ class Region(Generic[Request]):
             served.end_s = clock.now - served.request.at_s
             self._unanswered -= 1
             self.in_flight[index] -= 1
-            self._latencies[index].see(at_start, clock.now - began_at)
+            self._latencies[index].observe(at_start, clock.now - began_at)
             if on_end is not None:
                 on_end()
 
         self.fleet.submit(index, served.request, first, end)
 
     def publish(self, number: int, published: Published) -> None:
-        """Publish for one agent; the others read it soon if requests wait there."""
+        """Publish for one agent, and notify the other agents."""
         self.shared.publish(number, published)
         for other, agent in enumerate(self._agents):
             if other != number:
                 agent.notified(MIN_INTERVAL_S * self._rng.random() if self.shared.age_s is None else self.shared.age_s)
 
     def probe(self, index: int) -> Probe:
-        """The reply of an engine to a probe of Prequal."""
+        """Return the reply of an engine to a Prequal probe."""
         count = self.in_flight[index]
         return Probe(count, self._latencies[index].at(count))
 
     def use(self) -> list[float]:
-        """The share (0-1) of the time in which each engine was busy."""
+        """Return the busy share (0-1) of each engine."""
         return [self.fleet.busy_s(index) / self.clock.now for index in range(len(self.fleet.kinds))]
 
     def _arrive(self, agent: Agent[Request], served: Served[Request]) -> None:

@@ -1,9 +1,8 @@
-"""Simulates autoscaling of three regions over days: Penstock's recommendations, and a reactive HPA, on the same demand.
+"""Simulates autoscaling of three regions over days: Penstock's recommendations and a reactive HPA on the same demand.
 
-Demand follows the sun with noise. On the last day one region has a surge, and another is lost at its peak. The
-recommendations come from the code that a leader runs, with its forecast. The HPA has the load
-that is offered to the region's engines, which is more than a real one measures, and its defaults: every 15 s, and fewer
-replicas after five minutes.
+Demand has a daily cycle with noise. On the last day one region has a surge, and another region fails at its peak. The
+recommendations come from the leader's code with its forecast. The HPA runs with its defaults (a decision every 15 s,
+fewer replicas after 300 s) on the offered load of the region, which a real HPA cannot measure.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from penstock.policy.residency import residency_class
 from penstock.scaling.recommender import Recommender
 
 STEP_S = 15.0
-"""Time (s) between two decisions of each autoscaler, and between two measurements."""
+"""Interval (s) of decisions and of measurements."""
 
 SLOTS = 8
 SERVICE_S = 4.0
 TARGET = 0.8
 PEAK_PER_S, TROUGH_PER_S = 60.0, 12.0
-"""Demand of each region at its local peak and trough."""
+"""Demand (requests/s) of each region at its local peak and trough."""
 
 NAMES = ("america", "asia", "europe")
 LONGITUDES = {"america": -80.0, "asia": 110.0, "europe": 10.0}
@@ -38,40 +37,40 @@ EVERYWHERE = residency_class(frozenset(NAMES))
 SURGED, LOST = "america", "europe"
 
 HPA_STABLE_S = 300.0
-"""`scaleDown.stabilizationWindowSeconds` of an HPA by default."""
+"""Default of an HPA's `scaleDown.stabilizationWindowSeconds`."""
 
 Demand = dict[str, float]
 
 
 class Scaled(msgspec.Struct, frozen=True):
-    """What one autoscaler came to, after the first day, in which the season is learned."""
+    """The results of one autoscaler without the first day, on which the forecast learns the daily cycle."""
 
     name: str
     above_target_share: float
-    """Share (0-1) of the time in which a region's endpoints were fuller than the target."""
+    """Share (0-1) of the time in which the use of a region's endpoints exceeded the target."""
     away_share: float
-    """Share (0-1) of the requests that another region served because home had no slot."""
+    """Share (0-1) of the requests that another region served because the home region had no free slot."""
     unserved_share: float
-    """Share (0-1) of the requests for which no region had a slot when they arrived."""
+    """Share (0-1) of the requests for which no region had a free slot at arrival."""
     unserved_in_loss_share: float
-    """The same, in the half hour of the loss."""
+    """Share (0-1) of the requests without a free slot in any region during the loss of the region."""
     gpu_hours: float
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """The demand of every step, and the steps in which a region is lost."""
+    """The demand of every step, and the steps in which the region LOST is down."""
 
     demand: list[Demand]
     lost: range
 
 
 def workload(days: int, seed: int) -> Workload:
-    """Demand by region and step; the surge and the loss are on the last day."""
+    """Return the demand by step and region; the surge and the loss are on the last day."""
     rng = Random(seed)
     steps = int(days * DAY_S / STEP_S)
     noise = dict.fromkeys(NAMES, 0.0)
     start = (days - 1) * DAY_S
-    # Local noon of each region; the loss comes at the peak of the lost region.
+    # The surge begins an hour before local noon of its region, the loss at local noon, which is the peak.
     surge_at = start + (0.5 - LONGITUDES[SURGED] / 360.0) % 1.0 * DAY_S - 3600.0
     loss_at = start + (0.5 - LONGITUDES[LOST] / 360.0) % 1.0 * DAY_S
     demand = []
@@ -96,15 +95,15 @@ def _trapezium(since_s: float, *, rise_s: float, hold_s: float) -> float:
 
 
 class Hpa:
-    """A HorizontalPodAutoscaler on the requests in flight per endpoint."""
+    """A HorizontalPodAutoscaler with requests in flight per endpoint as its metric."""
 
     def __init__(self, target: float) -> None:
-        """`target` is the share (0-1) of the slots to fill."""
+        """Args: `target` is the target use (0-1) of the slots."""
         self._target = target
         self._recent: dict[str, deque[tuple[float, int]]] = {name: deque() for name in NAMES}
 
     def desired(self, now: float, offered: Demand, ordered: dict[str, int], up: list[str]) -> dict[str, int]:
-        """The replicas of every region that is up."""
+        """Return the replicas of every region that is up."""
         wanted = {}
         for name in up:
             raw = offered[name] * SERVICE_S / (SLOTS * self._target)
@@ -118,10 +117,10 @@ class Hpa:
 
 
 class Recommended:
-    """Penstock's recommendations, applied at once."""
+    """Applies Penstock's recommendations immediately."""
 
     def __init__(self, cold_start_s: float, *, reserve: bool) -> None:
-        """`reserve`: for the loss of a region."""
+        """Args: `reserve` enables the capacity reserve for the loss of a region."""
         regions = {name: Region(name, "DE", 40.0, LONGITUDES[name]) for name in NAMES}
         models = {"m": Model("m", SERVICE_S, scaling=Scaling(cold_start_s, min_endpoints=1))}
         self._policy = Policy(
@@ -136,7 +135,7 @@ class Recommended:
         self._recommender = Recommender()
 
     def desired(self, now: float, offered: Demand, ordered: dict[str, int], up: list[str]) -> dict[str, int]:
-        """The endpoints of every region that is up."""
+        """Return the endpoints of every region that is up."""
         self._forecaster.observe({Key(name, "m", EVERYWHERE.name): offered[name] for name in up}, now)
         agents = {}
         for name in up:
@@ -154,7 +153,7 @@ Desired = Callable[[float, Demand, dict[str, int], list[str]], dict[str, int]]
 
 
 def simulate(name: str, desired: Desired, work: Workload, cold_start_s: float) -> Scaled:
-    """Run one autoscaler over the whole demand."""
+    """Run one autoscaler over the whole demand, and return its results."""
     ordered = {region: max(1, ceil(work.demand[0][region] * SERVICE_S / SLOTS / TARGET)) for region in NAMES}
     ready = dict(ordered)
     starting: dict[str, deque[tuple[float, int]]] = {region: deque() for region in NAMES}
@@ -191,7 +190,7 @@ def simulate(name: str, desired: Desired, work: Workload, cold_start_s: float) -
 
 
 def _cancel(starting: deque[tuple[float, int]], ready: dict[str, int], region: str, fewer: int) -> None:
-    """Remove endpoints: those that have not started first."""
+    """Remove endpoints of a region, starting endpoints before ready endpoints."""
     while fewer > 0 and starting:
         at, count = starting.pop()
         if count > fewer:
@@ -202,7 +201,7 @@ def _cancel(starting: deque[tuple[float, int]], ready: dict[str, int], region: s
 
 
 def compare(*, days: int, seed: int, cold_start_s: float) -> list[Scaled]:
-    """Every autoscaler on the same demand."""
+    """Run every autoscaler on the same demand."""
     work = workload(days, seed)
     reserve = TARGET * (len(NAMES) - 1) / len(NAMES)
     contestants: dict[str, Desired] = {

@@ -1,7 +1,7 @@
-"""What the agents of a simulated region publish, and when each of them reads it.
+"""The exchange of load between the agents of a simulated region.
 
-An agent of the product publishes within MIN_INTERVAL_S of a change and then reads what the others published; without a
-change of its own it reads at the interval of `exchange_interval_s`. Instead, every view can be of one given age.
+An agent of the product publishes within MIN_INTERVAL_S of a change and then reads the other agents' publications.
+Without a change it reads at the interval of `exchange_interval_s`. Alternatively, all views have one given age.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from regional_agent.shared_load.published_load import PublishedLoad
 
 
 class Published(NamedTuple):
-    """What one agent published at a moment."""
+    """One publication of an agent."""
 
     at: float
     load: PublishedLoad
     head: QueueHead | None
     prefixes: dict[str, list[int]]
-    """Keys of the prefixes that the agent sent since its last publication, by endpoint."""
+    """By endpoint: keys of the prefixes that the agent sent since its last publication of prefixes."""
 
 
 class SharedView:
-    """The publications of a region's agents in order of time, as in its Redis."""
+    """Stores the publications of a region's agents in order of time, in place of Redis."""
 
     def __init__(self, agents: int, age_s: float | None = None) -> None:
         """Create a store without publications.
 
         Args:
-            age_s: age of every view; None for the exchange of the product.
+            age_s: age (s) of every view; None for the product's exchange of load.
         """
         self.age_s = age_s
         self.newest_at = 0.0
@@ -43,16 +43,16 @@ class SharedView:
         self.newest_at = published.at
 
     def reader(self, agent: int, phase_s: float) -> ViewReader:
-        """The reader of one agent, which reads at this phase (s) of the interval."""
+        """Return the reader of an agent; its periodic reads are offset by `phase_s`."""
         others = [entries for number, entries in enumerate(self._by_agent) if number != agent]
         return ViewReader(self, others, phase_s)
 
 
 class ViewReader:
-    """What one agent has read."""
+    """Reads the other agents' publications for one agent."""
 
     def __init__(self, shared: SharedView, others: list[list[Published]], phase_s: float) -> None:
-        """Use `SharedView.reader`."""
+        """Create a reader; callers use `SharedView.reader`."""
         self.read_at = 0.0
         self._others = others
         self._next = [0] * len(others)
@@ -60,11 +60,11 @@ class ViewReader:
         self._phase_s = phase_s
 
     def read(self, now: float, *, waits: bool = False, exchanges: bool = False) -> list[tuple[int, Published]]:
-        """The publications since the last call that the agent has read by now, with the number of their author.
+        """Return the publications that the agent has read since the last call, each with the number of its publisher.
 
         Args:
-            waits: requests wait at the agent.
-            exchanges: it publishes now.
+            waits: whether requests wait at the agent.
+            exchanges: whether the agent publishes now, which includes a read.
         """
         before, self.read_at = self.read_at, max(self.read_at, self._last_read(now, waits, exchanges))
         found: list[tuple[int, Published]] = []

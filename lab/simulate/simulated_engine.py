@@ -1,4 +1,4 @@
-"""One engine on the virtual clock: the lab's batching model, with its passes taken one after the other."""
+"""One engine on the virtual clock, based on the lab's batching model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lab.engine.step_time import StepTime
 from lab.simulate.clock import VirtualClock
 
 HORIZON_S = 0.05
-"""Passes that only decode are taken together for this long (s)."""
+"""Maximum duration (s) of decode passes that are combined into one step."""
 
 MAX_BATCHED_TOKENS = 2048
-"""New tokens of one pass: vLLM's default."""
+"""Maximum number of new tokens per pass: vLLM's default."""
 
 
 class SimulatedEngine:
-    """A batching model whose steps take their modelled time."""
+    """Runs the steps of a batching model with their modelled durations."""
 
     def __init__(self, clock: VirtualClock, model: str, accelerator: str, max_num_seqs: int) -> None:
-        """Idle and loaded."""
+        """Create an idle engine with a loaded model."""
         deployment = min_deployment(MODELS[model], ACCELERATORS[accelerator])
         assert isinstance(deployment, Deployment), f"{model} does not fit on {accelerator}"
         self.busy_s = 0.0
-        """Time (s) in which some pass ran."""
+        """Total duration (s) of all passes."""
         self.slowness = 1.0
-        """Factor of the time of passes that begin from now on."""
+        """Factor for the durations of the passes that begin from now on."""
         self._clock = clock
         self._model = BatchingModel(StepTime(deployment), deployment.kv_blocks, max_num_seqs, MAX_BATCHED_TOKENS)
         self._watchers: dict[Sequence, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -38,25 +38,25 @@ class SimulatedEngine:
 
     @property
     def running(self) -> int:
-        """Sequences in the batch."""
+        """Number of sequences in the batch."""
         return len(self._model.running)
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for a place in it."""
+        """Number of sequences that wait for the batch."""
         return len(self._model.waiting)
 
     @property
     def kv_used(self) -> float:
-        """Share (0-1) of the KV cache that its sequences hold."""
+        """Used share (0-1) of the KV cache."""
         return self._model.kv.usage
 
     def resize(self, max_num_seqs: int) -> None:
-        """Change how many sequences run at once, as a restart with other settings does."""
+        """Change the maximum number of running sequences."""
         self._model.max_num_seqs = max_num_seqs
 
     def submit(self, sequence: Sequence, on_first: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """Queue a sequence; the callbacks report its first token and its last."""
+        """Queue a sequence; the callbacks report its first and its last token."""
         self._watchers[sequence] = (on_first, on_end)
         self._model.add(sequence)
         if self._step is None:
@@ -80,7 +80,7 @@ class SimulatedEngine:
 
     def _end(self, turn: int) -> None:
         if turn != self._turn or self._step is None:
-            return  # the step was cut short meanwhile
+            return  # `submit` has shortened the step
         step, self._step = self._step, None
         self.busy_s += step.total_s
         callbacks = []

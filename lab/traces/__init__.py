@@ -1,1 +1,1 @@
-"""Workloads: what was asked of a real service and when, read from public traces or generated in their likeness."""
+"""Workloads: arrival times and lengths of requests, read from public traces or generated to resemble them."""

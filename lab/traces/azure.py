@@ -17,25 +17,25 @@ TIMESTAMP, CONTEXT_TOKENS, GENERATED_TOKENS = "TIMESTAMP", "ContextTokens", "Gen
 COLUMNS = (TIMESTAMP, CONTEXT_TOKENS, GENERATED_TOKENS)
 
 MAX_TOKENS = 10_000_000
-"""No context window is that long: a larger number is a broken file."""
+"""Maximum number of tokens in a valid trace; it exceeds every context window."""
 
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 
 
 def looks_like_azure(first_line: str) -> bool:
-    """Whether a file that begins with `first_line` is in this format: its header names one of the columns."""
+    """Whether `first_line` is the header of an Azure trace: it names at least one of the columns."""
     return any(name in COLUMNS for name in _cells(first_line))
 
 
 def read_azure(path: Path, lines: Iterator[NumberedLine]) -> Iterator[TraceRequest]:
-    """Every request of an Azure trace, in order; the first arrives at 0 s.
+    """Yield the requests of an Azure trace in order; the first request arrives at 0 s.
 
     Args:
-        path: what to call the file in errors.
-        lines: its lines, the header first.
+        path: name of the file in errors.
+        lines: lines of the file, including the header.
 
     Raises:
-        TraceError: the header lacks a column, or a line has a bad field or goes back in time.
+        TraceError: the header lacks a column, a field is invalid, or the time of a line is before the previous line.
     """
     number, header = next(lines)
     names = _cells(header)
@@ -49,7 +49,7 @@ def read_azure(path: Path, lines: Iterator[NumberedLine]) -> Iterator[TraceReque
         cells = _cells(line)
         if len(cells) != len(names):
             problem = f"{len(cells)} fields where the header has {len(names)}"
-            raise TraceError(path, problem, "complete the line or delete it", number)
+            raise TraceError(path, problem, "complete or delete the line", number)
         whole_s, fraction_s = _instant(path, number, cells[where[0]])
         began = began or (whole_s, fraction_s)
         at_s = (whole_s - began[0]) + (fraction_s - began[1])
@@ -68,7 +68,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _instant(path: Path, line: int, text: str) -> tuple[float, float]:
-    # The trace has seven fractional digits; datetime would cut them to six, one float of Unix seconds nearly so.
+    # The trace has seven fractional digits. Neither datetime nor a single float of Unix seconds preserves them.
     match = _INSTANT.fullmatch(text)
     try:
         if match is None:

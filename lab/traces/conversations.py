@@ -1,7 +1,7 @@
-"""Makes a workload of conversations with much prefix reuse: shared documents, prompts that grow turn by turn.
+"""Generates conversations with high prefix reuse: shared documents, and prompts that grow with each turn.
 
-Public traces with prefixes (Mooncake's) reuse about a tenth of their tokens where prompts are cut to what small engines
-hold. Assistants over documents, agents and coding tools reuse most of them; this workload stands for those.
+If prompts are shortened to the context of small engines, public traces with prefixes (Mooncake) reuse about a tenth of
+their tokens. Assistants over documents, agents and coding tools reuse most of their tokens, as this workload does.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ import msgspec
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 
 RAMP_S = 60.0
-"""Conversations begin this long (s) before the workload does, so that it starts among later turns too."""
+"""Time (s) before the workload at which conversations begin, so that the workload starts with later turns."""
 
 TOKEN_S = 0.015
-"""Time (s) of a token that the client waits for before its next turn."""
+"""Time (s) per output token of the previous response before the next turn."""
 
 
 class Conversations(msgspec.Struct, frozen=True):
-    """The shape of the conversations."""
+    """Parameters of the conversations."""
 
     documents: int = 12
-    """System prompts and documents, each of which begins many conversations."""
+    """Number of shared documents. Each conversation begins with one of them."""
     document_blocks: tuple[int, ...] = (2, 4, 6, 8)
-    """Lengths of documents, in prefix blocks; each is as likely."""
+    """Lengths of documents (prefix blocks), with equal probabilities."""
     mean_turns: float = 5.0
     first_tokens: tuple[int, int] = (500, 2500)
-    """Least and greatest length of the first question."""
+    """Minimum and maximum length (tokens) of the first question."""
     question_tokens: tuple[int, int] = (100, 1200)
-    """The same of each further one."""
+    """Minimum and maximum length (tokens) of each later question."""
     output_log_mean: float = 3.9
     output_log_sd: float = 0.8
     think_s: float = 8.0
     """Mean time (s) from a response to the next question."""
     max_prompt_tokens: int = 12_000
-    """A conversation ends where its prompt would be longer."""
+    """Maximum prompt length (tokens). A conversation ends before its prompt exceeds this length."""
 
 
 def generate_conversations(
     duration_s: float, rate_per_s: float, rng: Random, shape: Conversations | None = None
 ) -> list[TraceRequest]:
-    """Requests of conversations that begin as a Poisson process, in order of arrival.
+    """Return the requests of conversations that begin as a Poisson process, in order of arrival.
 
     Args:
-        duration_s: how long requests arrive.
-        rate_per_s: about how many arrive each second; conversations that end early make it less.
-        rng: the only source of chance.
-        shape: of the conversations; None for the defaults.
+        duration_s: duration (s) of arrivals.
+        rate_per_s: approximate rate (requests/s). Conversations that end at the maximum prompt length reduce it.
+        rng: source of all randomness.
+        shape: parameters of the conversations; None for the defaults.
     """
     shape = shape or Conversations()
     lengths = [rng.choice(shape.document_blocks) for _ in range(shape.documents)]

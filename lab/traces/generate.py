@@ -1,4 +1,4 @@
-"""Makes a workload like the real ones where no trace is at hand: bursty arrivals, real lengths, shared prefixes.
+"""Generates a workload that resembles recorded traces: bursty arrivals, fitted lengths, shared prefixes.
 
 Lengths are a mixture of log-normal distributions, fitted to the conversation trace of the Azure Public Dataset (LLM
 inference trace 2023, CC-BY-4.0) and, for prefixes, to the conversation trace of Mooncake (FAST'25, Apache-2.0).
@@ -16,28 +16,28 @@ from lab.traces.trace import TraceRequest, blocks_of
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """A Gamma-modulated Poisson process: the rate jumps to a new Gamma-distributed level after exponential times.
+    """A Gamma-modulated Poisson process: the rate changes to a new Gamma-distributed level after exponential times.
 
-    For counts in windows of w seconds its index of dispersion (variance over mean) is
+    For counts in windows of w seconds, the index of dispersion (variance over mean) is
     1 + 2 * rate * rate_cv^2 * dwell_s * (1 - (1 - e^-x) / x) with x = w / dwell_s (Cox & Isham, Point Processes, 3.3).
     """
 
     rate_per_s: float
-    """Mean arrivals per second."""
+    """Mean rate (arrivals/s)."""
     rate_cv: float
-    """Coefficient of variation of the rate itself; 0 gives a plain Poisson process."""
+    """Coefficient of variation of the rate; 0 gives a Poisson process."""
     dwell_s: float
-    """Mean time (s) at one level."""
+    """Mean time (s) at a level."""
 
 
 CHAT_ARRIVALS = Arrivals(rate_per_s=5.53, rate_cv=0.23, dwell_s=180.0)
-"""Like Azure's conversation service: uneven over minutes, nearly Poisson over seconds.
+"""Fitted to Azure's conversation trace: uneven over minutes, nearly Poisson over seconds.
 
 Index of dispersion in windows of 1, 10, 60, 120 s: model 1.3, 3.9, 16.7, 29.5; trace 1.4, 3.9, 16.1, 29.5."""
 
 
 class LengthCluster(msgspec.Struct, frozen=True):
-    """One kind of request: prompt and output tokens are log-normal and independent within it."""
+    """A class of requests whose prompt and output lengths are log-normal and independent."""
 
     weight: float
     prompt_log_mean: float
@@ -53,31 +53,32 @@ CHAT_LENGTHS = (
     LengthCluster(0.323, 6.979, 0.100, 6.032, 0.100),
     LengthCluster(0.212, 5.605, 1.097, 4.719, 0.862),
 )
-"""Azure's conversation service; two of the clusters are prompt templates of its users.
+"""Fitted to Azure's conversation trace; two of the clusters are prompt templates of users.
 
-Kolmogorov-Smirnov distance to the 19,366 requests: prompts 0.064, outputs 0.059. One log-normal (prompts 6.633 and
-0.985, outputs 5.019 and 0.859) misses by 0.159 and 0.182, which is why there are four. More clusters gain little."""
+Kolmogorov-Smirnov distance to the 19,366 requests: prompts 0.064, outputs 0.059. A single log-normal (prompts
+6.633 and 0.985, outputs 5.019 and 0.859) has distances of 0.159 and 0.182. More than four clusters improve little."""
 
 
 class Prefixes(msgspec.Struct, frozen=True):
-    """How requests share leading prefix blocks: some go on where an earlier one left off."""
+    """Parameters of shared prefixes: some requests continue the prompt of an earlier request."""
 
     follow_share: float
-    """Share (0-1) of requests that continue an earlier one."""
+    """Share (0-1) of requests that continue an earlier request."""
     shared_part: float
-    """How much (0-1) of its own prompt such a request shares with the earlier one, at most the earlier's whole."""
+    """Part (0-1) of the request's prompt that is shared with the earlier request, limited to the earlier prompt."""
     mean_pause_s: float
-    """Mean time (s) since the earlier one; exponential."""
+    """Mean time (s) since the earlier request; the time is exponential."""
 
 
 CHAT_PREFIXES = Prefixes(follow_share=0.387, shared_part=0.71, mean_pause_s=177.0)
-"""Mooncake's conversations: 38.7 % of requests share more than the system prompt's block with an earlier one, then 71 %
-of their own blocks on average; median pause 123 s. An unbounded cache would hit 36.6 % of all blocks there; in what is
-generated here with Azure's lengths, about 19 %, because those prompts have two or three blocks and not twenty."""
+"""Fitted to Mooncake's conversations: 38.7 % of the requests share more than the block of the system prompt with an
+earlier request, on average 71 % of their blocks; the median pause is 123 s. An unbounded cache hits 36.6 % of the
+blocks of the trace, and about 19 % of a generated workload, whose prompts by Azure's lengths have two or three blocks
+instead of twenty."""
 
 MAX_PROMPT_TOKENS = 14_050
 MAX_OUTPUT_TOKENS = 1_000
-"""The longest in Azure's conversation trace: log-normal tails must end somewhere."""
+"""Maximum lengths in Azure's conversation trace, which truncate the log-normal tails."""
 
 
 def generate(
@@ -87,14 +88,14 @@ def generate(
     lengths: tuple[LengthCluster, ...] = CHAT_LENGTHS,
     prefixes: Prefixes = CHAT_PREFIXES,
 ) -> list[TraceRequest]:
-    """A workload of `duration_s` seconds; the same `rng` state gives the same workload.
+    """Return a generated workload; equal `rng` states give equal workloads.
 
     Args:
-        duration_s: how long (s) arrivals go on.
-        rng: the only source of chance.
-        arrivals: when requests come.
-        lengths: how long they are.
-        prefixes: what they share.
+        duration_s: duration (s) of arrivals.
+        rng: source of all randomness.
+        arrivals: the arrival process.
+        lengths: the distribution of lengths.
+        prefixes: parameters of shared prefixes.
     """
     times_s = arrival_times(duration_s, arrivals, rng)
     weights = [cluster.weight for cluster in lengths]
@@ -109,14 +110,14 @@ def generate(
 
 
 def arrival_times(duration_s: float, arrivals: Arrivals, rng: Random) -> list[float]:
-    """Arrival times (s) in order, from 0 up to `duration_s`."""
+    """Return arrival times (s) in order, from 0 to `duration_s`."""
     times_s: list[float] = []
     level_ends_s = 0.0
     while level_ends_s < duration_s:
         at_s = level_ends_s
         level_ends_s = min(duration_s, at_s + rng.expovariate(1.0 / arrivals.dwell_s))
         rate_per_s = _level(arrivals, rng)
-        # A level near zero would ask for a gap beyond what a float can hold.
+        # A rate near 0 would overflow the gap.
         while rate_per_s > 1e-9:
             at_s += rng.expovariate(rate_per_s)
             if at_s >= level_ends_s:
@@ -137,7 +138,7 @@ def _log_normal(log_mean: float, log_sd: float, longest: int, rng: Random) -> in
 
 
 class _PrefixLibrary:
-    """Every prompt so far, to be continued; drawn by how long ago it came."""
+    """Records all prompts, and selects an earlier prompt to continue by its age."""
 
     def __init__(self, prefixes: Prefixes, rng: Random) -> None:
         self._prefixes = prefixes
@@ -151,7 +152,7 @@ class _PrefixLibrary:
         if self._prompts and self._rng.random() < self._prefixes.follow_share:
             ago_s = self._rng.expovariate(1.0 / self._prefixes.mean_pause_s)
             earlier = min(len(self._prompts) - 1, bisect_left(self._times_s, at_s - ago_s))
-            # Rounded at random, so that prompts of one or two blocks share as much on average as long ones.
+            # Random rounding preserves the mean shared part for prompts of one or two blocks.
             shared = self._prompts[earlier][: floor(self._prefixes.shared_part * count + self._rng.random())]
         fresh = range(self._next_block, self._next_block + count - len(shared))
         self._next_block = fresh.stop

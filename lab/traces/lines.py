@@ -1,4 +1,4 @@
-"""Reads a text file by line, with line numbers and bounds; errors name the file and the line."""
+"""Reads a text file by lines of limited length; errors state the file and the line number."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from lab.traces.trace import TraceError
 
 MAX_LINE_BYTES = 1_048_576
-"""A Mooncake line of a million-token prompt is about 20 kB; a longer line is not from a trace."""
+"""Maximum length (bytes) of a line. A Mooncake line of a prompt of a million tokens has about 20 kB."""
 
 NumberedLine = tuple[int, str]
 """Line number from 1, and the line without its terminator."""
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """Yield the lines of `path` that are not blank.
+    """Yield the non-blank lines of `path`.
 
     Raises:
-        TraceError: the file cannot be opened or read, a line is too long, or is not UTF-8.
+        TraceError: the file cannot be opened or read, or a line exceeds MAX_LINE_BYTES or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
                     yield number, text
     except OSError as error:
         problem = error.strerror or str(error)
-        raise TraceError(path, problem, "give the path of a trace that can be read") from None
+        raise TraceError(path, problem, "give the path of a readable trace") from None
 
 
 def _decode(path: Path, number: int, raw: bytes) -> str:
@@ -41,5 +41,5 @@ def _decode(path: Path, number: int, raw: bytes) -> str:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         problem = f"byte {error.start + 1} of the line is not UTF-8"
-        raise TraceError(path, problem, "give a text file, not a compressed one", number) from None
+        raise TraceError(path, problem, "give an uncompressed text file", number) from None
     return text.strip()

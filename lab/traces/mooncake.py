@@ -1,7 +1,7 @@
 """Reads the Mooncake traces: JSON lines with timestamp (ms), input_length, output_length, hash_ids.
 
-Source: https://github.com/kvcache-ai/Mooncake (Qin et al., FAST'25). Arrivals were recorded in batches of about 3 s;
-replayed as they stand they would hit a server like a hammer, so each is put somewhere in the time its batch covers.
+Source: https://github.com/kvcache-ai/Mooncake (Qin et al., FAST'25). Arrivals were recorded in batches of about 3 s.
+To avoid artificial bursts, the reader distributes the requests of a batch over the time that the batch covers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lab.traces.lines import NumberedLine
 from lab.traces.trace import BLOCK_TOKENS, TraceError, TraceRequest, blocks_of
 
 BATCH_S = 3.0
-"""How long the recorder gathered arrivals before it wrote them with one timestamp."""
+"""Duration (s) of a recorded batch, whose requests have one timestamp."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 
@@ -33,23 +33,23 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def looks_like_mooncake(first_line: str) -> bool:
-    """Whether a file that begins with `first_line` is in this format: a JSON object."""
+    """Whether `first_line` may belong to a Mooncake trace: it begins a JSON object."""
     return first_line.startswith("{")
 
 
 def read_mooncake(path: Path, lines: Iterator[NumberedLine], rng: Random) -> Iterator[TraceRequest]:
-    """Every request of a Mooncake trace, in order, spread over the time its batch covers.
+    """Yield the requests of a Mooncake trace in order, distributed over the time that their batch covers.
 
-    A request lands uniformly between its batch's timestamp and the next one's, at most BATCH_S later: within a batch
-    this is a Poisson process given its count, between batches the recorded burstiness stays.
+    Times are uniform between the timestamps of the batch and the next batch, but within BATCH_S. Within a batch this is
+    a Poisson process conditional on its count; between batches the recorded burstiness is preserved.
 
     Args:
-        path: what to call the file in errors.
-        lines: its lines.
-        rng: draws the place of each request within its batch.
+        path: name of the file in errors.
+        lines: lines of the file.
+        rng: selects the time of each request within its batch.
 
     Raises:
-        TraceError: a line is not such an object, has a bad field, or goes back in time.
+        TraceError: a line is not a valid object, or its time is before the previous line.
     """
     batch: list[_Line] = []
     began_ms: float | None = None
@@ -79,7 +79,7 @@ def _parse(path: Path, number: int, text: str) -> _Line:
     try:
         line = _decoder.decode(text)
     except msgspec.ValidationError as error:
-        problem, field = _blame(str(error))
+        problem, field = _problem_and_field(str(error))
         raise TraceError(path, problem, remedy, number, field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(path, f"not a JSON object ({error})", remedy, number) from None
@@ -90,8 +90,8 @@ def _parse(path: Path, number: int, text: str) -> _Line:
     return line
 
 
-def _blame(message: str) -> tuple[str, str]:
-    """Split msgspec's "Expected `int`, got `str` - at `$.input_length`" into the problem and the field."""
+def _problem_and_field(message: str) -> tuple[str, str]:
+    """Split a message of msgspec, such as "Expected `int`, got `str` - at `$.input_length`", into problem and field."""
     problem, _, place = message.partition(" - at `$.")
     if place:
         return problem, place.rstrip("`")

@@ -1,4 +1,4 @@
-"""Opens a trace of any known format; the format is detected from the content, not from the file name."""
+"""Reads a trace of any supported format, which is detected from the content of the file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KNOWN_FORMATS = f"an Azure CSV ({','.join(COLUMNS)}) or Mooncake JSON lines"
 
 
 def read_trace(path: Path, rng: Random, window_s: float | None = None) -> list[TraceRequest]:
-    """The requests of a trace, in order of arrival.
+    """Return the requests of a trace in order of arrival.
 
     Args:
         path: an Azure 2023 CSV or a Mooncake JSONL file.
-        rng: spreads arrivals that were recorded in batches.
-        window_s: stop at the first arrival at or after this time (s), and read no further; None reads it all.
+        rng: distributes arrivals that were recorded in batches.
+        window_s: end (s) of the read part of the trace, exclusive; None reads the whole trace.
 
     Raises:
-        TraceError: the file is missing, empty, of no known format, or broken in the part that was read.
+        TraceError: the file is missing, empty, of an unknown format, or invalid in the read part.
     """
     trace: list[TraceRequest] = []
     for request in _requests(path, rng):

@@ -1,4 +1,4 @@
-"""Cuts and scales a workload; each function says what it does to the arrival process, because none is neutral."""
+"""Truncates and scales workloads. Each function documents its effect on the arrival process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lab.traces.trace import TraceRequest, blocks_of
 
 
 def first_seconds(trace: Sequence[TraceRequest], window_s: float) -> list[TraceRequest]:
-    """The arrivals before `window_s` (s). The process in the window is untouched; slower trends are cut off."""
+    """Return the arrivals before `window_s` (s). The process within the window is unchanged; slower trends are lost."""
     return [request for request in trace if request.at_s < window_s]
 
 
 def compress_time(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:
-    """Play the workload `factor` times as fast (below 1: slower).
+    """Divide all arrival times by `factor`.
 
-    The rate is multiplied by `factor` and counts per scaled window keep their distribution, so relative burstiness
-    stays; but every correlation in time shrinks too: bursts, pauses between turns, and trends last 1/factor as long.
+    The rate is multiplied by `factor`. Counts per scaled window keep their distribution, so relative burstiness is
+    preserved. All correlation times are divided by `factor`: bursts, pauses between turns, and trends.
     """
     if factor <= 0:
         raise ValueError(f"factor must be positive, not {factor}")
@@ -29,9 +29,9 @@ def compress_time(trace: Sequence[TraceRequest], factor: float) -> list[TraceReq
 def thin(trace: Sequence[TraceRequest], keep: float, rng: Random) -> list[TraceRequest]:
     """Keep each arrival with probability `keep` (0-1], independently.
 
-    The rate is multiplied by `keep` and time scales stay; but the process drifts towards Poisson: the excess of the
-    index of dispersion over 1 is multiplied by `keep` too (Daley & Vere-Jones, section 11.3). Shared prefixes lose
-    members, so the best possible cache hit ratio falls.
+    The rate is multiplied by `keep`, and time scales are preserved. The process approaches Poisson: the excess of the
+    index of dispersion over 1 is multiplied by `keep` (Daley & Vere-Jones, section 11.3). Fewer requests share a
+    prefix, so the maximum cache hit ratio decreases.
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be in (0, 1], not {keep}")
@@ -39,10 +39,10 @@ def thin(trace: Sequence[TraceRequest], keep: float, rng: Random) -> list[TraceR
 
 
 def superpose(trace: Sequence[TraceRequest], copies: int, period_s: float, rng: Random) -> list[TraceRequest]:
-    """Lay `copies` of the workload over each other, each rotated by a random part of `period_s` (s).
+    """Superpose `copies` of the workload; all copies but the first are rotated by a random part of `period_s` (s).
 
-    The rate is multiplied by `copies` and time scales stay; the index of dispersion stays while the mean grows, so
-    bursts become smaller against the mean, as in a service with more independent users. Copies share no prefixes.
+    The rate is multiplied by `copies`. Time scales and the index of dispersion are preserved, so bursts become smaller
+    relative to the mean, as in a service with more independent users. Copies share no prefixes.
     """
     if copies < 1 or period_s <= 0:
         raise ValueError(f"copies must be at least 1 and period_s positive, not {copies} and {period_s}")
@@ -65,7 +65,7 @@ def superpose(trace: Sequence[TraceRequest], copies: int, period_s: float, rng: 
 def scale_rate(trace: Sequence[TraceRequest], factor: float, period_s: float, rng: Random) -> list[TraceRequest]:
     """Multiply the rate by `factor` at unchanged time scales: superpose to the next whole number, then thin.
 
-    See `superpose` and `thin` for what each does to the process; `period_s` (s) is how long the workload lasts.
+    `superpose` and `thin` document the effects on the process; `period_s` (s) is the duration of the workload.
     """
     if factor <= 0:
         raise ValueError(f"factor must be positive, not {factor}")
@@ -74,9 +74,9 @@ def scale_rate(trace: Sequence[TraceRequest], factor: float, period_s: float, rn
 
 
 def cap_tokens(trace: Sequence[TraceRequest], max_prompt_tokens: int, max_output_tokens: int) -> list[TraceRequest]:
-    """Cut longer prompts and outputs down to the caps.
+    """Truncate prompts and outputs to the maximum lengths.
 
-    Arrivals are untouched; the tail of the work per request is gone, with it most of the variance of service time.
+    Arrivals are unchanged. The tail of the work per request is lost, and with it most of the variance of service time.
     """
     if max_prompt_tokens < 1 or max_output_tokens < 1:
         raise ValueError("caps must be at least one token")

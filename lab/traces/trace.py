@@ -14,21 +14,21 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """One arrival of a workload."""
 
     at_s: float
-    """When it arrived, in seconds since the workload began."""
+    """Arrival time (s) since the start of the workload."""
     prompt_tokens: int
     output_tokens: int
-    """Tokens that were generated."""
+    """Number of generated tokens."""
     prefix_blocks: tuple[int, ...] = ()
-    """One id per BLOCK_TOKENS of prompt; equal leading ids mean an equal prefix. Empty if it was not recorded."""
+    """One id per BLOCK_TOKENS of the prompt; equal leading ids mean an equal prefix. Empty if not recorded."""
     conversation: str = ""
-    """Names the conversation whose turn this is; empty if it was not recorded."""
+    """Name of the conversation of the request; empty if it was not recorded."""
 
 
 class TraceError(Exception):
-    """A trace is invalid; the message contains the position and the remedy, in one line."""
+    """A trace is invalid; the message states the position and the remedy in one line."""
 
     def __init__(self, path: Path, problem: str, remedy: str, line: int | None = None, field: str = "") -> None:
-        """Args: `line` counts from 1; `field` is the column or key that is wrong."""
+        """Args: `line` counts from 1; `field` is the invalid column or key."""
         where = f"{path}, line {line}" if line is not None else f"{path}"
         what = f"{field}: {problem}" if field else problem
         super().__init__(f"{where}: {what}; {remedy}")
@@ -38,5 +38,5 @@ class TraceError(Exception):
 
 
 def blocks_of(prompt_tokens: int) -> int:
-    """Return the number of prefix blocks that a prompt spans; the last may be partial."""
+    """Return the number of prefix blocks of a prompt; the last block may be partial."""
     return -(-prompt_tokens // BLOCK_TOKENS)

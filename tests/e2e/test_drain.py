@@ -115,4 +115,4 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
         with suppress(asyncio.CancelledError):
             await asking
     assert clients.failed == []
-    assert planet.died_unasked() == []
+    assert planet.unexpected_exits() == []

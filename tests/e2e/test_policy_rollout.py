@@ -97,4 +97,4 @@ async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-    assert planet.died_unasked() == []
+    assert planet.unexpected_exits() == []

@@ -164,7 +164,7 @@ async def test_changes_that_were_compacted_are_reported_as_a_difference(
         await put(operator, AT + "came", b"1")
         await put(operator, AT + "returns", b"1")
         await compact_etcd(own_etcd, await put(operator, AT + "changes", b"3"))
-        await relay.mend()
+        await relay.restore()
         await following.until_same(operator)
         reported = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
         assert reported == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
@@ -216,7 +216,7 @@ async def test_large_catch_up_arrives_whole(
         relay.cut()
         for number in range(8):
             await put(operator, f"{AT}{number}", random.Random(number).randbytes(1_000_000))
-        await relay.mend()
+        await relay.restore()
         await following.until(lambda: len(following.changes) == 8)
         assert {len(value) for value in following.values.values()} == {1_000_000}
 

@@ -1,1 +1,1 @@
-"""Image jobs of the demo: their workload, what became of them, and the work that agents accounted for them."""
+"""Image jobs of the demo: their workload, their outcomes, and the work that agents accounted."""

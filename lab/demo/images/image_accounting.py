@@ -1,4 +1,4 @@
-"""The work that agents accounted for image jobs, from their access logs."""
+"""Reads the accounted work of image jobs from the access logs of agents."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 POLL_S = 0.2
 WITHIN_S = 5.0
-"""How long (s) to wait for agents to write their last lines, which they do each second."""
+"""Maximum time (s) to wait for the last lines of the access logs, which agents write every second."""
 
 
 async def accounted_work_s(logs: Path, ids: Collection[str]) -> dict[str, float]:
-    """Work (s on the reference accelerator) by request id, of those of `ids` that an agent completed and logged.
+    """Return the accounted work (s on the reference accelerator) by request id.
 
     Args:
         logs: directory of the access logs.
-        ids: requests that agents completed; those whose agent was killed before it wrote its log are not found.
+        ids: the completed requests to look up. A request is absent from the result if its agent was killed before it
+            wrote the log line.
     """
     deadline = time.monotonic() + WITHIN_S
     while True:
@@ -36,7 +37,7 @@ def _read(logs: Path, ids: frozenset[str]) -> dict[str, float]:
                 try:
                     line = json.loads(text)
                 except ValueError:
-                    continue  # a line that SIGKILL cut
+                    continue  # SIGKILL truncated the line
                 if line["request_id"] in ids and line["outcome"] == "ok":
                     found[line["request_id"]] = line.get("work_s", 0.0)
     return found

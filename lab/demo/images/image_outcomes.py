@@ -1,4 +1,4 @@
-"""What became of the image jobs of a run, in numbers. Pure; the verdict judges them."""
+"""Measures the outcomes of the image jobs of a run."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from lab.demo.records import EventKind, ImageJob, Outcome, Run
 from lab.quantile import quantile
 
 LONGEST_JOB_S = 10.0
-"""A job that was due this long (s) before its only region died may have been lost there."""
+"""Maximum duration (s) of an image job: a job due within this time before the death of its only region may be lost."""
 
 
 class ImageOutcomes(msgspec.Struct, frozen=True):
-    """The image jobs of a run."""
+    """Counts and latencies of the image jobs of a run."""
 
     jobs: int
     answered: int
     governed: int
-    """Jobs that only some regions may run."""
+    """Jobs that residency restricts to some of the regions."""
     unanswered: tuple[ImageJob, ...]
-    """Jobs that were not answered although a region that may run them lived."""
+    """Unanswered jobs for which a permitted region was up."""
     outside: int
-    """Jobs that reached an engine in a region that may not run them."""
+    """Jobs that reached an engine outside their permitted regions."""
     miscounted: tuple[ImageJob, ...]
-    """Answered jobs for which no agent accounted the megapixel steps that they asked for."""
+    """Answered jobs whose accounted megapixel steps differ from the requested megapixel steps or are missing."""
     megapixel_steps: float
-    """Of the answered jobs, as asked for."""
+    """Requested megapixel steps of the answered jobs."""
     accounted_megapixel_steps: float
     e2e_p50_s: float | None
     e2e_p99_s: float | None
 
 
 def image_outcomes(run: Run) -> ImageOutcomes:
-    """Measure a run."""
+    """Measure the image jobs of a run."""
     answered = [job for job in run.images if job.request.outcome is Outcome.OK]
     ids = {job.request.id for job in run.images}
     regions = max((len(job.request.required) for job in run.images), default=0)
@@ -55,13 +55,13 @@ def image_outcomes(run: Run) -> ImageOutcomes:
 
 
 def requests_of(jobs: Sequence[ImageJob]) -> str:
-    """The first of some jobs in words."""
+    """Describe the first of `jobs` for a message."""
     request = jobs[0].request
     return f"{request.id} of {request.tenant} from {request.site}, {request.detail or request.status}"
 
 
 def _could_run(run: Run, job: ImageJob) -> bool:
-    """Whether a region that may run the job lived, as far as the lab killed some."""
+    """Whether a region that may run the job was up; only the kills of the scenario count."""
     killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
     if job.request.required != (run.scenario.lost_region,) or killed is None:
         return True
@@ -70,7 +70,7 @@ def _could_run(run: Run, job: ImageJob) -> bool:
 
 
 def _is_accounted(run: Run, job: ImageJob) -> bool:
-    """Whether an agent logged the job's megapixel steps; a killed agent may have lost its last lines."""
+    """Whether an agent logged the job's megapixel steps, or was killed and may have lost the log line."""
     if job.accounted_megapixel_steps is not None:
         return isclose(job.accounted_megapixel_steps, job.megapixel_steps, rel_tol=1e-6)
     killed, request = run.event(EventKind.REGION_KILLED), job.request

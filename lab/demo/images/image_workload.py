@@ -1,4 +1,4 @@
-"""The image jobs of the demo: a steady rate from all sites, under the same rules of residency as the chats."""
+"""The image jobs of the demo: a constant rate from all sites, under the same residency rules as chats."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lab.traces.trace import TraceRequest
 from lab.wan.matrix import RttMatrix
 
 IMAGE_RATE_PER_S = 1.5
-"""Mean rate (requests/s) of the whole planet: about a third of what its image engines can serve, so that the regions
-of the EU can serve their clients' jobs while one of them is lost."""
+"""Mean rate (requests/s) of the whole fleet: about a third of the capacity of the image engines, so that the remaining
+EU regions can serve the EU's jobs while an EU region is down."""
 
 SIDES = (512, 768, 1024)
 STEPS = (8, 12, 20, 30)
-"""Sides (pixels) and steps that are drawn independently: sizes from 2 to 31 megapixel steps."""
+"""Sides (pixels) and steps, selected independently at random: jobs of 2 to 31 megapixel steps."""
 
 PROMPT_TOKENS = 8
 
 
-def lay_images(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
-    """The scenario's image jobs: random arrivals, sites by their share, tenants by their share in the site's country.
+def plan_image_jobs(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
+    """Return the image jobs of the scenario: random arrivals; sites and tenants are selected by their shares.
 
     Args:
         topology: the sites, and the regions that generate images.
-        scenario: its duration; its surge is not of images.
+        scenario: defines the duration; its surge does not affect image jobs.
         matrix: round trips between regions.
-        rng: the only source of randomness.
+        rng: source of all randomness.
     """
     shares = [site.share for site in topology.sites]
     asks: list[Ask] = []

@@ -1,1 +1,1 @@
-"""The report as a self-contained page: a map that plays the run back, a timeline, who served whom, the verdict."""
+"""The report as a self-contained HTML page: a map with playback, a timeline, tables of flows, and the checks."""

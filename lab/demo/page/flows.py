@@ -1,4 +1,4 @@
-"""Who served whom: one small table a phase, homes down, servers across, coloured by who served."""
+"""Draws the table of flows of a phase: a row for each home region, a column for each serving region."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from lab.demo.page.svg import colour, tag, text
 
 Counts = Mapping[str, Mapping[str, int]]
-"""Answered requests by home and by server."""
+"""Number of answered requests by home region and serving region."""
 
 CELL, LABEL, HEAD = 42.0, 56.0, 30.0
 
 
 def draw_flows(counts: Counts, regions: Sequence[str]) -> str:
-    """One table as an SVG."""
+    """Return the table as an SVG element."""
     width, height = LABEL + CELL * len(regions), HEAD + CELL * len(regions)
     heads = [
         tag("circle", cx=LABEL + (i + 0.5) * CELL, cy=8.0, r=4.0, fill=colour(name))

@@ -1,4 +1,4 @@
-"""How long it took: median to 99th percentile of time to first token and of the whole answer, by home region."""
+"""Draws p50 and p99 of the time to the first and to the last token, by home region."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import log10
 from lab.demo.page.svg import colour, tag, text
 
 Latency = Mapping[str, float | None]
-"""As `lab.demo.measure.latency_ms` gives it."""
+"""The result of `lab.demo.measure.latency_ms`."""
 
 LEFT, WIDTH, ROW, TOP = 76.0, 560.0, 46.0, 8.0
 FASTEST_MS, SLOWEST_MS = 30.0, 20_000.0
 
 
 def draw_latency(latency: Mapping[str, Latency], regions: Sequence[str]) -> str:
-    """One line from p50 to p99 for each of the two, on a logarithmic axis."""
+    """Return an SVG element with a line from p50 to p99 for each latency, on a logarithmic axis."""
     bottom = TOP + ROW * len(regions)
     rules = [
         tag("line", x1=_x(ms), x2=_x(ms), y1=TOP, y2=bottom, class_="grid")

@@ -1,4 +1,4 @@
-"""The map: the world with a lens on Europe, sites, regions, and an arc from each site to each region that served it."""
+"""Draws a world map with an inset of Europe: sites, regions, and an arc from each site to its serving regions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lab.demo.world import land_dots
 WIDTH, HEIGHT = 1180.0, 468.0
 
 BEND = 0.22
-"""How far an arc is bent, as a part of its length."""
+"""Curvature of an arc: offset of its control point as a part of its length."""
 
 ARC_STEPS = 40
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom on the page."""
+"""Left, top, right and bottom in SVG units."""
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """A rectangle of the page that shows a rectangle of the Earth; every degree of a kind is equally long in it."""
+    """A rectangle of the map that shows a range of latitudes and longitudes in equirectangular projection."""
 
     name: str
     left: float
@@ -36,14 +36,14 @@ class Panel(msgspec.Struct, frozen=True):
     south_deg: float
     north_deg: float
     dot_step: float
-    """Distance between land dots, as they stand on the page."""
+    """Distance between land dots (SVG units)."""
 
     def contains(self, latitude_deg: float, longitude_deg: float) -> bool:
-        """Whether the place is shown here."""
+        """Whether the panel shows the coordinates."""
         return self.west_deg <= longitude_deg <= self.east_deg and self.south_deg <= latitude_deg <= self.north_deg
 
     def place(self, latitude_deg: float, longitude_deg: float) -> tuple[float, float]:
-        """Where on the page a place is."""
+        """Return the SVG coordinates of a place."""
         x = (longitude_deg - self.west_deg) / (self.east_deg - self.west_deg)
         y = (self.north_deg - latitude_deg) / (self.north_deg - self.south_deg)
         return self.left + x * self.width, self.top + y * self.height
@@ -55,7 +55,7 @@ PANELS = (WORLD, EUROPE)
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A region or a client site on Earth."""
+    """The location of a region or a client site."""
 
     name: str
     label: str
@@ -64,7 +64,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def draw_map(regions: Sequence[Place], sites: Sequence[Place], served: Sequence[Served]) -> str:
-    """The whole map as one SVG, with every arc of the run; the page's script redraws the arcs when it plays."""
+    """Return the map as an SVG element with the arcs of the whole run. During playback the script redraws the arcs."""
     places = {place.name: place for place in [*regions, *sites]}
     flows = Counter((request.site, request.server) for request in served if request.outcome is Outcome.OK)
     most = max(flows.values(), default=1)
@@ -91,13 +91,13 @@ def draw_map(regions: Sequence[Place], sites: Sequence[Place], served: Sequence[
 
 
 def panel_of(a: Place, b: Place) -> Panel:
-    """The panel that an arc is drawn in: the lens where it shows both ends, else the world."""
+    """Return the panel of an arc: EUROPE if the inset shows both ends, else WORLD."""
     both = all(EUROPE.contains(p.latitude_deg, p.longitude_deg) for p in (a, b))
     return EUROPE if both else WORLD
 
 
 def arc(a: Place, b: Place) -> str:
-    """A bent line from one place to another, the short way round, bent to the north as great circles are up there."""
+    """Return the SVG path of an arc between two places, curved to the north like a northern great circle."""
     panel = panel_of(a, b)
     (x1, y1), (x2, y2) = (panel.place(p.latitude_deg, p.longitude_deg) for p in (a, b))
     if abs(a.longitude_deg - b.longitude_deg) > 180.0:
@@ -107,7 +107,7 @@ def arc(a: Place, b: Place) -> str:
 
 
 def _arc_off_the_edges(panel: Panel, a: Place, b: Place) -> str:
-    """The same across the 180th meridian: out at one side of the panel and in at the other."""
+    """Return the SVG path of an arc that crosses the 180th meridian: it leaves and reenters at the panel's edges."""
     once_round = 360.0 if a.longitude_deg > b.longitude_deg else -360.0
     (x1, y1), (x2, y2) = (
         panel.place(a.latitude_deg, a.longitude_deg),
@@ -142,7 +142,7 @@ def _land(panel: Panel) -> str:
             panel.west_deg, panel.east_deg, panel.south_deg, panel.north_deg, across_deg, up_deg
         )
     ]
-    # A line of no length with round ends is a dot: one path for thousands of them.
+    # A line of length 0 with round ends is a dot. All dots are in one path, since thousands of elements are slow.
     inset = panel.dot_step / 2
     spots = "".join(
         f"M{x:.1f} {y:.1f}h0"
@@ -163,7 +163,7 @@ def _lens() -> str:
 
 
 def _sites(panel: Panel, sites: Sequence[Place], regions: Sequence[Place]) -> list[str]:
-    """Dots with names, each name where it covers no region and no other name."""
+    """Return dots and names of sites; a name is placed where it overlaps no region and no other name."""
     taken = [_region_box(*panel.place(r.latitude_deg, r.longitude_deg)) for r in regions if _labelled(panel, r)]
     drawn = []
     for site in sites:
@@ -184,7 +184,7 @@ def _sites(panel: Panel, sites: Sequence[Place], regions: Sequence[Place]) -> li
         free = [spot for spot in spots if _fits(panel, spot[3]) and not any(_overlap(spot[3], box) for box in taken)]
         title = tag("title", text(f"{site.name}, {site.label}"))
         drawn.append(tag("circle", title, cx=x, cy=y, r=3.2, class_="site"))
-        # A name for which there is no room is still in the tooltip.
+        # Without a free spot, the name is only in the tooltip.
         for name_x, name_y, anchor, box in free[:1]:
             taken.append(box)
             drawn.append(tag("text", text(site.name), x=name_x, y=name_y, class_="site-name", text_anchor=anchor))
@@ -192,7 +192,7 @@ def _sites(panel: Panel, sites: Sequence[Place], regions: Sequence[Place]) -> li
 
 
 def _labelled(panel: Panel, place: Place) -> bool:
-    """Places under the lens have their names there."""
+    """Whether the panel shows the name of a place; places within the inset have their names only in the inset."""
     return _shown(panel, place) and not (panel is WORLD and _shown(EUROPE, place))
 
 

@@ -1,4 +1,4 @@
-"""Puts the page together: markup, the pictures, the style, the script and the data it plays, all in one file."""
+"""Renders the report as one HTML file: markup, SVG images, style, script, and the data for playback."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lab.demo.records import EventKind, Outcome, Run
 
 LIGHT = ("#2e6fe0", "#e08600", "#8a52d6", "#d63f75", "#0f958a", "#7a7f2a", "#b5552b", "#4b6b8a")
 DARK = ("#6ca4ff", "#ffb14a", "#b894ff", "#ff7fab", "#3ccdbf", "#c4ca5a", "#f08d5e", "#9cb8d6")
-"""Colours of the regions in alphabetical order, distinguished by people with any common kind of colour vision as far as
-five can be; every use of one has the region's name by it or in its tooltip."""
+"""Colours of the regions in alphabetical order. The first five are chosen for the common kinds of colour vision. The
+region's name is beside every coloured element or in its tooltip."""
 
 
 def render_page(report: dict[str, Any], run: Run) -> str:
-    """The page as one string of HTML that needs nothing from anywhere else."""
+    """Return the page as HTML without external resources."""
     regions = sorted(region["name"] for region in report["regions"])
     body = [
         _head(report),
@@ -38,7 +38,7 @@ def render_page(report: dict[str, Any], run: Run) -> str:
     here = files("lab.demo.page")
     style = _palette(regions) + here.joinpath("style.css").read_text(encoding="utf-8")
     script = here.joinpath("play.js").read_text(encoding="utf-8")
-    # "</" cannot end the script element early: "<\/" is the same string in JSON.
+    # "</" would end the script element; "<\/" is the same string in JSON.
     data = json.dumps(_played(report, run, regions), separators=(",", ":")).replace("</", "<\\/")
     return "".join(
         [
@@ -64,12 +64,12 @@ def _head(report: dict[str, Any]) -> str:
     verdict = "Every promise was kept" if not failed else f"{len(failed)} of {len(report['checks'])} checks failed"
     countries = len({site["country"] for site in report["sites"]})
     lost, surged = report["failover"]["region"], report["surge_region"]
-    killed = "then all of it was killed" if lost == surged else f"then all of {lost} was killed"
+    killed = "then the region was killed" if lost == surged else f"then {lost} was killed"
     lead = (
         f"{report['requests']['total']} chats and {report['images']['total']} image jobs from "
-        f"{len(report['sites'])} cities in {countries} countries met {len(report['regions'])} regions of real "
-        f"processes on one machine. A surge hit {surged}; {killed} and came back; then the leading control plane, etcd "
-        "and Redis were killed."
+        f"{len(report['sites'])} cities in {countries} countries were sent to {len(report['regions'])} regions of real "
+        f"processes on one machine. A surge hit {surged}; {killed} and restarted; then the leading control plane, "
+        "etcd and Redis were killed."
     )
     return tag(
         "header",
@@ -88,12 +88,12 @@ def _figures(report: dict[str, Any]) -> str:
     figures = [
         (f"{requests['ok']}<small> / {requests['total']}</small>", "requests answered"),
         (report["residency"]["violations"], f"residency violations in {report['residency']['checked']} checked"),
-        (report["spillover"]["in_surge"], "spilled over in the surge, within residency"),
-        (_seconds(failover["rerouted_s"]), f"until nothing went to dead {failover['region']} first"),
-        (failover["lost_not_started"], "lost that had not started"),
-        (failover["streams_continued"], "of its streams to other regions finished elsewhere"),
-        (_seconds(report["failback"]["seconds"]), "until it had its traffic back, ramped"),
-        (report["control_plane_loss"]["failed_requests"], "failed while control plane, etcd, Redis died"),
+        (report["spillover"]["in_surge"], "requests spilled over during the surge"),
+        (_seconds(failover["rerouted_s"]), f"until the last attempt at the killed {failover['region']}"),
+        (failover["lost_not_started"], "requests lost before an engine started them"),
+        (failover["streams_continued"], "streams of the killed region completed by another region"),
+        (_seconds(report["failback"]["seconds"]), "until failback of the region was complete"),
+        (report["control_plane_loss"]["failed_requests"], "requests failed without control plane, etcd, Redis"),
         (f"{images['ok']}<small> / {images['total']}</small>", "image jobs answered"),
     ]
     return tag(
@@ -109,12 +109,13 @@ def _map(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
     controls = (
         '<div class="controls"><button id="play" type="button" aria-label="Play the run">&#9654;</button>'
         f'<input id="seek" type="range" min="0" max="{run.scenario.duration_s:.1f}" step="0.1" value="0" '
-        'aria-label="Moment of the run"><output id="clock">whole run</output></div><p id="caption" class="caption"></p>'
+        'aria-label="Time in the run"><output id="clock">whole run</output></div><p id="caption" class="caption"></p>'
     )
     strip = [_card(region) for region in sorted(report["regions"], key=lambda region: region["name"])]
     return _section(
-        "Where requests went",
-        "Lines run from where clients are to the region that served them, in its colour. Play it, or drag through it.",
+        "Flows",
+        "Lines connect client sites with the regions that served them, in the colour of the region. Play the run, or "
+        "drag the slider.",
         draw_map(_places(report["regions"], "city"), _places(report["sites"], "country"), run.served),
         controls,
         tag("div", strip, class_="strip"),
@@ -149,10 +150,9 @@ def _timeline(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
     ]
     legend = [tag("span", [tag("i", style=f"background:{colour(name)}"), text(name)]) for name in regions]
     return _section(
-        "Second by second",
-        "A row is what the clients nearest to one region asked for (answered requests per second, smoothed); the "
-        "colour is who served them. Dots below are single requests. A red cross is one that was not answered, at the "
-        "moment it was due.",
+        "Timeline",
+        "Each row shows the home demand of one region (answered requests per second, smoothed); the colour is the "
+        "serving region. Each dot below is a request. A red cross is an unanswered request at its scheduled time.",
         tag("div", ["served by", *legend], class_="legend"),
         draw_timeline(run, regions),
         tag("ol", events, class_="events"),
@@ -165,8 +165,8 @@ def _flows(report: dict[str, Any], regions: Sequence[str]) -> str:
         for phase in report["phases"]
     ]
     return _section(
-        "Who served whom",
-        "Rows are where demand belongs, columns are who served it. Colour off the diagonal is traffic away from home.",
+        "Flows by phase",
+        "Rows are home regions, columns are serving regions. Cells off the diagonal are traffic outside home.",
         tag("div", tables, class_="tables"),
     )
 
@@ -174,14 +174,14 @@ def _flows(report: dict[str, Any], regions: Sequence[str]) -> str:
 def _images(report: dict[str, Any], regions: Sequence[str]) -> str:
     images = report["images"]
     lead = (
-        f"Jobs of a text-to-image service, one at a time on each engine, under the same rules of residency: "
-        f"{images['ok']} of {images['total']} were answered, {images['bound_to_some_regions']} were bound to only some "
-        f"regions and {images['outside_residency']} ran outside them. Agents accounted "
+        f"Jobs of a text-to-image service, one at a time on each engine, under the same residency rules: "
+        f"{images['ok']} of {images['total']} were answered, {images['bound_to_some_regions']} were restricted to some "
+        f"regions and {images['outside_residency']} ran outside their permitted regions. Agents accounted "
         f"{images['megapixel_steps_accounted']:,.0f} of {images['megapixel_steps']:,.0f} megapixel steps."
     )
     rows = [
-        ("whole answer, median", _ms(_in_ms(images["e2e_p50_s"]))),
-        ("99th percentile", _ms(_in_ms(images["e2e_p99_s"]))),
+        ("end to end, p50", _ms(_in_ms(images["e2e_p50_s"]))),
+        ("end to end, p99", _ms(_in_ms(images["e2e_p99_s"]))),
         ("lost", str(len(images["lost"]))),
     ]
     table = tag("table", [tag("tr", [tag("td", name), tag("td", value)]) for name, value in rows])
@@ -194,16 +194,16 @@ def _in_ms(value_s: float | None) -> float | None:
 
 
 def _latency(report: dict[str, Any], regions: Sequence[str]) -> str:
-    head = "<tr><th>home region<th>requests<th>first token p50<th>p99<th>whole answer p50<th>p99</tr>"
+    head = "<tr><th>home region<th>requests<th>first token p50<th>p99<th>end to end p50<th>p99</tr>"
     keys = ("ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms")
     rows = [
         tag("tr", [tag("td", text(name)), tag("td", str(row["requests"])), *(tag("td", _ms(row[key])) for key in keys)])
         for name, row in report["latency"].items()
     ]
     return _section(
-        "How long it took",
-        "From when a request was due to its first token (upper line) and its last (lower, thin): dot at the median, "
-        "bar at the 99th percentile; the whole run, with its surge and its failures.",
+        "Latency",
+        "Time from the scheduled start of a request to its first token (upper line) and its last token (lower line): "
+        "dot at p50, bar at p99, over the whole run.",
         tag("div", [draw_latency(report["latency"], regions), tag("table", [head, *rows])], class_="latencies"),
     )
 
@@ -221,9 +221,7 @@ def _checks(report: dict[str, Any]) -> str:
         )
         for check in report["checks"]
     ]
-    return _section(
-        "What was promised", "The exit code is 0 only if all of it holds.", tag("ul", items, class_="checks")
-    )
+    return _section("Checks", "The exit code is 0 only if every check passed.", tag("ul", items, class_="checks"))
 
 
 def _notes(report: dict[str, Any]) -> str:
@@ -236,7 +234,7 @@ def _notes(report: dict[str, Any]) -> str:
         **report["environment"],
     }
     items = [tag("dt", text(key)) + tag("dd", text(value)) for key, value in facts.items()]
-    return _section("What the numbers mean", "", tag("dl", items))
+    return _section("Definitions and environment", "", tag("dl", items))
 
 
 def _section(title: str, lead: str, *content: str) -> str:
@@ -248,7 +246,7 @@ def _places(rows: Sequence[dict[str, Any]], label: str) -> list[Place]:
 
 
 def _played(report: dict[str, Any], run: Run, regions: Sequence[str]) -> dict[str, Any]:
-    """What the script needs to show any moment."""
+    """Return the data from which the script renders any time of the run."""
     sites = _places(report["sites"], "country")
     places = {place.name: place for place in [*_places(report["regions"], "city"), *sites]}
     number = {site.name: index for index, site in enumerate(sites)}

@@ -1,4 +1,4 @@
-"""Writing SVG and HTML as text: elements with escaped attributes, numbers short enough to read."""
+"""Renders SVG and HTML elements as text, with escaped attributes and rounded numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from html import escape
 
 
 def tag(name: str, content: str | Iterable[str] = "", /, **attributes: object) -> str:
-    """One element. `class_` and `stroke_width` become class and stroke-width; None leaves an attribute out.
+    """Return an element. `class_` and `stroke_width` become class and stroke-width; None omits the attribute.
 
-    `content` is markup and not escaped: pass text through `text` first.
+    `content` is markup and is not escaped; escape text with `text` first.
     """
     spelled = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
@@ -21,15 +21,15 @@ def tag(name: str, content: str | Iterable[str] = "", /, **attributes: object) -
 
 
 def text(value: object) -> str:
-    """Escaped text."""
+    """Return the value as escaped text."""
     return escape(str(value))
 
 
 def number(value: object) -> str:
-    """A float with one decimal at most, anything else as it is."""
+    """Return a float with at most one decimal, any other value as its string."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def colour(region: str) -> str:
-    """The colour that means this region everywhere on the page; the page defines it for light and dark."""
+    """Return the CSS variable of a region's colour, which the page defines for light and dark schemes."""
     return f"var(--{region})"

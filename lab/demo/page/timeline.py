@@ -1,4 +1,4 @@
-"""The timeline: for each region's home demand who served it, second by second, with what was done to the planet."""
+"""Draws the timeline: the home demand of each region by serving region, and the events of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT, WIDTH, TOP = 104.0, 1180.0, 62.0
 ROW, GAP, SCATTER = 64.0, 12.0, 130.0
 STEP_S = 0.25
 KERNEL_S = 0.7
-"""Width (s) of the bell that each request is spread over, so that single ones make a curve."""
+"""Standard deviation (s) of the Gaussian kernel that smooths the rates."""
 
 BAD = {
     EventKind.REGION_KILLED,
@@ -26,14 +26,14 @@ BAD = {
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Answered requests per second of one home region, by server, every STEP_S."""
+    """Answered requests per second of one home region, by serving region, every STEP_S."""
 
     home: str
     by_server: dict[str, list[float]]
 
 
 def rates(run: Run, regions: Sequence[str]) -> list[Rates]:
-    """Smoothed rates of answered requests, by home and server."""
+    """Return the smoothed rates of answered requests by home region and serving region."""
     steps = int(run.scenario.duration_s / STEP_S) + 1
     table = {home: {server: [0.0] * steps for server in regions} for home in regions}
     reach = int(3 * KERNEL_S / STEP_S)
@@ -51,7 +51,7 @@ def rates(run: Run, regions: Sequence[str]) -> list[Rates]:
 
 
 def draw_timeline(run: Run, regions: Sequence[str]) -> str:
-    """The whole chart as one SVG."""
+    """Return the timeline as an SVG element."""
     rows = rates(run, regions)
     highest = max((max(map(sum, zip(*row.by_server.values(), strict=True))) for row in rows), default=1.0) or 1.0
     bottom = TOP + len(rows) * (ROW + GAP) + SCATTER
@@ -69,12 +69,12 @@ def draw_timeline(run: Run, regions: Sequence[str]) -> str:
         viewBox=f"0 0 {WIDTH:g} {bottom + 26:g}",
         class_="timeline",
         role="img",
-        aria_label="Who served each region's home demand over time",
+        aria_label="Home demand of each region over time, by serving region",
     )
 
 
 def x_of(run: Run, at_s: float) -> float:
-    """Where on the page a moment is."""
+    """Return the x coordinate of a time (s)."""
     return LEFT + (WIDTH - LEFT) * at_s / run.scenario.duration_s
 
 
@@ -91,7 +91,7 @@ def _row(run: Run, row: Rates, top: float, highest: float) -> str:
     base, steps = top + ROW, range(len(next(iter(row.by_server.values()))))
     below = [0.0 for _ in steps]
     areas = []
-    # Home at the bottom, so that what leaves it shows as another colour above.
+    # The home region is at the bottom, so that requests served by other regions are stacked above it.
     for server in sorted(row.by_server, key=lambda name: (name != row.home, name)):
         above = [low + rate for low, rate in zip(below, row.by_server[server], strict=True)]
         if max(row.by_server[server]) > 0:

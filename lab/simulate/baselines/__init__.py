@@ -1,1 +1,1 @@
-"""Load balancers as their authors describe them, which the simulator compares with Penstock."""
+"""Load balancers for comparison with Penstock, implemented as their authors describe them."""

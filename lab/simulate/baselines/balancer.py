@@ -1,4 +1,4 @@
-"""The interface of every baseline: one instance for each agent, which chooses an endpoint when a request arrives."""
+"""The interface of baselines: each agent has an instance, which chooses an endpoint for each request."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ from typing import NamedTuple, Protocol
 
 
 class Arrival(NamedTuple):
-    """What a balancer reads of a request."""
+    """The properties of a request that a balancer reads."""
 
     prompt_tokens: int
     prefix: tuple[int, ...]
     """An id for each leading block of BLOCK_TOKENS tokens; equal ids mean an equal prefix."""
     at: float
-    """When it arrived (s)."""
+    """Arrival time (s)."""
 
 
 class EngineReport(NamedTuple):
-    """What an engine's metrics page contains."""
+    """The metrics of an engine that a balancer reads."""
 
     running: int
     waiting: int
     kv_used: float
-    """Share (0-1) of its KV cache."""
+    """Used share (0-1) of the KV cache."""
 
 
 class Probe(NamedTuple):
-    """The reply of a server to a probe of Prequal."""
+    """The reply of a server to a Prequal probe."""
 
     in_flight: int
     latency_s: float
-    """Median latency (s) of recent requests that arrived at about this many requests in flight."""
+    """Median latency (s) of the recent requests that arrived at a number in flight nearest to `in_flight`."""
 
 
 class PoolView(Protocol):
-    """What one agent knows of the endpoints, by index."""
+    """The view of one agent of the endpoints, by index."""
 
     size: int
     weights: tuple[float, ...]
-    """Configured weight of each endpoint: its relative speed."""
+    """Configured weight of each endpoint: the relative speed."""
 
     def in_flight(self, index: int) -> int:
-        """Requests on an endpoint: those of this agent, and those of others as far as the agent receives them."""
+        """Return the requests in flight on an endpoint: the agent's own count plus the counts of other agents."""
 
     def report(self, index: int) -> EngineReport:
-        """The engine's last report."""
+        """Return the engine's last report."""
 
     def probe(self, index: int) -> Probe:
-        """Ask the server."""
+        """Probe an endpoint."""
 
 
 class Balancer(ABC):
     """Chooses endpoints for one agent."""
 
     def __init__(self, pool: PoolView, rng: Random) -> None:
-        """Create a balancer that has sent nothing."""
+        """Create a balancer without requests."""
         self.pool = pool
         self.rng = rng
 
     @abstractmethod
     def choose(self, arrival: Arrival, now: float) -> int | None:
-        """The index of the endpoint for a request; None leaves it in the agent's queue."""
+        """Return the index of the endpoint for a request; None leaves the request in the agent's queue."""
 
     def sent(self, index: int, arrival: Arrival, now: float) -> None:
-        """Note that a request was sent."""
+        """Record that a request was sent to an endpoint."""
         return
 
     def first_token(self, index: int, arrival: Arrival) -> None:
-        """Note the first token of a response."""
+        """Record the first token of a response."""
         return
 
     def least(self, scored: Iterable[tuple[float, int]]) -> int:
-        """The index with the least score; ties are broken at random."""
+        """Return the index with the lowest score; ties are broken at random."""
         best, found = float("inf"), [0]
         for score, index in scored:
             if score < best:

@@ -1,8 +1,8 @@
-"""The bound: one queue before all engines, which knows at once which engines are free and how long each request takes.
+"""The clairvoyant bound: one queue for all engines, with the exact engine states and the true work of each request.
 
-Engines receive no more than they run, so no request is bound to an engine before its turn. The best order and the best
-assignment to engines of unequal speed are not known for a quantile, so the bound of a metric is the best of the orders
-here, each with the fastest free engine: a yardstick, and no proof that nothing does better.
+An engine receives only as many requests as it has slots, so that requests are assigned late. For quantiles, neither the
+optimal order nor the optimal assignment to engines of unequal speed is known. The bound of a metric is therefore the
+best of several orders, each with the fastest free engine. It is a reference and not a proven optimum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lab.simulate.fleets import Request
 from lab.simulate.region import Region, Served
 
 Order = Callable[[float, float], float]
-"""The rank of a request by its arrival (s) and its true work (s); the smallest is served first."""
+"""Returns the rank of a request from its arrival (s) and its true work (s); the lowest rank is served first."""
 
 
 def by_arrival(at: float, work_s: float) -> float:
@@ -24,17 +24,17 @@ def by_arrival(at: float, work_s: float) -> float:
 
 
 def shortest_first(at: float, work_s: float) -> float:
-    """Least true work first."""
+    """Shortest true work first."""
     return work_s
 
 
 def shortest_with_age(at: float, work_s: float) -> float:
-    """Least true work first, but a request is overtaken only by those that arrive within its work."""
+    """Shortest true work first; a request is overtaken only by requests that arrive within its work time."""
     return at + work_s
 
 
 def longest_with_age(at: float, work_s: float) -> float:
-    """Latest start first, where all responses are due equally long after their arrival."""
+    """Earliest latest start first, if all responses have the same deadline after arrival."""
     return at - work_s
 
 
@@ -47,7 +47,7 @@ ORDERS: dict[str, Order] = {
 
 
 class CentralQueue(Generic[Request]):
-    """The queue of all agents of a region."""
+    """One queue for all agents of a region."""
 
     def __init__(self, region: Region[Request], order: Order) -> None:
         """Create an empty queue."""
@@ -56,14 +56,14 @@ class CentralQueue(Generic[Request]):
         self._waiting: list[tuple[float, float, Served[Request]]] = []
 
     def arrive(self, served: Served[Request]) -> None:
-        """Accept a request of any agent."""
+        """Receive a request of any agent."""
         work_s = self._region.fleet.true_work_s(served.request, 0)
         entry = (self._order(served.request.at_s, work_s), served.request.at_s, served)
         insort(self._waiting, entry, key=_rank)
         self._serve()
 
     def notified(self, delay_s: float) -> None:
-        """As `Agent.notified`: nothing waits for other agents."""
+        """As `Agent.notified`; the central queue ignores notifications."""
 
     def _serve(self) -> None:
         kinds, in_flight = self._region.fleet.kinds, self._region.in_flight

@@ -1,4 +1,4 @@
-"""Balancers that count requests at most."""
+"""Balancers that use at most the number of requests in flight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lab.simulate.baselines.balancer import Arrival, Balancer, PoolView
 
 
 class RoundRobin(Balancer):
-    """One endpoint after the other, as in nginx's `upstream` without a method."""
+    """Each endpoint in turn, as nginx's `upstream` does by default."""
 
     def __init__(self, pool: PoolView, rng: Random) -> None:
-        """Begin at a random endpoint."""
+        """Create a balancer that starts at a random endpoint."""
         super().__init__(pool, rng)
         self._turn = rng.randrange(pool.size)
 
@@ -23,7 +23,7 @@ class RoundRobin(Balancer):
 
 
 class RandomChoice(Balancer):
-    """Every endpoint with the same probability: Envoy's `RANDOM`."""
+    """An endpoint at random with equal probabilities: Envoy's `RANDOM`."""
 
     def choose(self, arrival: Arrival, now: float) -> int:
         """As `Balancer.choose`."""
@@ -31,9 +31,9 @@ class RandomChoice(Balancer):
 
 
 class LeastRequest(Balancer):
-    """The endpoint with the fewest requests: nginx's `least_conn`, HAProxy's `leastconn`.
+    """The endpoint with the fewest requests in flight: nginx's `least_conn`, HAProxy's `leastconn`.
 
-    By the agent's own counts, or by counts that agents share through Redis, as `PoolView.in_flight` has them.
+    `PoolView.in_flight` returns the agent's own counts or the counts that agents share.
     """
 
     def choose(self, arrival: Arrival, now: float) -> int:
@@ -42,8 +42,8 @@ class LeastRequest(Balancer):
 
 
 class PowerOfTwo(Balancer):
-    """The better of two random endpoints (Mitzenmacher, "The power of two choices in randomized load balancing", IEEE
-    TPDS 2001): Envoy's `LEAST_REQUEST` with equal weights.
+    """The less loaded of two random endpoints (Mitzenmacher, "The power of two choices in randomized load balancing",
+    IEEE TPDS 2001): Envoy's `LEAST_REQUEST` with equal weights.
     """
 
     def choose(self, arrival: Arrival, now: float) -> int:
@@ -57,12 +57,12 @@ class PowerOfTwo(Balancer):
 class EnvoyWeightedLeastRequest(Balancer):
     """Envoy's `LEAST_REQUEST` with unequal weights: a weighted round robin by earliest deadline, in which an endpoint's
     weight is divided by its active requests plus one (`active_request_bias` 1.0). Source: Envoy's documentation,
-    "Supported load balancers", weighted least request. With equal weights Envoy takes the better of two random
-    endpoints instead.
+    "Supported load balancers", weighted least request. With equal weights Envoy uses the less loaded of two
+    random endpoints.
     """
 
     def __init__(self, pool: PoolView, rng: Random) -> None:
-        """Begin with the endpoints in random order."""
+        """Create a balancer with the endpoints in random order."""
         super().__init__(pool, rng)
         self._is_weighted = len(set(pool.weights)) > 1
         self._two = PowerOfTwo(pool, rng)

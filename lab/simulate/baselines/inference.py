@@ -1,4 +1,4 @@
-"""Balancers that know of prompts and of KV caches."""
+"""Balancers that use prompt prefixes and the state of KV caches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lab.simulate.baselines.balancer import Arrival, Balancer, PoolView
 from lab.traces.trace import BLOCK_TOKENS
 
 MAX_BLOCKS = 31_250
-"""Blocks remembered for each endpoint (`lruCapacityPerServer` of llm-d's prefix-cache-scorer)."""
+"""Maximum number of blocks recorded per endpoint (`lruCapacityPerServer` of llm-d's prefix-cache-scorer)."""
 
 
-class PrefixNotes:
-    """The prefix blocks that were sent to each endpoint, as far as its cache may still have them."""
+class SentPrefixes:
+    """The MAX_BLOCKS most recently used prefix blocks that were sent to each endpoint."""
 
     def __init__(self, size: int) -> None:
-        """Create empty notes for `size` endpoints."""
+        """Create an empty record for `size` endpoints."""
         self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(size)]
 
     def matched(self, index: int, arrival: Arrival) -> int:
-        """Leading blocks of a prompt that were sent to an endpoint before."""
+        """Return the number of leading blocks of a prompt that were sent to an endpoint before."""
         held, count = self._blocks[index], 0
         for block in arrival.prefix:
             if block not in held:
@@ -28,8 +28,8 @@ class PrefixNotes:
             count += 1
         return count
 
-    def note(self, index: int, arrival: Arrival) -> None:
-        """Remember a request."""
+    def record(self, index: int, arrival: Arrival) -> None:
+        """Record the blocks of a request."""
         held = self._blocks[index]
         for block in arrival.prefix:
             held[block] = None
@@ -41,20 +41,20 @@ class PrefixNotes:
 class _PrefixAware(Balancer):
     def __init__(self, pool: PoolView, rng: Random) -> None:
         super().__init__(pool, rng)
-        self.notes = PrefixNotes(pool.size)
+        self.sent_prefixes = SentPrefixes(pool.size)
 
     def sent(self, index: int, arrival: Arrival, now: float) -> None:
         """As `Balancer.sent`."""
-        self.notes.note(index, arrival)
+        self.sent_prefixes.record(index, arrival)
 
     def _share_held(self, index: int, arrival: Arrival) -> float:
-        return self.notes.matched(index, arrival) / len(arrival.prefix) if arrival.prefix else 0.0
+        return self.sent_prefixes.matched(index, arrival) / len(arrival.prefix) if arrival.prefix else 0.0
 
 
 class LMetric(_PrefixAware):
-    """The least product of prefill tokens (those that wait, and those of the request that are not cached) and batch
-    size (Zhang et al., "LMetric: Simple is better - multiplication may be all you need for LLM request scheduling",
-    arXiv 2603.15202).
+    """The endpoint with the least product of prefill tokens (waiting tokens plus uncached tokens of the request) and
+    batch size (Zhang et al., "LMetric: Simple is better - multiplication may be all you need for LLM request
+    scheduling", arXiv 2603.15202).
     """
 
     def __init__(self, pool: PoolView, rng: Random) -> None:
@@ -84,20 +84,20 @@ class LMetric(_PrefixAware):
         self._prefill_tokens[index] -= self._uncached.pop((index, arrival), 0)
 
     def _new_tokens(self, index: int, arrival: Arrival) -> int:
-        return max(1, arrival.prompt_tokens - self.notes.matched(index, arrival) * BLOCK_TOKENS)
+        return max(1, arrival.prompt_tokens - self.sent_prefixes.matched(index, arrival) * BLOCK_TOKENS)
 
 
 QUEUE_THRESHOLD = 5
-"""Requests that wait in an engine from which on it counts as saturated (`queueDepthThreshold`)."""
+"""Minimum number of waiting requests of a saturated engine (`queueDepthThreshold`)."""
 
 KV_THRESHOLD = 0.8
-"""Use of its KV cache from which on it does (`kvCacheUtilThreshold`)."""
+"""Minimum use (0-1) of the KV cache of a saturated engine (`kvCacheUtilThreshold`)."""
 
 
 class LlmdWeighted(_PrefixAware):
-    """llm-d's default profile: the greatest weighted sum of prefix-cache-scorer (3), queue-scorer (2) and
-    kv-cache-utilization-scorer (2), each 0 to 1; queues are compared between the least and the greatest (llm-d,
-    "Request Scheduler").
+    """llm-d's default profile: the endpoint with the greatest weighted sum of prefix-cache-scorer (3), queue-scorer (2)
+    and kv-cache-utilization-scorer (2), each 0 to 1; queue lengths are scaled between the shortest and the longest
+    (llm-d, "Request Scheduler").
     """
 
     def choose(self, arrival: Arrival, now: float) -> int:
@@ -115,13 +115,13 @@ class LlmdWeighted(_PrefixAware):
 
 
 class LlmdSticky(LlmdWeighted):
-    """Stays with the endpoint that holds most of the prompt until it is saturated, by the thresholds of llm-d's
-    saturation detector; else by the weighted scorers.
+    """The endpoint with the longest matching prefix, unless it is saturated by the thresholds of llm-d's saturation
+    detector; otherwise the choice of `LlmdWeighted`.
     """
 
     def choose(self, arrival: Arrival, now: float) -> int:
         """As `Balancer.choose`."""
-        held = [(self.notes.matched(index, arrival), index) for index in range(self.pool.size)]
+        held = [(self.sent_prefixes.matched(index, arrival), index) for index in range(self.pool.size)]
         longest = max(held)[0]
         if longest > 0:
             open_ = [index for blocks, index in held if blocks == longest and not self._is_saturated(index)]
@@ -135,7 +135,7 @@ class LlmdSticky(LlmdWeighted):
 
 
 class SkyWalker(_PrefixAware):
-    """The longest match in the prefix tree among the endpoints without pending requests; while all have pending ones,
+    """The longest prefix match among the endpoints without pending requests; while all endpoints have pending requests,
     requests wait at the balancer: selective pushing by pending requests (Xia et al., "SkyWalker: A locality-aware
     cross-region load balancer for LLM inference", EuroSys 2026, arXiv 2505.24095).
     """
@@ -147,7 +147,7 @@ class SkyWalker(_PrefixAware):
 
     def choose(self, arrival: Arrival, now: float) -> int | None:
         """As `Balancer.choose`."""
-        # A request whose first token is outstanding may be the one that the next report shows as waiting.
+        # A request without a first token may be waiting in the engine although the last report does not include it.
         open_ = [
             index
             for index in range(self.pool.size)
@@ -155,9 +155,11 @@ class SkyWalker(_PrefixAware):
         ]
         if not open_:
             return None
-        longest = max(self.notes.matched(index, arrival) for index in open_)
+        longest = max(self.sent_prefixes.matched(index, arrival) for index in open_)
         return self.least(
-            (self.pool.in_flight(index), index) for index in open_ if self.notes.matched(index, arrival) == longest
+            (self.pool.in_flight(index), index)
+            for index in open_
+            if self.sent_prefixes.matched(index, arrival) == longest
         )
 
     def sent(self, index: int, arrival: Arrival, now: float) -> None:

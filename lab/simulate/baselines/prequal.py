@@ -1,4 +1,4 @@
-"""Prequal: probes, and the hot-cold lexicographic rule.
+"""Prequal: probes and the hot-cold lexicographic rule.
 
 Source: Wydrowski, Kleinberg, Rumble, Archer, "Load is not what you should balance: Introducing Prequal", NSDI 2024.
 """
@@ -12,19 +12,19 @@ from lab.quantile import quantile
 from lab.simulate.baselines.balancer import Arrival, Balancer, PoolView, Probe
 
 PROBES = 3
-"""Probes that each request sends (r_probe), to random servers."""
+"""Number of probes to random servers for each request (r_probe)."""
 
 POOL_SIZE = 16
-"""Replies that are kept."""
+"""Maximum number of retained replies."""
 
 MAX_AGE_S = 1.0
-"""A reply older than this is dropped."""
+"""Maximum age (s) of a reply."""
 
 HOT_QUANTILE = 2**-0.25
-"""A server is hot from this quantile of the requests in flight that recent replies contained (Q_RIF)."""
+"""Quantile of the requests in flight in recent replies above which a server is hot (Q_RIF)."""
 
 RECENT_REPLIES = 100
-"""Replies from which that quantile is estimated."""
+"""Number of replies from which the quantile is estimated."""
 
 
 class _Reply(NamedTuple):
@@ -34,7 +34,7 @@ class _Reply(NamedTuple):
 
 
 class Prequal(Balancer):
-    """The server of least latency of those that are not hot; if all are, the one with the fewest requests."""
+    """The server with the lowest latency that is not hot; if all are hot, the server with the fewest requests."""
 
     def __init__(self, pool: PoolView, rng: Random) -> None:
         """Create a balancer without replies."""
@@ -44,7 +44,7 @@ class Prequal(Balancer):
         self._removes_worst = False
 
     def choose(self, arrival: Arrival, now: float) -> int:
-        """As `Balancer.choose`. The probes of this request reply before it is sent: the synchronous mode."""
+        """As `Balancer.choose`, in synchronous mode: the probes reply before the request is sent."""
         for index in self.rng.sample(range(self.pool.size), min(PROBES, self.pool.size)):
             reply = _Reply(index, self.pool.probe(index), now)
             self._replies = [old for old in self._replies if old.server != index]
@@ -57,7 +57,7 @@ class Prequal(Balancer):
         self._replies.remove(best)
         if len(self._replies) > PROBES:
             self._remove_one(hot_from)
-        # The reply is kept with one request more, since the server now has it (section 4.2).
+        # The reply is retained with its count increased by the sent request (section 4.2).
         self._replies.append(best._replace(probe=best.probe._replace(in_flight=best.probe.in_flight + 1)))
         return best.server
 
@@ -66,7 +66,7 @@ class Prequal(Balancer):
         return is_hot, reply.probe.in_flight if is_hot else reply.probe.latency_s
 
     def _remove_one(self, hot_from: float) -> None:
-        """Remove the oldest and the worst reply in turn."""
+        """Remove the oldest and the worst reply alternately."""
         self._removes_worst = not self._removes_worst
         if self._removes_worst:
             self._replies.remove(max(self._replies, key=lambda reply: self._rank(reply, hot_from)))

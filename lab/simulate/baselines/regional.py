@@ -1,4 +1,4 @@
-"""Global balancers that choose a region by what regions report, as their authors describe them."""
+"""Global balancers that choose a region from the regions' reports, implemented as their authors describe them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ OVERPROVISIONING = 1.4
 
 
 class RegionReport(NamedTuple):
-    """What a region last reported."""
+    """The last report of a region."""
 
     slots: int
     in_flight: int
-    """Requests that run or wait there."""
+    """Requests that run or wait in the region."""
     healthy: float = 1.0
-    """Share (0-1) of its endpoints that are healthy."""
+    """Share (0-1) of the region's endpoints that are healthy."""
 
     @property
     def use(self) -> float:
-        """Requests over slots."""
+        """Requests in flight divided by slots."""
         return self.in_flight / self.slots
 
 
 class RegionalBalancer(ABC):
-    """Shares of the regions in the requests of one origin."""
+    """Distributes the requests of an origin over regions."""
 
     @abstractmethod
     def shares(self, nearest_first: Sequence[str], reports: Mapping[str, RegionReport]) -> dict[str, float]:
-        """The share (0-1) of each region.
+        """Return the share (0-1) of each region.
 
         Args:
-            nearest_first: the permitted regions; the first is home.
-            reports: of all of these regions.
+            nearest_first: the permitted regions; the first is the home region.
+            reports: reports of the permitted regions.
         """
 
 
@@ -47,8 +47,8 @@ class LatencyOnly(RegionalBalancer):
 
 
 class EnvoyPriorities(RegionalBalancer):
-    """Envoy's priority levels: a level receives its health times the overprovisioning factor, and the next one the rest
-    (Envoy's documentation, "Priority levels"). Load plays no part.
+    """Envoy's priority levels: a level receives its health times the overprovisioning factor, and the next level the
+    rest (Envoy's documentation, "Priority levels"). Load is not considered.
     """
 
     def shares(self, nearest_first: Sequence[str], reports: Mapping[str, RegionReport]) -> dict[str, float]:
@@ -65,8 +65,8 @@ class EnvoyPriorities(RegionalBalancer):
 
 
 class AllOrNothing(RegionalBalancer):
-    """All requests go to the nearest region whose reported use is below 1, as with failover by a health check that a
-    full region fails; home if there is none.
+    """All requests go to the nearest region whose reported use is below 1, else to the home region. This corresponds to
+    failover by a health check that a full region fails.
     """
 
     def shares(self, nearest_first: Sequence[str], reports: Mapping[str, RegionReport]) -> dict[str, float]:

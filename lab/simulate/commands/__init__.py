@@ -1,1 +1,1 @@
-"""The commands of `penstock-lab` that simulate."""
+"""The simulation commands of `penstock-lab`."""

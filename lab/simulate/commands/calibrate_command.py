@@ -1,4 +1,4 @@
-"""`penstock-lab calibrate`: simulates what `bench-live` measured, and compares the figures."""
+"""The command `penstock-lab calibrate`, which simulates the contests of `bench-live` and compares the figures."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from lab.traces.trace import TraceError
 
 def calibrate(
     live: Annotated[Path, typer.Option(help="Results of bench-live.")] = Path("out/bench/live.json"),
-    data: Annotated[Path, typer.Option(help="Folder of the recorded traces that bench-live had.")] = Path(
-        "../shared/data/traces"
-    ),
-    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/calibration.json"),
+    data: Annotated[Path, typer.Option(help="Directory of the traces of bench-live.")] = Path("../shared/data/traces"),
+    out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/bench/calibration.json"),
 ) -> None:
-    """Simulate the contests of a live benchmark, and compare p50 and p99. Exit code 1: some ranking differs."""
+    """Simulate the contests of a live benchmark, and compare p50 and p99. Exit code 1: a ranking differs."""
     try:
         comparisons = compare(msgspec.json.decode(live.read_bytes(), type=LiveResults), data)
     except OSError as error:
         refuse("calibrate", f"--live {live}: {error.strerror}; run `make bench-live` first")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        refuse("calibrate", f"--live {live}: {error}; it is no result of this version of bench-live")
+        refuse("calibrate", f"--live {live}: {error}; no result of this version of bench-live")
     except (CannotCompare, TraceError) as error:
         refuse("calibrate", f"--live {live}: {error}")
     wrong = misranked(comparisons)
@@ -38,10 +36,10 @@ def calibrate(
     agreeing = sum(comparison.agrees for comparison in comparisons)
     console.print(f"{agreeing} of {len(comparisons)} figures agree within {WITHIN:.0%}.")
     for pair in wrong:
-        console.print(f"ranked differently: {pair}")
+        console.print(f"ranking differs: {pair}")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(msgspec.json.format(msgspec.json.encode({"figures": comparisons, "misranked": wrong}), indent=1))
-    console.print(f"all of it: {out}")
+    console.print(f"results: {out}")
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -1,4 +1,4 @@
-"""`penstock-lab sim`: the live decision code on a virtual clock against baselines, and what it must reach."""
+"""The command `penstock-lab sim`, which measures the product's decision code against baselines and targets."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lab.simulate.targets.targets_report import FULL, SMALL, simulate, write
 
 def sim(
     full: Annotated[bool, typer.Option("--full", help="More seeds and longer runs.")] = False,
-    processes: Annotated[int, typer.Option(min=0, max=256, help="Processes to run in; 0 for one a core.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of report.json and index.html.")] = Path("out/sim"),
+    processes: Annotated[int, typer.Option(min=0, max=256, help="Number of processes; 0: one per core.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory of report.json and index.html.")] = Path("out/sim"),
 ) -> None:
-    """Measure every target of the decisions against baselines with paired seeds."""
+    """Measure every target of the decision code against baselines with paired seeds."""
     report = simulate(FULL if full else SMALL, processes or os.cpu_count() or 1)
     write(report, out)
     console = Console()
     console.print(_table(report.targets))
     console.print(_frontier(report.frontier))
-    console.print(f"all of it: {out / 'report.json'}, {out / 'index.html'}")
+    console.print(f"results: {out / 'report.json'}, {out / 'index.html'}")
 
 
 def _table(targets: list[Target]) -> Table:
-    table = Table(title=f"{sum(target.kept for target in targets)} of {len(targets)} targets are kept")
+    table = Table(title=f"{sum(target.kept for target in targets)} of {len(targets)} targets are met")
     for column in ("target", "limit", "measured", "95 % interval", "kept"):
         table.add_column(column, justify="left" if column == "target" else "right")
     for target in targets:

@@ -1,4 +1,4 @@
-"""`penstock-lab simulate-choosing`: latency of each endpoint selection strategy, on a virtual clock."""
+"""The command `penstock-lab simulate-choosing`, which compares endpoint selection strategies on a virtual clock."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def simulate_choosing(
     rate: Annotated[
         list[float] | None, typer.Option(min=0.1, max=1000, help="Requests per second; may be repeated.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=WARM_UP_S + 10, max=3600, help="How long requests arrive.")] = 120.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/choosing.json"),
+    seconds: Annotated[float, typer.Option(min=WARM_UP_S + 10, max=3600, help="Duration (s) of arrivals.")] = 120.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1,
+    out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/bench/choosing.json"),
 ) -> None:
     """Compare endpoint selection strategies on the same requests."""
     console = Console()
@@ -34,13 +34,13 @@ def simulate_choosing(
     settings = {"agents": agents, "seconds": seconds, "warm_up_s": WARM_UP_S, "seed": seed, "engines": MIXED}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(msgspec.json.format(msgspec.json.encode({"settings": settings, "rates": found}), indent=1))
-    console.print(f"all of it: {out}")
+    console.print(f"results: {out}")
 
 
 def _table(outcomes: list[Outcome], agents: int, rate: float) -> Table:
     engines = ", ".join(f"{kind.count} {kind.accelerator} of {kind.max_num_seqs} slots" for kind in MIXED)
     table = Table(title=f"{rate:g} requests/s through {agents} agents to {engines}; simulated seconds")
-    table.add_column("choice")
+    table.add_column("strategy")
     for column in ("first p50", "first p99", "end p50", "end p99", "use deviation"):
         table.add_column(column, justify="right")
     for outcome in outcomes:

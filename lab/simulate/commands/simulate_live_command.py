@@ -1,4 +1,4 @@
-"""`penstock-lab simulate-live`: the tails of `bench-live` on a virtual clock, the same on every machine."""
+"""The command `penstock-lab simulate-live`, which measures the latency of `bench-live` on a virtual clock."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from rich.table import Table
 
 from lab.bench.live.fleet import INSTANCES
 from lab.refusal import refuse
-from lab.simulate.live import COMPARED, LIVE, Tail, conversation_rounds, feel, rounds_of
+from lab.simulate.live import COMPARED, LIVE, Tail, conversation_rounds, measure_tails, rounds_of
 from lab.traces.trace import TraceError
 from penstock.policy.policy import Queueing, QueueOrder
 
 
 def simulate_live(
-    trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL; else one is generated.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL; default: generated.")] = None,
     conversations: Annotated[
-        bool, typer.Option(help="Conversations with much prefix reuse, instead of a trace.")
+        bool, typer.Option(help="Use conversations with high prefix reuse instead of a trace.")
     ] = False,
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Workloads that are drawn.")] = 16,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long requests arrive in each.")] = 56.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Number of generated workloads.")] = 16,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Duration (s) of arrivals in each round.")] = 56.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Time (s) at the start of a round that is not counted.")] = 8.0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Requests per second.")] = 15.0,
-    order: Annotated[
-        QueueOrder, typer.Option(help="Of the waiting requests at Penstock's agents.")
-    ] = QueueOrder.SHORTEST,
-    max_overtaken: Annotated[float, typer.Option(min=0, max=3600, help="Seconds, for the order shortest.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Of the first round; the same gives the same numbers.")] = 2026,
-    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/live-simulated.json"),
+    order: Annotated[QueueOrder, typer.Option(help="Queue order of Penstock's agents.")] = QueueOrder.SHORTEST,
+    max_overtaken: Annotated[
+        float, typer.Option(min=0, max=3600, help="Later arrivals (s) do not overtake; order shortest.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(help="Seed of the first round.")] = 2026,
+    out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/bench/live-simulated.json"),
 ) -> None:
-    """Send the live benchmark's workloads to simulated engines, by least request and as Penstock chooses."""
+    """Compare least request with Penstock on simulated engines with the workloads of the live benchmark."""
     if warm_up >= seconds:
-        refuse("simulate-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+        refuse("simulate-live", f"--warm-up {warm_up:g}: must be less than --seconds {seconds:g}")
     if conversations and trace is not None:
-        refuse("simulate-live", "--trace and --conversations are two workloads; choose one")
+        refuse("simulate-live", "--trace and --conversations are mutually exclusive")
     try:
         if conversations:
             drawn = conversation_rounds(rate, seconds, rounds, seed)
@@ -47,7 +47,11 @@ def simulate_live(
         refuse("simulate-live", str(error))
     console = Console()
     queueing = Queueing(order, max_overtaken)
-    tails = [feel(contender, agents, drawn, warm_up, queueing) for agents in (1, INSTANCES) for contender in COMPARED]
+    tails = [
+        measure_tails(contender, agents, drawn, warm_up, queueing)
+        for agents in (1, INSTANCES)
+        for contender in COMPARED
+    ]
     console.print(_table(tails, rate))
     settings = {
         "trace": trace.name if trace else "conversations" if conversations else "generated",
@@ -61,13 +65,13 @@ def simulate_live(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(msgspec.json.format(msgspec.json.encode({"settings": settings, "tails": tails}), indent=1))
-    console.print(f"all of it: {out}")
+    console.print(f"results: {out}")
 
 
 def _table(tails: list[Tail], rate: float) -> Table:
     table = Table(title=f"{rate:g} requests/s, {tails[0].requests} requests each; simulated seconds")
     table.add_column("agents", justify="right")
-    table.add_column("choice")
+    table.add_column("strategy")
     for column in ("ttft p50", "ttft p99", "e2e p50", "e2e p99", "e2e p99.9"):
         table.add_column(column, justify="right")
     for tail in tails:

@@ -1,4 +1,4 @@
-"""`penstock-lab simulate-scaling`: time above the target and GPU hours of autoscalers, on a virtual clock."""
+"""The command `penstock-lab simulate-scaling`, which compares autoscalers on a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lab.simulate.scaling import compare
 
 
 def simulate_scaling(
-    days: Annotated[int, typer.Option(min=2, max=30, help="Days; the first one is not counted.")] = 4,
+    days: Annotated[int, typer.Option(min=2, max=30, help="Simulated days; the first day is not counted.")] = 4,
     cold_start: Annotated[float, typer.Option(min=0, max=3600, help="Cold start of an endpoint (s).")] = 300.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/scaling.json"),
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1,
+    out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/bench/scaling.json"),
 ) -> None:
-    """Compare the recommended capacity with a reactive autoscaler, over days with a surge and the loss of a region."""
+    """Compare recommended capacity with a reactive autoscaler over days with a surge and the loss of a region."""
     console = Console()
     found = compare(days=days, seed=seed, cold_start_s=cold_start)
     table = Table(title=f"{days - 1} days after the first, three regions, cold start {cold_start:g} s")
@@ -33,4 +33,4 @@ def simulate_scaling(
     out.parent.mkdir(parents=True, exist_ok=True)
     settings = {"days": days, "cold_start_s": cold_start, "seed": seed}
     out.write_bytes(msgspec.json.format(msgspec.json.encode({"settings": settings, "autoscalers": found}), indent=1))
-    console.print(f"all of it: {out}")
+    console.print(f"results: {out}")

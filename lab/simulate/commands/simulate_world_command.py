@@ -1,4 +1,4 @@
-"""`penstock-lab simulate-world`: how many regions and endpoints the simulator carries on one core."""
+"""The command `penstock-lab simulate-world`, which measures the throughput of the simulator on one core."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def simulate_world(
     agents: Annotated[int, typer.Option(min=1, max=16, help="Agents of each region.")] = 2,
     jurisdiction: Annotated[int, typer.Option(min=1, max=1000, help="Regions that may serve each other.")] = 20,
     rate: Annotated[float, typer.Option(min=1, max=1_000_000, help="Requests per second of all regions.")] = 2000.0,
-    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="How long requests arrive.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Duration (s) of arrivals.")] = 20.0,
     report_age: Annotated[float, typer.Option(min=0, max=600, help="Age (s) of the planner's reports.")] = 5.0,
-    lost: Annotated[int, typer.Option(min=0, help="Regions that fail halfway.")] = 0,
-    slow: Annotated[int, typer.Option(min=0, help="Engines of each region, ten times slower from halfway on.")] = 0,
-    cold: Annotated[int, typer.Option(min=0, help="Engines of each region that load until halfway.")] = 0,
-    seed: Annotated[int, typer.Option(help="The same gives the same run.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/sim/world.json"),
+    lost: Annotated[int, typer.Option(min=0, help="Regions that fail in the middle of the run.")] = 0,
+    slow: Annotated[int, typer.Option(min=0, help="Engines per region that slow down tenfold in mid-run.")] = 0,
+    cold: Annotated[int, typer.Option(min=0, help="Engines per region that load until mid-run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1,
+    out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/sim/world.json"),
 ) -> None:
-    """Run many regions with the live decision code on one core, and print events per second and memory."""
+    """Run many regions with the product's decision code on one core; print events per second and memory."""
     config = WorldConfig(
         regions, endpoints, rate, seconds, agents, jurisdiction, report_age, faults=Faults(lost, slow, cold), seed=seed
     )
@@ -46,7 +46,7 @@ def simulate_world(
         "first token": f"p50 {result.ttft_p50_s:.3f} s, p99 {result.ttft_p99_s:.3f} s",
         "end to end": f"p50 {result.e2e_p50_s:.2f} s, p99 {result.e2e_p99_s:.2f} s",
         "served in another region": f"{result.away:,}",
-        "broken off, sent on, unanswered": f"{result.broken:,}, {result.rerouted:,}, {result.unanswered:,}",
+        "broken, rerouted, unanswered": f"{result.broken:,}, {result.rerouted:,}, {result.unanswered:,}",
     }
     for name, value in rows.items():
         table.add_row(name, value)
@@ -54,4 +54,4 @@ def simulate_world(
     out.parent.mkdir(parents=True, exist_ok=True)
     report = {"config": config, "result": result, "peak_memory_mb": round(memory_mb)}
     out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    console.print(f"all of it: {out}")
+    console.print(f"results: {out}")

@@ -1,1 +1,1 @@
-"""What the decisions must reach, measured on the virtual clock against baselines with paired seeds."""
+"""Targets of the decision code, measured on the virtual clock against baselines with paired seeds."""

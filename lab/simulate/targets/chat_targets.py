@@ -1,4 +1,4 @@
-"""Targets of language models: no metric worse than the best baseline, and several agents as good as one."""
+"""Targets of language models: limits relative to the best baseline, and of several agents relative to one agent."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lab.traces.trace import TraceRequest
 from penstock.policy.policy import Queueing
 
 WORSE = 1.03
-"""How much worse than the best baseline a metric may be."""
+"""Maximum ratio of a metric to the best baseline."""
 
 TAIL = 0.6
-"""Tail end to end over that of the best baseline, where engines are mixed."""
+"""Maximum ratio of the end-to-end p99 to the best baseline, on mixed engines."""
 
 LIKE_ONE = 1.05
 
 _COMPARED = tuple(name for name in BASELINES if name not in ("round robin", "random", TWO_CHOICES))
-"""These three are never the best."""
+"""The compared baselines, without three baselines that are never the best."""
 
 METRICS = (
     *(f"{latency}_{part}_s" for latency in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p99", "p999")),
@@ -45,17 +45,17 @@ METRICS = (
 
 
 class ChatScenario(RegionScenario, frozen=True, kw_only=True):
-    """Chats at a constant mean rate."""
+    """Chat requests at a constant mean rate on one region."""
 
     rate_per_s: float
     reuse: bool
-    """Conversations over shared documents, whose prompts grow; else chats like Azure's conversation service."""
+    """Whether requests are turns of conversations over shared documents; else chats like Azure's conversation trace."""
     queueing: Queueing = Queueing()
-    """Service discipline of Penstock's queues, as the model's policy has it."""
+    """Service discipline of Penstock's queues."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=self.kinds, limits_tell=True)
+        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=self.kinds, exact_limits=True)
         requests = self.requests(scale.chat_s, seed)
         region = run(contender, fleet, requests, agents=self.agents, seed=seed, queueing=self.queueing)
         per_token_s = [
@@ -66,7 +66,7 @@ class ChatScenario(RegionScenario, frozen=True, kw_only=True):
         return measures(region) | summary("tpot", per_token_s)
 
     def requests(self, duration_s: float, seed: int) -> list[TraceRequest]:
-        """The workload of a seed."""
+        """Return the workload of a seed."""
         if self.reuse:
             return generate_conversations(duration_s, self.rate_per_s, Random(seed))
         return generate(duration_s, Random(seed), Arrivals(self.rate_per_s, rate_cv=0.0, dwell_s=duration_s))
@@ -93,7 +93,7 @@ CHAT_SCENARIOS = (*CHATS, *REUSE)
 
 
 def chat_targets(runs: Mapping[str, Runs]) -> list[Target]:
-    """The targets, from the runs by scenario."""
+    """Return the targets of chats from the runs of each scenario."""
     found = []
     for scenario in CHAT_SCENARIOS:
         found += [_no_worse(scenario, runs[scenario.name], metric) for metric in METRICS]
@@ -116,5 +116,5 @@ def _no_worse(scenario: Scenario, runs: Runs, metric: str) -> Target:
 
 
 def _best(runs: Runs, metric: str) -> str:
-    """The baseline with the least mean of a metric."""
+    """Return the baseline with the lowest mean of a metric."""
     return min(_COMPARED, key=lambda name: sum(values_of(runs, name, metric)))

@@ -1,4 +1,4 @@
-"""Paired comparisons: a ratio of two contenders over the same seeds, with a bootstrap interval."""
+"""Paired comparisons: ratios of contenders over the same seeds, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ CONFIDENCE = 0.95
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One thing to reach, and what was measured."""
+    """A limit of a measurement, and the measured value."""
 
     name: str
     target: str
-    """Such as "<= 0.42"."""
+    """The limit as text, such as "<= 0.42"."""
     measured: float
     interval: tuple[float, float]
-    """Bootstrap interval of the measured value over seeds, 95 %."""
+    """95 % bootstrap interval of the measured value over seeds."""
     kept: bool
     """Whether the measured value is within the target."""
     note: str = ""
-    """What it is compared with, and the bound in the way of a target that is not kept."""
+    """The reference of the comparison, or the clairvoyant bound."""
 
 
 def at_most(limit: float, name: str, ratios: tuple[float, tuple[float, float]], note: str = "") -> Target:
-    """The target that a measured value is at most `limit`."""
+    """Return the target that a measured value is at most `limit`."""
     measured, interval = ratios
     return Target(name, f"<= {limit:g}", round(measured, 4), _rounded(interval), measured <= limit, note)
 
 
 def at_least(limit: float, name: str, ratios: tuple[float, tuple[float, float]], note: str = "") -> Target:
-    """The target that a measured value is at least `limit`."""
+    """Return the target that a measured value is at least `limit`."""
     measured, interval = ratios
     return Target(name, f">= {limit:g}", round(measured, 4), _rounded(interval), measured >= limit, note)
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The ratio of two means over the same seeds, and its interval."""
+    """Return the ratio of two means over the same seeds, and its bootstrap interval."""
     assert len(values) == len(others), "seeds are paired"
     pairs = list(zip(values, others, strict=True))
     return _ratio(pairs), _interval([_ratio(sample) for sample in _resamples(pairs)])
 
 
 def mean(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The mean over seeds, and its interval."""
+    """Return the mean over seeds, and its bootstrap interval."""
     return fmean(values), _interval([fmean(sample) for sample in _resamples(values)])
 
 

@@ -1,9 +1,10 @@
-"""The service disciplines that policy can give a queue, measured on the same requests: what each gains and costs.
+"""Measures the service disciplines that a policy can select for queues, on the same requests.
 
-Where engines are full, no order of service is best for the median and for the tail: short requests that overtake long
-ones shorten the median and the mean, and those that are overtaken make the tail (Schrage and Miller, "The queue M/G/1
+On full engines, no order of service is optimal for both the median and the tail: requests that overtake longer requests
+reduce the median and the mean, and overtaken requests increase the tail (Schrage and Miller, "The queue M/G/1
 with the shortest remaining processing time discipline", 1966, for the mean; Nair et al., "The fundamentals of heavy
-tails", 2022, chapter 5, for the tail). A discipline is on the frontier if no other is better in one and as good in all.
+tails", 2022, chapter 5, for the tail). A discipline is on the frontier if no other discipline is better in a
+metric and as good in all metrics.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ DISCIPLINES = {
     "penstock, shortest, overtaken 10 s": Queueing(),
     "penstock, shortest, overtaken 60 s": Queueing(max_overtaken_s=60.0),
 }
-"""By name. By deadline is by arrival here: all requests may wait equally long."""
+"""Service disciplines by name. The order by deadline equals the order by arrival, since all requests have the same
+maximum wait."""
 
 METRICS = ("e2e_mean_s", "e2e_p50_s", "e2e_p99_s", "e2e_p999_s")
 
 SAME_WITHIN = 0.01
-"""Part by which means over seeds may differ and count as equal."""
+"""Maximum relative difference of means over seeds that count as equal."""
 
 
 class DisciplineScenario(msgspec.Struct, frozen=True):
-    """One workload under each discipline."""
+    """One workload with each service discipline."""
 
     of: ImageScenario | ChatScenario
     bounds: tuple[str, ...] = ()
-    """Clairvoyant orders to compare with, which run in `of`."""
+    """Clairvoyant orders for comparison, whose runs are those of the scenario `of`."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class DisciplineScenario(msgspec.Struct, frozen=True):
 
 
 _FULL = ChatScenario(name="chats, 22/s, 1 agent", kinds=LIVE, agents=1, contenders=(), rate_per_s=22.0, reuse=False)
-"""More than the engines serve."""
+"""A workload that exceeds the capacity of the engines."""
 
 FRONTIER_SCENARIOS = (
     DisciplineScenario(ONE_SLOT, BOUNDS),
@@ -66,18 +68,18 @@ FRONTIER_SCENARIOS = (
 
 
 class FrontierPoint(msgspec.Struct, frozen=True):
-    """One discipline on one workload."""
+    """The measurements of one discipline on one workload."""
 
     workload: str
     discipline: str
     measured: dict[str, float]
-    """Mean over seeds (s) by metric."""
+    """Mean (s) over seeds by metric."""
     behind: tuple[str, ...]
-    """Other disciplines of Penstock, and clairvoyant orders, that are better in some metric and as good in all."""
+    """Disciplines and clairvoyant orders that are better in a metric and as good in all metrics."""
 
 
 def frontier(runs: Mapping[str, Runs]) -> list[FrontierPoint]:
-    """The points, from the runs by scenario."""
+    """Return the points of all disciplines and bounds from the runs of each scenario."""
     found = []
     for scenario in FRONTIER_SCENARIOS:
         all_runs = [(name, runs[scenario.name]) for name in scenario.contenders]
@@ -91,6 +93,6 @@ def frontier(runs: Mapping[str, Runs]) -> list[FrontierPoint]:
 
 
 def _is_better(rival: Mapping[str, float], measured: Mapping[str, float]) -> bool:
-    """Whether a discipline is better in some metric and as good in all."""
+    """Whether `rival` is better than `measured` in a metric and as good in all metrics."""
     as_good = all(rival[metric] <= measured[metric] * (1.0 + SAME_WITHIN) for metric in METRICS)
     return as_good and any(rival[metric] < measured[metric] * (1.0 - SAME_WITHIN) for metric in METRICS)

@@ -1,4 +1,4 @@
-"""Targets between regions: pooling, old reports, and reversals after a step of demand."""
+"""Targets of several regions: pooling, old reports, and reversals of plans after a step of demand."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SLOTS = 40
 REPORT_AGE_S = 10.0
 
 BASE_LOAD, SURGE_LOAD, OTHER_LOAD = 0.6, 1.3, 0.5
-"""Demand over slots: of the first region, of the same after a step up, and of each other region."""
+"""Demand divided by slots: of the first region before and after a step up, and of each other region."""
 
 STEPS = 4
-"""Up, down, up, down."""
+"""Number of steps of the first region's demand, alternately up and down."""
 
 REVERSAL = 0.02
-"""Least change of the plan's home share that counts as a move."""
+"""Minimum change of the plan's home share that counts as a move."""
 
 PLACES = {"eu-de": (50.1, 8.7), "eu-es": (40.4, -3.7), "us-east": (39.0, -77.5), "asia": (1.35, 103.8)}
 EU = ("eu-de", "eu-es")
@@ -63,7 +63,7 @@ WITHIN_EU = residency_class(frozenset(EU))
 
 
 class StepScenario(RegionScenario, frozen=True, kw_only=True):
-    """Demand of one region steps up and down; reports are old."""
+    """A scenario in which the demand of a region steps up and down, and reports are REPORT_AGE_S old."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
@@ -103,7 +103,7 @@ OLD_REPORTS = StepScenario(
 
 
 def step_demand(step_s: float, seed: int) -> list[Arrival]:
-    """Poisson arrivals: the first region's demand changes every `step_s` seconds."""
+    """Return Poisson arrivals; the demand of the first region changes every `step_s` (s)."""
     rng = Random(seed)
     arrivals = []
     for name in PLACES:
@@ -122,7 +122,7 @@ def _load(name: str, step: int) -> float:
 
 
 def least_away(arrivals: list[Arrival], step_s: float) -> float:
-    """Requests beyond what the first region's slots can serve up to the policy's target in each step."""
+    """Return the number of requests that exceed the first region's capacity at the policy's target utilisation."""
     target = Spillover().target_utilisation
     demand = [0.0] * (STEPS + 1)
     for arrival in arrivals:
@@ -133,7 +133,7 @@ def least_away(arrivals: list[Arrival], step_s: float) -> float:
 
 
 def _reversals(shares: list[tuple[float, float]], step_s: float, step: int) -> int:
-    """How often the plan's home share turned after a step, until the next one shows in the reports."""
+    """Return the number of reversals of the plan's home share from a step until the reports contain the next step."""
     begin_s = step * step_s + REPORT_AGE_S
     path = [share for at, share in shares if begin_s <= at < begin_s + step_s]
     turns, direction = 0, 0
@@ -147,7 +147,8 @@ def _reversals(shares: list[tuple[float, float]], step_s: float, step: int) -> i
 
 
 class PoolingScenario(RegionScenario, frozen=True, kw_only=True):
-    """Demand that follows the sun, half of that of the EU's regions bound to the EU: how few slots suffice."""
+    """A scenario that measures the slots saved by pooling. Demand has a daily cycle, and residency restricts half of
+    the demand of EU regions to the EU."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
@@ -173,13 +174,13 @@ GLOBAL_SCENARIOS = (OLD_REPORTS, POOLING)
 
 
 def _sun(name: str, hour: int) -> float:
-    """Demand (requests/s) at an hour of the day (UTC)."""
+    """Return the demand (requests/s) of a region at an hour of the day (UTC)."""
     local = hour + PLACES[name][1] / 15.0
     return 100.0 + 300.0 * (1.0 - cos(2 * pi * local / 24.0)) / 2.0
 
 
 def _suffices(capacity: Mapping[str, float], demand: list[dict[str, float]]) -> bool:
-    """Whether the product's plans keep all regions within their capacity (requests/s at the target) all day."""
+    """Whether the product's plans keep the load of all regions within `capacity` (requests/s at the target) all day."""
     policy = _policy(PlannerKind.LINEAR_PROGRAM)
     target = policy.spillover.target_utilisation
     slots = {name: ceil(rate * SERVICE_S / target) for name, rate in capacity.items()}
@@ -225,7 +226,7 @@ def _snapshot(slots: Mapping[str, int], rates: Mapping[str, float], now: float) 
 
 
 def global_targets(runs: Mapping[str, Runs]) -> list[Target]:
-    """The targets, from the runs by scenario."""
+    """Return the targets of several regions from the runs of each scenario."""
     steps, pooling = runs[OLD_REPORTS.name], runs[POOLING.name]
     least = values_of(steps, CENTRAL, "wait_mean_s")
     excess = [wait - bound for wait, bound in zip(values_of(steps, PENSTOCK, "wait_mean_s"), least, strict=True)]
@@ -243,7 +244,7 @@ def global_targets(runs: Mapping[str, Runs]) -> list[Target]:
             1.15,
             "5 reports 10 s old: requests spilled / minimum",
             ratio(values_of(steps, PENSTOCK, "away"), values_of(steps, PENSTOCK, "least_away")),
-            "the minimum is what exceeds the policy's target utilisation",
+            "the minimum is the demand above the policy's target utilisation",
         ),
         at_most(1.0, "5 reports 10 s old: reversals of the plan a step", mean(values_of(steps, PENSTOCK, "reversals"))),
     ]

@@ -1,4 +1,4 @@
-"""Targets of image jobs: one slot an engine, many agents, mixed hardware, old views, even use."""
+"""Targets of image jobs: engines with one slot, many agents, mixed hardware, old views, and even use of engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.simulate.targets.scenarios import MEAN_WORK_S, MIXED, SAME, ImageScenar
 AGENTS = 10
 
 _COUNTING = tuple(name for name in BASELINES if name not in ("LMetric", "llm-d sticky", "llm-d weighted"))
-"""Images have no prompts to cache."""
+"""The compared baselines, without baselines that use prompt prefixes, which image jobs do not have."""
 
 ONE_SLOT = ImageScenario(name="image jobs", kinds=SAME, agents=AGENTS, contenders=(PENSTOCK, *_COUNTING, *BOUNDS))
 MIXED_SPEEDS = ImageScenario(
@@ -37,7 +37,7 @@ IMAGE_SCENARIOS = (ONE_SLOT, MIXED_SPEEDS, OLD_VIEW)
 
 
 def image_targets(runs: Mapping[str, Runs]) -> list[Target]:
-    """The targets, from the runs by scenario."""
+    """Return the targets of image jobs from the runs of each scenario."""
     same, mixed, old = (runs[scenario.name] for scenario in (ONE_SLOT, MIXED_SPEEDS, OLD_VIEW))
     bound = best_bound(same, "e2e_p99_s")
     mixed_bound = best_bound(mixed, "e2e_p99_s")
@@ -74,12 +74,12 @@ def image_targets(runs: Mapping[str, Runs]) -> list[Target]:
 
 
 def best_bound(runs: Runs, metric: str) -> str:
-    """The clairvoyant order that is best for a metric."""
+    """Return the clairvoyant order with the lowest mean of a metric."""
     return min(BOUNDS, key=lambda name: sum(values_of(runs, name, metric)))
 
 
 def _bound_note(limit: float, runs: Runs, metric: str, other: str) -> str:
     bound = best_bound(runs, metric)
     least = ratio(values_of(runs, bound, metric), values_of(runs, other, metric))[0]
-    why = f"the bound ({bound}) comes to {least:.2f}"
+    why = f"the ratio of the bound ({bound}) is {least:.2f}"
     return f"out of reach: {why}" if least > limit else why

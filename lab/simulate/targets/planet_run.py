@@ -1,7 +1,7 @@
-"""Several regions on the virtual clock: the product's planner, region selection and spill credits, or a baseline.
+"""Several regions on the virtual clock, with the product's planner, region selection and spill credits, or a baseline.
 
-A region is its slots: a request that starts holds one for an exponential time. Reports reach the planner, and the
-baselines, at a given age; probes between regions are as often as in the product.
+A region consists of slots. A running request occupies a slot for its service time. The planner and the baselines use
+reports of a given age; regions probe each other at the product's interval.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TICK_S = 1.0
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A request of a planet."""
+    """A request: arrival time (s), origin region and service time (s)."""
 
     at_s: float
     origin: str
@@ -43,14 +43,14 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class PlanetResult(msgspec.Struct):
-    """What a run comes to."""
+    """The results of a run."""
 
     wait_s: float = 0.0
-    """Sum of all waits."""
+    """Sum (s) of the waits of all requests."""
     away: int = 0
     """Requests that another region served."""
     home_shares: list[tuple[float, float]] = []
-    """Time (s) and the plan's home share of the first region."""
+    """Time (s) and home share (0-1) of the first region in each plan."""
 
 
 class _Site:
@@ -62,7 +62,7 @@ class _Site:
         self.grants = Grants()
         self.credits = HeldCredits()
         self.waits: dict[str, float] = {}
-        """Expected wait (s) in the other regions by their last probes."""
+        """Expected wait (s) in each other region, from the last probe."""
 
     @property
     def load(self) -> int:
@@ -86,12 +86,12 @@ class PlanetRun:
         """Create idle regions.
 
         Args:
-            policy: its planner is used where there is no baseline.
-            slots: by region.
+            policy: selects the planner, which a baseline replaces.
+            slots: number of slots by region.
             permitted: the regions that may serve every request.
-            report_age_s: age of the reports that planner and baselines see.
-            baseline: chooses regions instead of plans.
-            credits: whether requests may spill beyond the plan.
+            report_age_s: age (s) of the reports that planner and baselines use.
+            baseline: chooses regions instead of the plans; None uses plans.
+            credits: whether requests may spill over beyond the plan.
         """
         self.clock = VirtualClock()
         self.result = PlanetResult()
@@ -107,7 +107,7 @@ class PlanetRun:
         self._left = 0
 
     def run(self, arrivals: list[Arrival]) -> PlanetResult:
-        """Run until the last request has ended."""
+        """Run until the last request has completed."""
         self._left = len(arrivals)
         for arrival in arrivals:
             self.clock.at(arrival.at_s, partial(self._arrive, arrival))
@@ -164,7 +164,7 @@ class PlanetRun:
         return views
 
     def _serve(self, name: str) -> None:
-        """Start waiting requests here, or elsewhere on credits."""
+        """Start the waiting requests of a region, in the region or in others by spill credits."""
         site = self._sites[name]
         while site.waiting:
             server = name
@@ -195,7 +195,7 @@ class PlanetRun:
         return self._policy.models[MODEL].expected_service_s
 
     def _probe(self) -> None:
-        """Every region asks every other one for its expected wait and for credits."""
+        """Every region reads the expected wait and requests spill credits of every other region."""
         spillover, now = self._policy.spillover, self.clock.now
         for origin, site in self._sites.items():
             lacking = wanted(
@@ -256,7 +256,7 @@ class PlanetRun:
 
 
 class CentralRun(PlanetRun):
-    """The bound: one queue of all regions that knows every free slot at once; home first, then the nearest."""
+    """The clairvoyant bound: a global queue with exact knowledge of free slots; the nearest free region serves."""
 
     def _arrive(self, arrival: Arrival) -> None:
         self._sites[arrival.origin].waiting.append(arrival)

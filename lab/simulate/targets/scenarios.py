@@ -1,4 +1,4 @@
-"""Scenarios of one region: engines, agents, workload, and what is measured of one run."""
+"""Scenarios of one region: engines, agents, workload, and the measurements of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lab.simulate.targets.comparison import ratio
 from penstock.policy.policy import Queueing, QueueOrder
 
 WARM_UP = 0.1
-"""The part (0-1) of the requests, the first ones, that are not counted: engines start empty, agents without
+"""Share (0-1) of the requests at the start of a run that are not counted, since engines start idle and agents without
 measurements."""
 
 SIDES = (512, 768, 1024)
 STEPS = (8, 12, 20, 30)
-"""Sides (pixels) and steps of image jobs, as in the demo; all are as likely."""
+"""Sides (pixels) and steps of image jobs, as in the demo, with equal probabilities."""
 
 ESTIMATE_SD = 0.1
 """Standard deviation of the logarithm of an image job's true work around its pixels times steps."""
@@ -38,27 +38,27 @@ MEAN_WORK_S = fmean([pixels * steps for pixels, steps in _SIZES]) / 1e6 * ImageF
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How much is simulated."""
+    """The amount of simulated work."""
 
     seeds: int
     image_jobs: int
-    """Of each run."""
+    """Number of image jobs per run."""
     chat_s: float
-    """How long (s) chats arrive in each run."""
+    """Duration (s) of chat arrivals per run."""
     step_s: float
-    """Time (s) from one step of a region's demand to the next."""
+    """Time (s) between steps of a region's demand."""
 
 
 Measures = dict[str, float]
-"""What is measured of one run, by metric."""
+"""The measurements of one run by metric."""
 
 
 Runs = Mapping[str, Sequence[Measures]]
-"""The runs of one scenario by contender, one for each seed."""
+"""The runs of one scenario by contender; one run per seed."""
 
 
 class Scenario(Protocol):
-    """One workload, and the contenders that serve it."""
+    """A workload and its contenders."""
 
     @property
     def name(self) -> str:
@@ -66,14 +66,14 @@ class Scenario(Protocol):
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Policies and routers that are compared."""
+        """Names of the contenders."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
-        """Run one contender."""
+        """Run one contender, and return the measurements."""
 
 
 class RegionScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload on one region."""
+    """A workload on one region."""
 
     name: str
     kinds: tuple[EngineKind, ...]
@@ -85,13 +85,13 @@ BY_ARRIVAL = Queueing(QueueOrder.ARRIVAL)
 
 
 class ImageScenario(RegionScenario, frozen=True, kw_only=True):
-    """Image jobs as a Poisson process."""
+    """Image jobs that arrive as a Poisson process on one region."""
 
     load: float = LOAD
     view_age_s: float | None = None
-    """Age of what agents see of each other; None for the exchange of the product."""
+    """Age (s) of the shared view; None for the product's exchange of load."""
     queueing: Queueing = BY_ARRIVAL
-    """Service discipline of Penstock's queues, as the model's policy has it."""
+    """Service discipline of Penstock's queues."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
@@ -109,7 +109,7 @@ class ImageScenario(RegionScenario, frozen=True, kw_only=True):
 
 
 def image_jobs(count: int, rate_per_s: float, seed: int) -> list[ImageJob]:
-    """Image jobs as a Poisson process."""
+    """Return image jobs that arrive as a Poisson process."""
     rng = Random(seed)
     jobs, at_s = [], 0.0
     for _ in range(count):
@@ -121,7 +121,7 @@ def image_jobs(count: int, rate_per_s: float, seed: int) -> list[ImageJob]:
 
 
 def measures(region: Region[Request]) -> Measures:
-    """Latency (s), busy time of the engines (s) and its variation, after the warm-up."""
+    """Return latencies (s) after the warm-up, and the busy time (s) of the engines and its variation."""
     counted = region.served[int(WARM_UP * len(region.served)) :]
     end_s = [served.end_s for served in counted if served.end_s is not None]
     first_s = [served.first_s for served in counted if served.first_s is not None]
@@ -130,15 +130,16 @@ def measures(region: Region[Request]) -> Measures:
 
 
 def summary(name: str, values: Sequence[float]) -> Measures:
-    """Mean and quantiles of one latency (s)."""
+    """Return the mean and the quantiles of a latency (s)."""
     quantiles = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
     found = {f"{name}_{label}_s": quantile(values, part) or 0.0 for label, part in quantiles.items()}
     return {f"{name}_mean_s": fmean(values)} | found
 
 
 def _use_variation(region: Region[Request]) -> float:
-    """Coefficient of variation of the use of like engines; the mean of all kinds, weighted by their use: how a kind
-    shares out the few requests that it gets is chance.
+    """Return the coefficient of variation of the use of equal engines: the mean over kinds, weighted by use.
+
+    The distribution of few requests over the engines of a kind is random, so kinds with little use count less.
     """
     use: dict[EngineKind, list[float]] = {}
     for kind, busy in zip(region.fleet.kinds, region.use(), strict=True):
@@ -147,10 +148,10 @@ def _use_variation(region: Region[Request]) -> float:
 
 
 def values_of(runs: Runs, contender: str, metric: str) -> list[float]:
-    """A metric of every run of a contender."""
+    """Return a metric of every run of a contender."""
     return [run[metric] for run in runs[contender]]
 
 
 def versus(runs: Runs, metric: str, other: str) -> tuple[float, tuple[float, float]]:
-    """The ratio of Penstock to another contender, and its interval."""
+    """Return the ratio of Penstock to another contender, and its bootstrap interval."""
     return ratio(values_of(runs, PENSTOCK, metric), values_of(runs, other, metric))

@@ -1,4 +1,4 @@
-"""The page of `penstock-lab sim`: every target, and the contenders of each scenario, as one file without scripts."""
+"""Writes the page of `penstock-lab sim`: targets and contenders of each scenario, in one HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ svg text { font: 12px system-ui, sans-serif; fill: #1c2733 }
 
 
 def write_page(targets: Sequence[Target], runs: Mapping[str, Runs], path: Path) -> None:
-    """Write the page."""
+    """Write the page to `path`."""
     kept = sum(target.kept for target in targets)
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Penstock: simulated targets</title>",
-        f"<style>{STYLE}</style></head><body><h1>What the decisions reach</h1>",
-        f"<p>{kept} of {len(targets)} targets are kept. Bars are means over seeds, with 95 % intervals.</p>",
+        f"<style>{STYLE}</style></head><body><h1>Targets of the decision code</h1>",
+        f"<p>{kept} of {len(targets)} targets are met. Bars are means over seeds, with 95 % intervals.</p>",
         "<table><tr><th>target</th><th class='number'>limit</th><th class='number'>measured</th>"
         "<th class='number'>interval</th><th></th></tr>",
         *[_row(target) for target in targets],

@@ -1,4 +1,4 @@
-"""Runs all scenarios on every core, and writes the targets as JSON and as a page."""
+"""Runs all scenarios in parallel processes, and writes the targets as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Report(msgspec.Struct, frozen=True):
     scale: Scale
     targets: list[Target]
     frontier: list[FrontierPoint]
-    """Every service discipline on every workload that has one to choose."""
+    """The measurements of every service discipline."""
     runs: dict[str, dict[str, list[Measures]]]
-    """By scenario and contender, one for each seed."""
+    """By scenario and contender: the measurements of one run per seed."""
 
 
 def simulate(scale: Scale, processes: int) -> Report:
     """Run every scenario.
 
     Args:
-        processes: number of processes; with 1 everything runs in this one.
+        processes: number of processes; 1 runs all scenarios in the current process.
     """
     scenarios: tuple[Scenario, ...] = (
         *IMAGE_SCENARIOS,
@@ -78,7 +78,7 @@ def _measure(scale: Scale, task: _Task) -> Measures:
 
 
 def write(report: Report, out: Path) -> None:
-    """Write `report.json` and `index.html` into a folder."""
+    """Write `report.json` and `index.html` into a directory."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     write_page(report.targets, report.runs, out / "index.html")

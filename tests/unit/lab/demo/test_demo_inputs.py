@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lab.demo.demo_workload import near_share
-from lab.demo.inputs import HERO_SHARE, gather
+from lab.demo.inputs import SURGE_REGION_SHARE, gather
 from lab.geoip import SITES, write_geoip
 from lab.planet.topology import IMAGE_MODEL
 from lab.traces.trace import TraceError
@@ -23,7 +23,7 @@ DATA = SHARED_DATA
 def test_without_inputs_the_scenario_is_in_frankfurt() -> None:
     inputs = gather(None, None, None, 1.0, Random(1))
     assert inputs.scenario.lost_region == inputs.scenario.surge_region == "eu-de"
-    assert near_share(inputs.topology, "eu-de") == pytest.approx(HERO_SHARE)
+    assert near_share(inputs.topology, "eu-de") == pytest.approx(SURGE_REGION_SHARE)
     assert "generated" in inputs.workload
     assert "No trace says where its clients were" in inputs.geography
     assert any(ask.planned.id.startswith("pulse") for ask in inputs.asks)
@@ -36,7 +36,7 @@ def test_with_a_database_the_scenario_is_where_it_has_clients(tmp_path: Path) ->
     write_geoip(tmp_path / "some.mmdb", iberia_and_japan)
     inputs = gather(None, tmp_path / "some.mmdb", None, 1.0, Random(1))
     assert inputs.scenario.lost_region == "eu-es"
-    assert near_share(inputs.topology, "eu-es") == pytest.approx(HERO_SHARE)
+    assert near_share(inputs.topology, "eu-es") == pytest.approx(SURGE_REGION_SHARE)
     assert "some.mmdb" in inputs.geography
 
 

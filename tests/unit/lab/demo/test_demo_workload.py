@@ -15,17 +15,17 @@ from lab.demo.demo_workload import (
     MEAN_PROMPT_TOKENS,
     TENANT_KEYS,
     TooShort,
-    bend_arrivals,
+    fit_arrivals,
     home_of,
-    lay_geography,
     near_share,
+    plan_requests,
     pulse,
     requests_wanted,
     required_regions,
     shorten,
     steadiest_stretch,
 )
-from lab.demo.images.image_workload import IMAGE_RATE_PER_S, lay_images
+from lab.demo.images.image_workload import IMAGE_RATE_PER_S, plan_image_jobs
 from lab.demo.scenario import ActName, PhaseName, full_scenario
 from lab.geoip import SITES
 from lab.planet.bundle import load_bundle, matrix_of
@@ -44,7 +44,7 @@ SITE = {site.name: site for site in SITES}
 
 
 def asks(seed: int = 3):
-    return lay_geography(STRETCH, PLANET, SCENARIO, MATRIX, Random(seed))
+    return plan_requests(STRETCH, PLANET, SCENARIO, MATRIX, Random(seed))
 
 
 def test_the_same_seed_gives_the_same_story() -> None:
@@ -82,7 +82,7 @@ def test_every_region_has_a_home_demand_in_every_phase() -> None:
 
 def test_a_trace_is_bent_and_not_made_up() -> None:
     trace = [TraceRequest(10.0 + number * 0.5, 100, 10) for number in range(400)]
-    due_s = bend_arrivals(trace, SCENARIO, 0.5)
+    due_s = fit_arrivals(trace, SCENARIO, 0.5)
     begin_s, end_s = SCENARIO.act_at_s(ActName.SURGE_BEGINS), SCENARIO.act_at_s(ActName.SURGE_ENDS)
     assert len(due_s) == len(trace)
     gaps = [b - a for a, b in pairwise(due_s)]
@@ -106,7 +106,7 @@ def test_the_steadiest_stretch_is_a_run_of_the_trace() -> None:
 )
 def test_a_trace_that_cannot_fill_the_story_is_refused(trace: list[TraceRequest]) -> None:
     with pytest.raises(TooShort, match="the story needs at least"):
-        lay_geography(trace, PLANET, SCENARIO, MATRIX, Random(1))
+        plan_requests(trace, PLANET, SCENARIO, MATRIX, Random(1))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lo
 
 
 def test_image_jobs_come_all_the_time_and_many_are_bound_to_some_regions() -> None:
-    jobs = lay_images(PLANET, SCENARIO, MATRIX, Random(1))
+    jobs = plan_image_jobs(PLANET, SCENARIO, MATRIX, Random(1))
     due_s = [job.planned.at_s for job in jobs]
     assert due_s == sorted(due_s)
     assert max(b - a for a, b in pairwise([0.0, *due_s, SCENARIO.duration_s])) < 8.0

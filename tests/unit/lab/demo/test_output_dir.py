@@ -6,21 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from lab.demo.output_dir import alone_in, check_space
+from lab.demo.output_dir import check_space, lock_output_dir
 from lab.servers.errors import ServerError
 
 
 def test_a_folder_is_one_run_s_until_it_ends(tmp_path: Path) -> None:
     out = tmp_path / "out" / "demo"
-    with alone_in(out), pytest.raises(ServerError, match=f"{out}: another demo runs .* with --out"), alone_in(out):
+    with (
+        lock_output_dir(out),
+        pytest.raises(ServerError, match=f"{out}: another demo runs .* with --out"),
+        lock_output_dir(out),
+    ):
         pass
-    with alone_in(out):
+    with lock_output_dir(out):
         assert out.is_dir()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ServerError, match="Not a directory; name a folder"), alone_in(tmp_path / "file" / "out"):
+    with (
+        pytest.raises(ServerError, match="Not a directory; name a folder"),
+        lock_output_dir(tmp_path / "file" / "out"),
+    ):
         pass
 
 

@@ -16,7 +16,7 @@ from lab.simulate.baselines.classic import (
     RandomChoice,
     RoundRobin,
 )
-from lab.simulate.baselines.inference import LlmdSticky, LlmdWeighted, LMetric, PrefixNotes, SkyWalker
+from lab.simulate.baselines.inference import LlmdSticky, LlmdWeighted, LMetric, SentPrefixes, SkyWalker
 from lab.simulate.baselines.prequal import Prequal
 from lab.simulate.baselines.regional import AllOrNothing, EnvoyPriorities, LatencyOnly, RegionReport
 
@@ -104,10 +104,10 @@ def test_prequal_drops_old_replies() -> None:
 
 
 def test_notes_match_leading_blocks_only() -> None:
-    notes = PrefixNotes(2)
-    notes.note(1, Arrival(1024, (1, 2), 0.0))
-    assert [notes.matched(index, CHAT) for index in range(2)] == [0, 2]
-    assert notes.matched(1, Arrival(1024, (7, 1), 0.0)) == 0
+    prefixes = SentPrefixes(2)
+    prefixes.record(1, Arrival(1024, (1, 2), 0.0))
+    assert [prefixes.matched(index, CHAT) for index in range(2)] == [0, 2]
+    assert prefixes.matched(1, Arrival(1024, (7, 1), 0.0)) == 0
 
 
 def test_lmetric_multiplies_new_tokens_by_batch_size() -> None:

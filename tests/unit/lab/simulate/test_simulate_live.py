@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lab.cli import app
 from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK
-from lab.simulate.live import COMPARED, Round, conversation_rounds, feel, rounds_of
+from lab.simulate.live import COMPARED, Round, conversation_rounds, measure_tails, rounds_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def rounds() -> list[Round]:
 @pytest.mark.long
 @pytest.mark.parametrize("agents", [1, 3])
 def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, rounds: list[Round]) -> None:
-    others, ours = (feel(contender, agents, rounds, warm_up_s=8.0) for contender in COMPARED)
+    others, ours = (measure_tails(contender, agents, rounds, warm_up_s=8.0) for contender in COMPARED)
     assert ours.requests == others.requests > 1000
     assert ours.e2e_p99_s < 0.55 * others.e2e_p99_s
     assert ours.ttft_p99_s < 1.15 * others.ttft_p99_s
@@ -30,8 +30,8 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
 @pytest.mark.long
 def test_three_agents_find_cached_prefixes_as_one_does() -> None:
     rounds = conversation_rounds(rate_per_s=16.0, seconds=56.0, count=2, seed=1)
-    alone, shared = (feel(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
-    others = feel(LOCAL_LEAST_REQUEST, 1, rounds, warm_up_s=16.0)
+    alone, shared = (measure_tails(PENSTOCK, agents, rounds, warm_up_s=16.0) for agents in (1, 3))
+    others = measure_tails(LOCAL_LEAST_REQUEST, 1, rounds, warm_up_s=16.0)
     assert shared.requests == alone.requests > 1000
     assert shared.ttft_p50_s < 1.1 * alone.ttft_p50_s
     assert shared.ttft_p50_s < 0.6 * others.ttft_p50_s
@@ -40,7 +40,7 @@ def test_three_agents_find_cached_prefixes_as_one_does() -> None:
 
 def test_the_same_seed_gives_the_same_tail(rounds: list[Round]) -> None:
     assert rounds_of(None, rate_per_s=15.0, seconds=56.0, count=1, seed=1) == rounds[:1]
-    first, second = (feel(PENSTOCK, 3, rounds[:1], 8.0) for _ in range(2))
+    first, second = (measure_tails(PENSTOCK, 3, rounds[:1], 8.0) for _ in range(2))
     assert first == second
 
 
