@@ -25,7 +25,7 @@ COMMANDS = {
     "simulate-world": "lab.simulate.commands.simulate_world_command:simulate_world",
     "wan": "lab.wan.wan_command:wan",
 }
-"""Imported on demand: an engine process does not need the demo."""
+"""Commands by name, imported on demand so that an engine process does not import the demo."""
 
 app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

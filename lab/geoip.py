@@ -1,4 +1,4 @@
-"""Where clients are and which addresses they have: a table with its own MaxMind database, or a real one's networks.
+"""Locations and addresses of clients: a table, which can be written as a MaxMind database, or a real database.
 
 The table's prefixes are from 198.18.0.0/15, which is reserved for benchmarks (RFC 2544).
 """
@@ -17,14 +17,14 @@ from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
 MAX_NETWORKS_READ_WHOLE = 200_000
-"""Databases with more nodes than this are sampled: reading every network of a full one takes minutes."""
+"""Databases with more nodes than this are sampled, because reading every network of a full database takes minutes."""
 
 SAMPLES = 20_000
-"""Addresses looked up in such a database."""
+"""Number of addresses that are looked up to sample a database."""
 
 
 class GeoDatabaseError(Exception):
-    """A GeoIP database cannot be used; says which, why and what to do, in one line."""
+    """A GeoIP database cannot be used. The message states the path, the problem and the remedy in one line."""
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
         super().__init__(f"{path}: {problem}; {remedy}")
@@ -32,7 +32,7 @@ class GeoDatabaseError(Exception):
 
 
 class ClientSite(msgspec.Struct, frozen=True):
-    """A place where clients are."""
+    """A location of clients."""
 
     name: str
     """Unique among the sites of one workload."""
@@ -44,12 +44,12 @@ class ClientSite(msgspec.Struct, frozen=True):
     latitude_deg: float
     longitude_deg: float
     share: float
-    """Its part of all traffic, relative to the other sites'."""
+    """Weight of the site in the traffic, relative to the weights of all sites."""
     network: str
-    """Prefix that its clients' addresses are from."""
+    """Prefix of the client addresses."""
 
     def address(self, rng: Random) -> str:
-        """An address of one client here."""
+        """Return a random client address of the site."""
         network = ip_network(self.network)
         return str(network[rng.randrange(network.num_addresses)])
 
@@ -82,10 +82,10 @@ SITES = (
     _site(21, "AU", "NSW", "Sydney", -33.87, 151.21, 0.5),
     _site(22, "NG", "LA", "Lagos", 6.52, 3.38, 0.3),
 )
-"""Cities in many countries. The shares are the lab's own: no public trace says where its clients were."""
+"""Cities in many countries. The shares are assumptions, because no public trace contains client locations."""
 
 SHARE_ELSEWHERE = 0.3
-"""Share of a site in a country that the table does not have."""
+"""Share of a site in a country that SITES does not contain."""
 
 
 def write_geoip(path: Path, sites: Sequence[ClientSite] = SITES) -> None:
@@ -110,23 +110,23 @@ def write_geoip(path: Path, sites: Sequence[ClientSite] = SITES) -> None:
 
 
 def sites_from_database(path: Path, rng: Random, max_sites: int = 24) -> list[ClientSite]:
-    """A client site in each country of a City database, at a network of its that has a country and a location.
+    """Return one client site per country of a City database, at a network that has a country and a location.
 
-    Countries of the lab's own table come first and keep their share of traffic; IPv4 networks go before IPv6.
+    Sites are sorted by share of traffic, largest first. IPv4 networks are preferred to IPv6 networks.
 
     Args:
         path: a MaxMind DB with countries and locations.
-        rng: picks the network in each country, the countries where there are too many, and samples large databases.
-        max_sites: at most so many sites.
+        rng: selects the network in each country, orders countries of equal share, and samples large databases.
+        max_sites: maximum number of sites.
 
     Raises:
-        GeoDatabaseError: the file is missing, no MaxMind DB, corrupt in what was read, or locates nothing.
+        GeoDatabaseError: the file is missing, is not a MaxMind DB, is corrupt, or contains no location.
     """
     by_country: dict[str, list[ClientSite]] = {}
     if path.exists() and not path.is_file():
         raise GeoDatabaseError(path, "not a file", "give the path of a MaxMind City database")
     try:
-        # The reader in Python, not the one in C: whatever is wrong with a file ends in an exception.
+        # MODE_MEMORY selects the pure Python reader, which reports every defect of a file as an exception.
         with maxminddb.open_database(str(path), maxminddb.MODE_MEMORY) as reader:
             for network, record in _networks(reader, rng):
                 site = _site_of(network, record)
@@ -135,12 +135,12 @@ def sites_from_database(path: Path, rng: Random, max_sites: int = 24) -> list[Cl
     except OSError as error:
         problem = error.strerror or str(error)
         raise GeoDatabaseError(path, problem, "give the path of a MaxMind City database") from None
-    except Exception as error:  # a corrupt file makes the decoder fail in any way there is
+    except Exception as error:  # the decoder raises arbitrary exceptions for a corrupt file
         problem = f"not a sound MaxMind DB ({type(error).__name__}: {' '.join(str(error).split())[:160]})"
         raise GeoDatabaseError(path, problem, "fetch the database again") from None
     if not by_country:
-        problem = "no network in it has both a country and a location"
-        raise GeoDatabaseError(path, problem, "give a City database, not one of countries or networks")
+        problem = "no network has both a country and a location"
+        raise GeoDatabaseError(path, problem, "give a City database, not a database of countries or networks")
     chosen = [_pick(sites, rng) for _, sites in sorted(by_country.items())]
     rng.shuffle(chosen)
     return sorted(chosen, key=lambda site: -site.share)[:max_sites]

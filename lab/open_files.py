@@ -1,11 +1,11 @@
-"""The limit of open files, raised so that one process can hold thousands of sockets."""
+"""Raises the limit of open files, so that one process can hold thousands of sockets."""
 
 from __future__ import annotations
 
 import resource
 
 ENOUGH = 65_536
-"""Open files that the largest fleet on one machine needs."""
+"""Number of open files that the largest fleet on one machine needs."""
 
 
 def allow_many_open_files() -> int:

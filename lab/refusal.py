@@ -1,4 +1,4 @@
-"""Invalid input of any lab command: one line that names the command on stderr, and exit code 2."""
+"""Reports invalid input of a lab command: one line with the command's name on stderr, and exit code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refuse(command: str, problem: str) -> NoReturn:
     """Print the problem to stderr and exit.
 
     Args:
-        command: its name, without `penstock-lab`.
+        command: name of the command, without `penstock-lab`.
         problem: the problem and its remedy.
     """
     print(f"penstock-lab {command}: {problem}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""The residency witness: counts, from what engines wrote down, the requests that reached a region they may not touch.
+"""The residency witness: counts the requests that reached a region outside their residency, from the logs of engines.
 
-Independent on purpose. It shares no code with what it judges: not the router, not the plan, not even the engine that
-writes the files; what was required is what the client said, not what any agent made of it. A line is one JSON object
-with `event` (arrived, started, finished, aborted), `t` (Unix time, s), `request_id`, `region`, `endpoint` and
-`required` (regions between commas, or null).
+The witness is independent by design: it shares no code with the router, the planner or the engine that writes the
+files, and the required regions are those that the client sent, not those that an agent computed. A line is one JSON
+object with `event` (arrived, started, finished, aborted), `t` (Unix time, s), `request_id`, `region`, `endpoint` and
+`required` (comma-separated regions, or null).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WitnessError(Exception):
 
 @dataclass(frozen=True)
 class Sighting:
-    """A request reached an engine."""
+    """One event of a request at an engine."""
 
     t: float
     """Unix time (s)."""
@@ -32,50 +32,50 @@ class Sighting:
     region: str
     endpoint: str
     required: frozenset[str] | None
-    """The regions that may touch it; None where the client named none."""
+    """Regions that may process the request; None if the client sent no requirement."""
 
     @property
     def violates(self) -> bool:
-        """Whether it is somewhere that it may not be. An empty requirement permits no region at all."""
+        """Whether the requirement excludes the region. An empty requirement permits no region."""
         return self.required is not None and self.region not in self.required
 
 
 @dataclass
 class Findings:
-    """Everything that was read so far."""
+    """Totals of all lines read so far."""
 
     checked: int = 0
-    """Arrivals that came with a requirement."""
+    """Arrivals with a residency requirement."""
     unrequired: int = 0
-    """Arrivals that came without one, of which nothing can be said."""
+    """Arrivals without a residency requirement, which cannot be checked."""
     violations: list[Sighting] = field(default_factory=list)
     arrived: Counter[str] = field(default_factory=Counter)
-    """How often each request id reached an engine, any engine."""
+    """Number of arrivals at any engine, by request id."""
     started: Counter[str] = field(default_factory=Counter)
-    """How often its prefill began."""
+    """Number of prefill starts, by request id."""
     finished: Counter[str] = field(default_factory=Counter)
-    """How often it was generated whole."""
+    """Number of complete generations, by request id."""
     aborted: Counter[str] = field(default_factory=Counter)
-    """How often it was dropped by an engine before that."""
+    """Number of aborted generations, by request id."""
     torn_lines: int = 0
-    """Files that end in the middle of a line, as after a SIGKILL."""
+    """Number of files that end with an incomplete line, as after a SIGKILL."""
 
 
 class Witness:
-    """Reads a directory of witness files, again and again, each time only what has been added."""
+    """Reads a directory of witness files incrementally: each read covers only the lines added since the last read."""
 
     def __init__(self, directory: Path) -> None:
-        """A witness that has read nothing yet; the directory may come into being later."""
+        """Create a witness; the directory may be created later."""
         self._directory = directory
         self._read_bytes: dict[Path, int] = {}
         self._lines: dict[Path, int] = {}
         self._findings = Findings()
 
     def read(self) -> tuple[Findings, list[Sighting]]:
-        """Read on. The findings so far, and the arrivals that are new since the last time.
+        """Read the added lines. Returns the findings so far and the arrivals since the last call.
 
         Raises:
-            WitnessError: on a line that is whole and yet not understood.
+            WitnessError: a complete line is invalid.
         """
         fresh: list[Sighting] = []
         torn = 0
@@ -120,7 +120,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError:
-        raise WitnessError(f"{where}: not JSON; was the file changed by something else?") from None
+        raise WitnessError(f"{where}: not JSON; did another program change the file?") from None
     if not isinstance(record, dict) or record.get("event") not in EVENTS:
         raise WitnessError(f"{where}: not a witness line")
     return record

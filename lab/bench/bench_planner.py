@@ -1,12 +1,11 @@
-"""`make bench-planner`: time and memory of the flow planner, cold and warm, and its plans' cost beside the waterfall's.
+"""`make bench-planner`: time and memory of the flow planner, cold and warm, and cost of its plans and the waterfall's.
 
 A size AxBxC is A origins, B of them with GPUs, and C traffic classes (model and residency class); every origin has
-demand in every class. So A x C share tables are decided, each over up to B regions. Models of one capacity group share
-their slots in every region, and are planned together. In every tick all rates and
-service times differ from those of the last tick by up to JITTER.
+demand in every class. The planner computes A x C share tables, each over up to B regions. Models of one capacity group
+share their slots in every region and are planned together. Rates and service times vary by up to JITTER in every tick.
 
-Times are of the whole tick, from reports to published slices: wall clock, and CPU time of the planning thread, which is
-the figure to compare where other work shares the machine. Each size runs in a process of its own.
+Times are of the whole tick, from reports to published slices: wall-clock time, and CPU time of the planning thread,
+which is comparable if other processes use the machine. Each size runs in a separate process.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ SIZES = (
 """Sizes with the number of warm ticks to measure."""
 
 JITTER = 0.02
-"""The part by which every rate and service time varies from tick to tick."""
+"""Share by which every rate and service time varies around its mean, in each tick."""
 
 SEED = 1
 TIME_LIMIT_S = 600.0
-"""The solver's time limit, long enough that every model has an optimum."""
+"""Time limit (s) of the solver, long enough to find the optimum of every size."""
 
 TICK_S = 0.5
 TARGET = Size(100, 30, 20, 5)
 TARGET_WARM_MS = 150.0
-"""CPU time of a warm tick of the target size, in milliseconds."""
+"""Maximum CPU time (ms) of a warm tick of the target size."""
 
 OUT = Path("out/bench/planner.json")
 
@@ -77,7 +76,7 @@ class Clock:
 
 
 def measure(size: Size, ticks: int) -> dict[str, Any]:
-    """The figures of one size, measured in this process."""
+    """Measure one size in this process."""
     world, rng = planet(size, SEED), Random(SEED)
     before_mb = _resident_mb()
     planner = FlowPlanner(TIME_LIMIT_S)
@@ -152,7 +151,7 @@ def _resident_mb() -> float:
 
 
 def _ordinary(parts: dict[str, float]) -> float:
-    """Round trips, waiting, egress and GPU time: the whole cost where nothing is scarce."""
+    """Cost of round trips, waiting, egress and GPU time: the whole cost if capacity suffices."""
     return sum(parts[name] for name in ("round_trips", "waiting", "egress", "gpu"))
 
 
@@ -187,9 +186,9 @@ def bench_planner(
         int | None, typer.Argument(min=0, max=len(SIZES) - 1, help="Measure only this size and print JSON.")
     ] = None,
 ) -> None:
-    """Measure the time of a plan, cold and warm, and its cost beside the waterfall's.
+    """Measure the time of a plan, cold and warm, and compare its cost with the waterfall's.
 
-    Every size is measured in a process of its own.
+    Every size is measured in a separate process.
     """
     if alone is not None:
         size, ticks = SIZES[alone]

@@ -1,8 +1,8 @@
-"""`make bench-propagation`: the time from a policy change until it is in force at 100 agents, through a real etcd.
+"""`make bench-propagation`: the time from a policy change until 100 agents apply it, through a real etcd.
 
-One real control plane plans and publishes; the agents follow etcd with the production code, store the configuration
-on disk, and do nothing else. Two sources are measured: a commit to a git repository whose host calls the webhook, and
-files written to a watched folder. The time runs from just before the change until the slowest agent has applied it.
+One real control plane plans and publishes; the agents only follow etcd with the production code and store the
+configuration on disk. Two sources are measured: a commit to a git repository whose host calls the webhook, and files
+written to a watched folder. The time is measured from just before the change until an agent has applied it.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ from penstock.fleet.snapshot import SETTLE_S
 AGENTS = 100
 PROCESSES = 4
 CHANGES = 20
-"""Changes of policy that each way is measured with."""
+"""Number of policy changes per source."""
 
 APART_S = 2.0
-"""Pause between two changes at most: each begins at another moment of whatever runs at fixed intervals."""
+"""Maximum random pause (s) between two changes, so that changes are not synchronised with periodic tasks."""
 
 PATIENCE_S = 30.0
 GOAL_P99_S = 1.0
 OUT = Path("out/bench/propagation.json")
 AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
-"""A rollout without stages, whose duration policy sets and which is not measured here."""
+"""A rollout without stages. The policy sets the duration of stages, so it is not measured."""
 
 SECRET = "a secret of this benchmark only"
 MAIN = b"refs/heads/main"
-"""Where the control plane looks by default."""
+"""The branch that the control plane reads by default."""
 
 
 class Stages(msgspec.Struct, frozen=True):
-    """How far one change was when, in seconds since it began: which part of the way took the time."""
+    """Times (s) at which one change reached each stage, from the start of the change."""
 
     told_s: float
-    """The files were written, or the webhook had answered."""
+    """The files were written, or the webhook had responded."""
     first_agent_s: float
     all_agents_s: float
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One way to change policy, over all changes and agents; times in seconds."""
+    """Results of one source of policy, over all changes and agents; times in seconds."""
 
     name: str
     changes: int
@@ -89,9 +89,9 @@ class Way(msgspec.Struct, frozen=True):
     p99_s: float
     max_s: float
     all_agents_median_s: float
-    """Until the slowest of the agents, the median over changes."""
+    """Median over changes of the time of the slowest agent."""
     slowest: Stages
-    """The change that took longest."""
+    """The slowest change."""
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 class Agents:
-    """All agents, in a few processes, and when each policy came into force at each of them."""
+    """All agents, in a few processes, and the times at which the agents applied each policy."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[float]] = {}
@@ -132,7 +132,7 @@ class Agents:
         await asyncio.gather(*(process.wait() for process in self._processes), *self._readers)
 
     async def all_at(self, digest: str) -> list[float]:
-        """When the policy came into force at each agent, in order; raises TimeoutError."""
+        """Return the times at which the agents applied the policy, sorted; raises TimeoutError."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.seen.get(digest, ())) < AGENTS:
                 self._news.clear()
@@ -175,7 +175,7 @@ class Repository:
 
 
 def bundle(number: int) -> dict[str, str]:
-    """The shipped bundle, without stages of a rollout, with a margin that identifies this change."""
+    """The shipped bundle without rollout stages, with a spillover margin that identifies the change."""
     files = dict(read_folder(SHIPPED_BUNDLE))
     for name, content in files.items():
         if "kind: Rollout" in content:
@@ -186,7 +186,7 @@ def bundle(number: int) -> dict[str, str]:
 
 
 def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -> tuple[ServerProcess, str]:
-    """A control plane that has started, and its URL."""
+    """Start a control plane. Returns the process and its URL."""
     write_secrets(directory, (), ("bench",))
     url = ""
 
@@ -214,7 +214,7 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
 
 
 async def by_webhook(directory: Path) -> Way:
-    """Commits to a repository whose host calls the webhook."""
+    """Measure commits to a repository whose host calls the webhook."""
     repository = Repository(directory / "policy.git")
     repository.commit(bundle(0))
     write_secret(directory / "webhook.secret", SECRET)
@@ -236,7 +236,7 @@ async def by_webhook(directory: Path) -> Way:
 
 
 async def by_folder(directory: Path) -> Way:
-    """Files written to a watched folder."""
+    """Measure files that are written to a watched folder."""
     folder = directory / "policies"
     folder.mkdir()
 
@@ -259,7 +259,7 @@ async def _measured(
         first = compile_bundle(bundle(0))
         await agents.start(etcd.endpoint, directory, sorted(first.regions))
         await agents.all_at(first.digest())
-        # No region reports here, so that a new leader waits for them as long as it ever does before it plans again.
+        # No region reports, so a new leader waits for reports for the maximum time before it plans again.
         await asyncio.sleep(SETTLE_S)
         every: list[float] = []
         changes: list[Stages] = []
@@ -290,7 +290,7 @@ async def _measured(
 
 
 async def measure() -> Results:
-    """Measure both ways in turn, each with its own etcd, control plane and agents."""
+    """Measure both sources in turn, each with a separate etcd, control plane and agents."""
     machine = this_machine()
     ways = []
     for way in (by_webhook, by_folder):
@@ -309,11 +309,11 @@ def bench_propagation() -> None:
         (way.name, *(f"{figure:.2f}" for figure in (way.median_s, way.p99_s, way.max_s, way.all_agents_median_s)))
         for way in results.ways
     ]
-    header = ("a change of policy by", "median s", "p99 s", "longest s", "at all, median s")
+    header = ("source", "median s", "p99 s", "max s", "all agents, median s")
     slowest = [(way.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(way.slowest))) for way in results.ways]
     show(
-        table("From a change until it is in force at an agent", header, rows),
-        table("The slowest change", ("", "sent s", "at the first agent s", "at all s"), slowest),
+        table("Time from a policy change until an agent applies it", header, rows),
+        table("The slowest change", ("source", "sent s", "first agent s", "all agents s"), slowest),
         goals_table(results.goals),
     )
     print(closing_line(results.machine, OUT))

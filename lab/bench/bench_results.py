@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 MAX_LOAD_AVERAGE = 0.5
-"""Above this, over the minute before a run, others shared the machine."""
+"""A higher load average in the minute before a run means that other processes used the machine."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """Something that was promised, and whether this run shows it."""
+    """A performance goal, and whether this run meets it."""
 
     what: str
     limit: float
     measured: float | None
-    """None where it was not measured."""
+    """None if not measured."""
     kept: bool | None
 
 
@@ -53,19 +53,19 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def measured(values: Sequence[float], digits: int = 3) -> Measured:
-    """Median and extremes of the rounds."""
+    """Return the median and the extremes of the rounds."""
     return Measured(round(median(values), digits), round(min(values), digits), round(max(values), digits))
 
 
 def goal(what: str, limit: float, value: float | None) -> Goal:
-    """A goal that is kept by staying at or below `limit`."""
+    """A goal that is met by a value of at most `limit`."""
     return Goal(
         what, round(limit, 3), None if value is None else round(value, 3), None if value is None else value <= limit
     )
 
 
 def this_machine() -> Machine:
-    """To be called before the load begins."""
+    """Describe the machine. Must be called before the load starts."""
     return Machine(
         processor=_processor(),
         cores=os.cpu_count() or 1,
@@ -76,13 +76,13 @@ def this_machine() -> Machine:
 
 
 def write_results(path: Path, results: msgspec.Struct) -> None:
-    """Write the JSON file, its directory too; raises OSError."""
+    """Write the JSON file and create its directory; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is text and whose others are figures."""
+    """A table whose first column is text and whose other columns are figures."""
     shown = Table(title=title, title_justify="left", title_style="bold")
     for number, name in enumerate(header):
         shown.add_column(name, justify="left" if number == 0 else "right")

@@ -1,4 +1,4 @@
-"""Which core a router under test has for itself, and which are left for the load and everything else."""
+"""Divides the cores of the machine between a router under test and all other processes."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from lab.bench import pinned
 
 
 class TooFewCores(Exception):
-    """There are too few cores for one per router; the message is one line."""
+    """The machine has no separate core for a router. The message is one line."""
 
 
 class Cores(NamedTuple):
-    """A division of this machine."""
+    """A division of the cores of the machine."""
 
     router: int
     load: tuple[int, ...]
-    """Load generator, backends, and the servers that Penstock leans on."""
+    """For the load generator, the backends, and the servers that Penstock depends on."""
 
 
 def divide_cores() -> Cores:
-    """The first core that this process may use for the router, the others for the load.
+    """Assign the first core that this process may use to the router, and the other cores to the load.
 
     Raises:
-        TooFewCores: there is only one.
+        TooFewCores: only one core is available.
     """
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
-        raise TooFewCores("one core is all there is; a router is measured on a core of its own, so two are needed")
+        raise TooFewCores("only one core is available; a router is measured on a separate core, so two are needed")
     return Cores(available[0], tuple(available[1:]))
 
 
 def keep_to(cores: Iterable[int]) -> None:
-    """Restrict this process and its future children to these cores."""
+    """Restrict this process and its future children to `cores`."""
     os.sched_setaffinity(0, set(cores))
 
 
 def pinned_to(core: int, argv: Sequence[str]) -> list[str]:
-    """The command line that runs `argv` on that core only."""
+    """The command line that runs `argv` on `core` only."""
     return [sys.executable, "-I", "-S", pinned.__file__, str(core), *argv]

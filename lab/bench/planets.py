@@ -1,6 +1,6 @@
-"""Fleets to plan for, of a stated size: regions around the world, nested and overlapping residency, uneven demand.
+"""Generated fleets of a given size: regions around the world, nested and overlapping residency, uneven demand.
 
-Made from a seed, so that every run plans for the same planet.
+A fleet is generated from a seed, so that every run plans for the same fleet.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ HUBS = (
     (1.3, 103.8),
     (-33.9, 151.2),
 )
-"""Latitude and longitude (degrees) of the metropolises that regions lie around: the first three are one bloc."""
+"""Latitude and longitude (degrees) of the cities that regions are placed around; the first three form one bloc."""
 
 SERVICE_S = 5.0
-"""Mean time a request holds its slot."""
+"""Mean time (s) that a request occupies a slot."""
 
 UTILISATION = 0.62
-"""Share of all slots that the mean demand takes: some regions overflow, most can lose a neighbour."""
+"""Share of all slots that the mean demand occupies: some regions overflow, most can take over a neighbour's load."""
 
 
 MISJUDGED = 0.4
-"""By how much (sigma of a lognormal) a pool is larger or smaller than the demand that lives near it."""
+"""Deviation (sigma of a lognormal) of the size of a pool from the nearby demand."""
 
 
 class Size(msgspec.Struct, frozen=True):
     """Size of a fleet."""
 
     origins: int
-    """Regions that clients land on."""
+    """Number of regions that receive client traffic."""
     servers: int
-    """How many of them have GPUs."""
+    """Number of regions with GPUs."""
     classes: int
-    """Traffic classes (model, residency class); every origin has demand in every one."""
+    """Number of traffic classes (model, residency class); every origin has demand in every class."""
     models: int
     group_models: int = 1
-    """Models that share the slots of their endpoints, as the base models of a multi-model server do; 1 for none."""
+    """Number of models that share the slots of their endpoints, as on a multi-model server; 1 for no sharing."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Planet(msgspec.Struct):
     rates: dict[tuple[str, str, tuple[str, ...]], float]
     """Requests per second by (origin, model, permitted regions)."""
     slots: dict[tuple[str, str], int]
-    """By (region, model). Models of one capacity group have them together."""
+    """Slots by (region, model). The models of a capacity group share the sum of their slots."""
     groups: tuple[tuple[str, ...], ...] = ()
     """The models of each capacity group of several models; the same in every region."""
 
@@ -98,7 +98,7 @@ class Planet(msgspec.Struct):
 
 
 def planet(size: Size, seed: int) -> Planet:
-    """A planet of this size."""
+    """Generate a planet of the given size."""
     rng = Random(seed)
     names = [f"r{number:04d}" for number in range(size.origins)]
     hub_of = {name: rng.randrange(len(HUBS)) for name in names}
@@ -126,7 +126,7 @@ def planet(size: Size, seed: int) -> Planet:
 def _capacity(
     policy: Policy, rates: dict[tuple[str, str, tuple[str, ...]], float], servers: list[str], rng: Random
 ) -> dict[tuple[str, str], int]:
-    """Slots where the demand is, give or take what planning for them years ahead gets wrong."""
+    """Slots in proportion to the nearby demand, with a random deviation as from long-term capacity planning."""
     weight: dict[tuple[str, str], float] = {}
     total: dict[str, float] = {}
     distances = Distances(policy)
@@ -159,8 +159,8 @@ def _region(name: str, latitude_deg: float, longitude_deg: float, rng: Random) -
 
 
 def _residency(servers: list[str], hub_of: dict[str, int]) -> list[tuple[str, ...]]:
-    """The world; a bloc; the world without a bloc; a smaller bloc in the bloc; one that overlaps it; then every run of
-    neighbouring metropolises, which overlap in every way."""
+    """Sets of permitted regions: the world; a bloc; the world without a bloc; a smaller bloc in the bloc; an
+    overlapping bloc; then every run of neighbouring cities, which overlap in every way."""
     hubs = [set(range(len(HUBS))), {0, 1, 2}, {0, 1, 2, 3, 4, 7}, {0, 1}, {2, 3, 4}]
     for length in range(1, len(HUBS)):
         hubs += [{(first + step) % len(HUBS) for step in range(length)} for first in range(len(HUBS))]

@@ -13,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def cpu_s(pid: int) -> float:
     """CPU time (s), user and system, of a process and its living descendants, with a resolution of about 10 ms.
 
-    On loopback the kernel handles a packet in its sender's context, so each process is charged for what it sends.
+    On loopback the kernel processes a packet in the sender's context, so each process is charged for packets it sends.
     """
     ticks = 0
     for member in _tree(pid):
@@ -23,7 +23,7 @@ def cpu_s(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory (bytes) of a process and its descendants; pages that they share count for each."""
+    """Resident memory (bytes) of a process and its descendants; shared pages are counted once per process."""
     return sum(int(Path(f"/proc/{member}/statm").read_text().split()[1]) for member in _tree(pid)) * _PAGE_BYTES
 
 
@@ -35,5 +35,5 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields from the third on: the second is the program's name, which may hold anything."""
+    """Return the fields from the third on. The second is the program's name, which may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

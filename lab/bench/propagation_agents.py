@@ -1,8 +1,8 @@
-"""A process of minimal agents: each watches its region's plan in etcd as a full agent does, and reports the time.
+"""A process of minimal agents: each follows its region's plan in etcd as a full agent does, and reports the time.
 
-Run as `python -m lab.bench.propagation_agents ENDPOINT IDENTITY_DIR DIRECTORY REGION...`, one agent for each region
-named. For every policy that comes into force at one, a line with the time (Unix, s) and the digest goes to standard
-output.
+Run as `python -m lab.bench.propagation_agents ENDPOINT IDENTITY_DIR DIRECTORY REGION...`, with one agent per region.
+For every policy that an agent applies, the process prints a line with the time (Unix, s), the digest and the number of
+the agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One region of Penstock with everything it has in production: etcd, Redis, a control plane that plans, and agents."""
+"""One region of Penstock with all components of production: etcd, Redis, a control plane that plans, and agents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from lab.servers.readiness import http_ok
 from lab.servers.redis import RedisServer
 
 REGION, CITY = "eu-de", "Frankfurt"
-"""A region of the shipped policy bundle, whose others are not there."""
+"""The only region of the shipped policy bundle that is started."""
 
 CONTROL_PLANE = "north"
 
@@ -56,19 +56,19 @@ SETTINGS = (
     "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics, and a line of the"
     " access log for every request",
 )
-"""The agents' settings, for the report."""
+"""Settings of the agents, for the report."""
 
 
 class Site:
-    """All processes but the endpoints, which are there already.
+    """All processes except the endpoints, which are already running.
 
     Args:
-        engines: the endpoints as the topology has them.
-        engine_ports: where each of them listens, by name.
-        agents: how many agents serve the region.
-        directory: state, configuration and logs; has to be empty.
-        core: the only core that agents may use; None leaves it to the kernel.
-        bundle: folder of the policy.
+        engines: the endpoints, as in the topology.
+        engine_ports: ports of the endpoints, by name.
+        agents: number of agents that serve the region.
+        directory: directory for state, configuration and logs; must be empty.
+        core: the only core that agents may use; None for any core.
+        bundle: directory of the policy bundle.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Site:
         self._topology = Topology((self._region,), (), (CONTROL_PLANE,), 1.0)
         self._ports = assign_ports(self._topology.port_names(), None, Random())
         self._ports |= {engine_port(REGION, name): port for name, port in engine_ports.items()}
-        # Without a WAN between them, agents connect to etcd itself.
+        # There is no WAN, so agents connect to etcd directly.
         for member in self._topology.etcd_members:
             self._ports[etcd_link(REGION, member)] = self._ports[etcd_port(member, "client")]
         self._directory = directory
@@ -95,15 +95,15 @@ class Site:
         self._write_files()
         self._servers: list[ServerProcess] = [*self._stores(), self._control_plane()]
         self.agents = [self._agent(name) for name in names]
-        """The processes whose cost is Penstock's."""
+        """The processes whose cost is measured."""
         self.traffic_ports = [self._ports[agent_port(REGION, name, "traffic")] for name in names]
-        """Where clients go, agent by agent."""
+        """Ports for clients, by agent."""
 
     def start(self) -> None:
-        """Start everything; returns when every agent serves by a plan.
+        """Start all processes; returns when every agent has a traffic plan.
 
         Raises:
-            ServerError: a program is missing or does not serve in time.
+            ServerError: a program is missing or is not ready in time.
         """
         everything = [*self._servers, *self.agents]
         for process in everything:
@@ -113,7 +113,7 @@ class Site:
         self.wait_for_plans()
 
     def wait_for_plans(self) -> None:
-        """Return once every agent has a plan; raises NotReady."""
+        """Wait until every agent has a traffic plan; raises NotReady."""
         deadline = time.monotonic() + READY_S
         for name in self._region.agents:
             status = url(self._ports[agent_port(REGION, name, "admin")]) + "/status"
@@ -124,7 +124,7 @@ class Site:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """End everything at once, in good order and then by force."""
+        """Stop all processes at the same time, gracefully and then by force."""
         everything = [*self._servers, *self.agents]
         with ThreadPoolExecutor(max_workers=len(everything)) as pool:
             list(pool.map(lambda process: process.stop(STOP_GRACE_S), everything))

@@ -1,1 +1,1 @@
-"""A fake GPU engine on a real socket: what vLLM answers, at the pace that the modelled hardware would keep."""
+"""A fake GPU engine that serves vLLM's HTTP API on a real socket, with the timing of the modelled hardware."""

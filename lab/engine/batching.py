@@ -1,12 +1,12 @@
 """Continuous batching with chunked prefill, as in vLLM's V1 scheduler: a state machine without a clock.
 
-`begin` decides what the next pass over the batch computes and how long that takes; `complete` applies it. The driver
-waits for that time in between. Passes that only decode may be combined into one step; their durations are still
-computed one by one, so only the number of the driver's wake-ups changes.
+`begin` schedules the next step and computes its duration; `complete` applies the step. The caller waits for the
+duration in between. Passes that only decode may be combined into one step; the duration of each pass is still computed
+separately, so only the number of the caller's wake-ups changes.
 
-Running sequences come first, in order of admission, each with one token or the next chunk of its prompt; what is left
-of the token budget admits waiting ones. Where the KV cache is full the youngest running sequence is preempted: it gives
-up its blocks and computes them again later (vLLM docs, "Optimization and Tuning"; chunked prefill: Agrawal et al.,
+Running sequences are scheduled first, in order of admission, each with one token or the next chunk of its prompt; the
+rest of the token budget admits waiting sequences. If the KV cache is full, the youngest running sequence is preempted:
+its blocks are released and recomputed later (vLLM docs, "Optimization and Tuning"; chunked prefill: Agrawal et al.,
 "Sarathi-Serve", OSDI 2024; paged KV: Kwon et al., SOSP 2023).
 """
 
@@ -24,7 +24,7 @@ MAX_PASSES = 64
 
 
 class Sequence:
-    """One request while it is with the engine."""
+    """One request in the engine."""
 
     __slots__ = (
         "admitted",
@@ -39,12 +39,12 @@ class Sequence:
     )
 
     def __init__(self, prompt_tokens: int, output_tokens: int, spans: Items[int] = ()) -> None:
-        """A sequence that will stop by itself after `output_tokens`.
+        """Create a sequence that stops after `output_tokens`.
 
         Args:
             prompt_tokens: at least 1.
             output_tokens: at least 1.
-            spans: prefix ids of the prompt; the ones that it does not fill are ignored.
+            spans: prefix ids of the prompt; ids of incomplete spans are ignored.
         """
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -53,26 +53,26 @@ class Sequence:
         self.computed = 0
         """Tokens whose KV is in the cache."""
         self.cached_tokens = 0
-        """Prompt tokens that the prefix cache spared at admission."""
+        """Prompt tokens that the prefix cache contained at admission."""
         self.spans_held = 0
-        """The leading spans that it holds; its other blocks are private."""
+        """Number of leading spans that the sequence holds; its other blocks are private."""
         self.private_blocks = 0
         self.admitted = False
-        """Whether prefill has ever begun."""
+        """Whether prefill has ever started, also before a preemption."""
 
     @property
     def known_tokens(self) -> int:
-        """Prompt and output so far: what has to be computed before the next token can be sampled."""
+        """Tokens of the prompt and the output so far, which must be computed before the next token is sampled."""
         return self.prompt_tokens + self.generated
 
     @property
     def finished(self) -> bool:
-        """Whether it has all its tokens."""
+        """Whether all output tokens are generated."""
         return self.generated >= self.output_tokens
 
 
 class Step:
-    """What the accelerator is busy with: a batch, and how long each pass over it takes."""
+    """A batch and the duration of each pass over the batch."""
 
     __slots__ = ("admitted", "durations_s", "work")
 
@@ -80,17 +80,17 @@ class Step:
         self.work = work
         """New tokens per sequence and pass, in order of admission."""
         self.admitted = admitted
-        """Sequences whose prefill starts with this step, for the first time."""
+        """Sequences whose prefill starts for the first time in this step."""
         self.durations_s = durations_s
-        """One entry a pass, in seconds of the modelled hardware."""
+        """Duration of each pass (s of the modelled hardware)."""
 
     @property
     def total_s(self) -> float:
-        """Time of all passes (s)."""
+        """Total duration (s) of all passes."""
         return sum(self.durations_s)
 
     def passes_begun(self, elapsed_s: float) -> int:
-        """How many passes have begun `elapsed_s` after the step did: those can no longer be called off."""
+        """Number of passes that have started `elapsed_s` after the step, which can no longer be cancelled."""
         for count, duration_s in enumerate(self.durations_s, 1):
             elapsed_s -= duration_s
             if elapsed_s < 0:
@@ -98,7 +98,7 @@ class Step:
         return len(self.durations_s)
 
     def cut(self, passes: int) -> None:
-        """Leave out the passes after the first `passes`."""
+        """Remove all passes after the first `passes`."""
         del self.durations_s[passes:]
 
 
@@ -106,30 +106,30 @@ class BatchingModel:
     """The scheduler of one engine."""
 
     def __init__(self, step_time: StepTime, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
-        """An idle engine.
+        """Create an idle scheduler.
 
         Args:
-            step_time: how long passes take.
-            kv_blocks: size of the KV cache; every sequence ever added must fit in it alone.
-            max_num_seqs: sequences that run at once.
-            max_num_batched_tokens: new tokens that one pass computes at the most.
+            step_time: durations of passes.
+            kv_blocks: size of the KV cache (blocks); each sequence must fit in the cache on its own.
+            max_num_seqs: maximum number of running sequences.
+            max_num_batched_tokens: maximum number of new tokens per pass.
         """
         self._step_time = step_time
         self.max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self.kv = KvCache(kv_blocks)
         self.running: dict[Sequence, None] = {}
-        """In order of admission."""
+        """Running sequences, in order of admission."""
         self.waiting: deque[Sequence] = deque()
         self.preemptions = 0
         self.prefix_queried_tokens = 0
         self.prefix_hit_tokens = 0
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence behind the waiting ones.
+        """Append a new sequence to the waiting queue.
 
         Raises:
-            ValueError: it would not fit in the KV cache even alone.
+            ValueError: the sequence is larger than the KV cache.
         """
         if _blocks(sequence.prompt_tokens + sequence.output_tokens) > self.kv.total_blocks:
             raise ValueError("the sequence is longer than the whole KV cache")
@@ -143,14 +143,14 @@ class BatchingModel:
             self.waiting.remove(sequence)
 
     def begin(self, horizon_s: float) -> Step | None:
-        """Decide the next step; None when there is nothing to do.
+        """Schedule the next step; None if no sequence can run.
 
         Args:
-            horizon_s: passes that only decode are taken together until they have lasted this long (s).
+            horizon_s: passes that only decode are combined until their duration reaches this value (s).
         """
         preemptions = self.preemptions
         work = self._continue_running()
-        # What has just been preempted would only take back the room that was made.
+        # A sequence that was just preempted would only take the released blocks back.
         admitted = self._admit(work) if self.preemptions == preemptions else []
         if not work:
             return None
@@ -161,9 +161,9 @@ class BatchingModel:
         return Step(work, admitted, durations_s)
 
     def complete(self, step: Step) -> list[tuple[Sequence, int]]:
-        """Apply a step whose time has passed: the sequences that have new tokens and how many; finished ones are out.
+        """Apply a completed step. Returns the sequences that have new tokens, with the number of new tokens.
 
-        Sequences that were aborted meanwhile are left out.
+        Finished sequences are removed. Sequences that were aborted during the step are not returned.
         """
         passes = len(step.durations_s)
         fresh: list[tuple[Sequence, int]] = []
@@ -185,7 +185,7 @@ class BatchingModel:
         work: dict[Sequence, int] = {}
         for sequence in list(self.running):
             if sequence not in self.running:
-                break  # preempted for an older one, and so are all behind it
+                break  # preempted for an older sequence, as are all younger sequences
             tokens = min(sequence.known_tokens - sequence.computed, budget)
             if tokens and self._make_room(sequence, tokens):
                 work[sequence] = tokens
@@ -193,7 +193,7 @@ class BatchingModel:
         return work
 
     def _make_room(self, sequence: Sequence, tokens: int) -> bool:
-        """Blocks for `tokens` more, preempting from the youngest on; False where it had to preempt itself."""
+        """Allocate blocks for `tokens`, preempting the youngest sequences first; False if it preempted `sequence`."""
         while not self._grow(sequence, tokens):
             youngest = next(reversed(self.running))
             self._preempt(youngest)
@@ -209,7 +209,7 @@ class BatchingModel:
             hit_tokens = self._hold_prefix(sequence)
             tokens = min(sequence.known_tokens - sequence.computed, budget)
             if not self._grow(sequence, tokens):
-                self._let_go(sequence)
+                self._release_blocks(sequence)
                 break
             self.prefix_queried_tokens += sequence.known_tokens
             self.prefix_hit_tokens += hit_tokens
@@ -224,7 +224,7 @@ class BatchingModel:
         return admitted
 
     def _hold_prefix(self, sequence: Sequence) -> int:
-        """Start from what the prefix cache has; at least the last token is computed, to sample from."""
+        """Hold the cached prefix and return its tokens. The last token is always computed, to sample from it."""
         sequence.spans_held = self.kv.hold_prefix(sequence.spans)
         sequence.computed = min(sequence.spans_held * SPAN_TOKENS, sequence.known_tokens - 1)
         return sequence.computed
@@ -239,7 +239,7 @@ class BatchingModel:
         return True
 
     def _share_spans(self, sequence: Sequence) -> None:
-        """Offer the spans that have just been computed whole to other sequences."""
+        """Share completely computed spans with other sequences."""
         while (
             sequence.spans_held < len(sequence.spans) and (sequence.spans_held + 1) * SPAN_TOKENS <= sequence.computed
         ):
@@ -248,7 +248,7 @@ class BatchingModel:
             sequence.private_blocks -= SPAN_TOKENS // KV_BLOCK_TOKENS
 
     def _decode_on(self, work: dict[Sequence, int], durations_s: list[float], horizon_s: float) -> None:
-        """Add passes over the same batch until the horizon, or until a sequence is about to finish."""
+        """Add decode passes over the same batch until the horizon, or until a sequence finishes."""
         passes = min(min(sequence.output_tokens - sequence.generated for sequence in work), MAX_PASSES)
         count, context_tokens = len(work), sum(sequence.known_tokens for sequence in work)
         total_s = durations_s[0]
@@ -279,9 +279,9 @@ class BatchingModel:
 
     def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
-        self._let_go(sequence)
+        self._release_blocks(sequence)
 
-    def _let_go(self, sequence: Sequence) -> None:
+    def _release_blocks(self, sequence: Sequence) -> None:
         self.kv.release(sequence.private_blocks, sequence.spans[: sequence.spans_held])
         sequence.private_blocks = sequence.spans_held = sequence.computed = 0
 

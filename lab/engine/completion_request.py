@@ -1,8 +1,8 @@
-"""From an HTTP request to what the engine has to do: how long the prompt is, how long the answer, which prefix.
+"""Parses a completion request: length of the prompt, length of the response, and prefix ids.
 
-The body alone decides, as in a real engine, because routers drop headers that they do not know. The engine has no
-tokenizer and no weights: a prompt token is four characters, and an answer is as long as those of a production chat
-service, or exactly `max_tokens` with vLLM's `ignore_eos`.
+Only the body is used, as in a real engine, because routers remove unknown headers. The engine has no tokenizer and no
+weights: a prompt token is four characters. The length of a response follows the distribution of a production chat
+service, or is exactly `max_tokens` with vLLM's `ignore_eos`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lab.engine.kv_cache import SPAN_TOKENS
 from lab.engine.openai_format import trailing_words, words
 
 CHARACTERS_PER_TOKEN = 4
-"""English text under the tokenizers of GPT-3 and Llama alike (OpenAI, "What are tokens and how to count them?")."""
+"""Average of English text with the tokenizers of GPT-3 and Llama (OpenAI, "What are tokens and how to count them?")."""
 
 OUTPUT_LOG_MEAN = 5.02
 OUTPUT_LOG_DEVIATION = 0.86
 """Log-normal fit to the generated tokens of the Azure LLM inference trace 2023, conversation: mean 211, median 129."""
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""`max_tokens` of /v1/completions where the request has none, as OpenAI defines it; chat has no such limit."""
+"""Default `max_tokens` of /v1/completions, as OpenAI defines it; chat completions have no default."""
 
 
 class BadRequest(Exception):
-    """A request that the engine answers with an error."""
+    """A request that the engine rejects with an error response."""
 
     def __init__(self, status: int, error_type: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class _Common(msgspec.Struct):
     n: Literal[1] | None = 1
     max_tokens: _Tokens | None = None
     ignore_eos: bool = False
-    """Whether the answer ends at the limit only (vLLM's sampling parameter)."""
+    """Whether generation stops only at the token limit (vLLM's sampling parameter)."""
 
 
 class _Chat(_Common, kw_only=True):
@@ -66,7 +66,7 @@ class _Chat(_Common, kw_only=True):
     max_completion_tokens: _Tokens | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    """Whether the answer extends the last message, which is the assistant's."""
+    """Whether the response continues the last message, whose role must be assistant."""
 
 
 class _Completion(_Common, kw_only=True):
@@ -78,41 +78,41 @@ _COMPLETION: msgspec.json.Decoder[_Chat | _Completion] = msgspec.json.Decoder(_C
 
 
 class CompletionRequest(msgspec.Struct, frozen=True):
-    """What one accepted request asks of the engine."""
+    """Parameters of one accepted request."""
 
     stream: bool
     include_usage: bool
-    """Whether a stream ends with its usage."""
+    """Whether a stream ends with the token usage."""
     continuous_usage: bool
-    """Whether each chunk of the stream has the usage up to it."""
+    """Whether each chunk of a stream contains the token usage so far."""
     prompt_tokens: int
     output_tokens: int
     stopped_by_length: bool
-    """Whether the answer ends at the limit rather than by itself: `finish_reason` "length", not "stop"."""
+    """Whether the response ends at the token limit: `finish_reason` is "length", not "stop"."""
     spans: tuple[int, ...]
     first_word: int = 0
-    """Number of the first word of the answer; an answer that extends a text goes on after the words of that text."""
+    """Index of the first word of the response; greater than 0 if the response continues a generated text."""
 
 
 def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rng: Random) -> CompletionRequest:
-    """What a completion request asks for.
+    """Parse a completion request.
 
     Args:
-        chat: /v1/chat/completions, else /v1/completions.
-        body: the JSON.
-        model: the one that this engine serves.
-        max_model_len: tokens of prompt and answer together at the most.
+        chat: whether the path is /v1/chat/completions; else /v1/completions.
+        body: JSON.
+        model: name of the model that the engine serves.
+        max_model_len: maximum tokens of prompt and response together.
         rng: draws the length of the response, unless `ignore_eos` is set.
 
     Raises:
-        BadRequest: with the status and words of vLLM.
+        BadRequest: the request is invalid; status and message are those of vLLM.
     """
     try:
         asked = (_CHAT if chat else _COMPLETION).decode(body)
     except (
         ValueError,
         RecursionError,
-    ) as error:  # msgspec's own errors, text that is not UTF-8, too deep a nesting
+    ) as error:  # msgspec errors, invalid UTF-8, excessive nesting
         raise BadRequest(400, "BadRequestError", str(error)) from None
     if asked.model != model:
         raise BadRequest(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
@@ -148,7 +148,7 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
 
 
 def _take_final_message(asked: _Chat) -> int:
-    """Remove the message that the answer extends; returns the number of its words, each of which is a token."""
+    """Remove the message that the response continues and return its number of words; each word is a token."""
     if asked.add_generation_prompt:
         message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
         raise BadRequest(400, "BadRequestError", message)
@@ -186,7 +186,7 @@ def _likely_output_tokens(rng: Random) -> int:
 
 
 def _spans(text: str) -> tuple[int, ...]:
-    """Ids of the prompt's spans: a running hash over the text of each whole span."""
+    """Ids of the prompt's complete spans: each is the hash of the text up to the end of the span."""
     span_characters = SPAN_TOKENS * CHARACTERS_PER_TOKEN
     running = blake2b(digest_size=8)
     spans = []

@@ -1,4 +1,4 @@
-"""One listening socket's worth of vLLM: routes requests to pages, faults, or the engine."""
+"""Request handler of one listening socket: routes requests to status pages, faults, or the engine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lab.engine.other_formats import OTHER_FORMATS, AnswerFormat, instant_answer
 from lab.engine.witness_log import WitnessEvent, WitnessLog
 
 MAX_CONNECTIONS = 4096
-"""Each has one request at the most, so this bounds what waits in the engine too."""
+"""Maximum number of connections. Each has at most one request, so this also bounds the engine's queue."""
 
 COMPLETION_PATHS = {"/v1/chat/completions": True, "/v1/completions": False}
-"""And whether it is the chat one."""
+"""Completion paths, and whether the path is that of chat completions."""
 
 GENERATION_PATHS = COMPLETION_PATHS.keys() | OTHER_FORMATS.keys()
 
@@ -30,7 +30,7 @@ FAULTS_PATH = "/lab/faults"
 
 NOT_FOUND = b'{"detail":"Not Found"}'
 METHOD_NOT_ALLOWED = b'{"detail":"Method Not Allowed"}'
-"""Responses of vLLM's framework, which are not in OpenAI's format."""
+"""Error bodies of vLLM's web framework, which are not in OpenAI's format."""
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,15 +39,15 @@ RESIDENCY_HEADER = "x-lab-residency"
 
 
 class Endpoint:
-    """The handler behind one listening socket, and its engine."""
+    """The handler of one listening socket, and its engine."""
 
     def __init__(self, config: EndpointConfig, witness: WitnessLog, loop: asyncio.AbstractEventLoop) -> None:
-        """An endpoint whose engine starts loading its model now.
+        """Create an endpoint; its engine starts to load the model immediately.
 
         Args:
-            config: what it is; complete and checked.
-            witness: where what reaches it is written down.
-            loop: what it runs on.
+            config: validated configuration of the endpoint.
+            witness: log of the requests that arrive.
+            loop: event loop of the endpoint.
         """
         self._config = config
         self._witness = witness
@@ -59,22 +59,22 @@ class Endpoint:
         self._connections: set[HttpConnection] = set()
         self._answers: dict[HttpConnection, Answer] = {}
         self._held: dict[HttpConnection, None] = {}
-        """Whose requests a hang keeps from being looked at, in order of arrival."""
+        """Connections whose requests a hang holds back, in order of arrival."""
 
     def close(self) -> None:
-        """Stop the engine, testify that what it had is lost, and reset every connection."""
+        """Stop the engine, record its requests as aborted, and reset every connection."""
         self._engine.close()
         for connection in tuple(self._connections):
             self.connection_lost(connection)
             connection.reset()
 
     def connection_made(self, connection: HttpConnection) -> bool:
-        """Take the connection in, up to a limit."""
+        """Register the connection; False if there are too many."""
         self._connections.add(connection)
         return len(self._connections) <= MAX_CONNECTIONS
 
     def head_arrived(self, connection: HttpConnection) -> None:
-        """Testify before anything else: from here on a completion request has touched this region."""
+        """Record the arrival of a completion request before any processing: it has now reached this region."""
         connection.path = self._without_base_path(connection.path)
         if connection.method == "POST" and connection.path in GENERATION_PATHS:
             headers = connection.headers
@@ -86,7 +86,7 @@ class Endpoint:
             )
 
     def request_arrived(self, connection: HttpConnection) -> None:
-        """Route a request, or keep it while the engine hangs."""
+        """Route a request, or hold it while the engine hangs."""
         if connection.path == FAULTS_PATH:
             self._serve_faults(connection)
         elif self._engine.faults.hang:
@@ -99,7 +99,7 @@ class Endpoint:
             self._serve_page(connection)
 
     def connection_lost(self, connection: HttpConnection) -> None:
-        """Forget the client and what it asked for."""
+        """Remove the connection and cancel its request."""
         self._connections.discard(connection)
         self._held.pop(connection, None)
         answer = self._answers.pop(connection, None)
@@ -107,7 +107,7 @@ class Endpoint:
             self._engine.cancel(answer)
 
     def _without_base_path(self, path: str) -> str:
-        """The path below the base path; empty outside it. The faults are of the engine itself."""
+        """Return the path below the base path; empty for other paths. The faults have no base path."""
         base_path = self._config.base_path
         return path.removeprefix(base_path) if path == FAULTS_PATH or path.startswith(f"{base_path}/") else ""
 
@@ -135,7 +135,7 @@ class Endpoint:
             )
 
     def _serve_at_once(self, connection: HttpConnection) -> bool:
-        """Serve a request that generates no text; False where it is another one."""
+        """Serve a request that generates no text; False if the path has no such request."""
         try:
             body = instant_answer(connection.path, connection.body, self._config.served_model_name)
         except (ValueError, TypeError, RecursionError) as error:
@@ -153,7 +153,7 @@ class Endpoint:
                 _refuse(connection, 400, "BadRequestError", f"faults: {error}")
                 return
         elif connection.method != "GET":
-            _refuse(connection, 405, "MethodNotAllowedError", f"{FAULTS_PATH} takes GET and POST")
+            _refuse(connection, 405, "MethodNotAllowedError", f"{FAULTS_PATH} accepts GET and POST")
             return
         connection.respond(200, self._engine.faults.encoded())
         if not self._engine.faults.hang:

@@ -24,15 +24,12 @@ from lab.refusal import refuse
 
 LISTEN_BACKLOG = 1024
 
-
-"""Exit code for a configuration that cannot be used."""
-
 NO_WITNESS = 1
-"""Exit code when the witness could no longer be written."""
+"""Exit code after a failed write to the witness log."""
 
 
 class ListeningLine(msgspec.Struct, frozen=True):
-    """What is printed for one endpoint once all of them listen."""
+    """Line that is printed for one endpoint when all endpoints listen."""
 
     endpoint: str
     url: str
@@ -51,8 +48,8 @@ def engines(
 ) -> None:
     """Run fake GPU engines.
 
-    Prints one JSON line for each endpoint once all of them listen, then serves until SIGTERM or SIGINT. A file that
-    cannot be used is one line on stderr and exit code 2.
+    Prints one JSON line for each endpoint when all endpoints listen, then serves until SIGTERM or SIGINT. An invalid
+    configuration is reported in one line on stderr, with exit code 2.
     """
     try:
         wanted = load_engines_config(config)
@@ -101,7 +98,7 @@ async def _serve(config: EnginesConfig, sockets: list[socket.socket], witness: W
 
 
 def _bind_all(config: EnginesConfig, path: Path) -> list[socket.socket]:
-    """Every socket or none."""
+    """Bind every socket, or none."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sockets: list[socket.socket] = []
     for index, endpoint in enumerate(config.endpoints):

@@ -1,4 +1,4 @@
-"""The configuration file of an engine process: read, validated, and completed from the hardware model."""
+"""Reads and validates the configuration file of an engine process, with defaults from the hardware model."""
 
 from __future__ import annotations
 
@@ -18,58 +18,59 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
 class ConfigError(Exception):
-    """The file cannot be used; the message names the file, the field and the remedy."""
+    """The file is invalid. The message states the file, the field and the remedy."""
 
 
 class _EndpointFields(msgspec.Struct, forbid_unknown_fields=True):
-    """One engine, as written."""
+    """Configuration of one engine, as in the file."""
 
     name: Name
-    """Unique in the file."""
+    """Name of the endpoint, unique in the file."""
     model: str
-    """A name from lab.engine.models, which is also the name that clients ask for."""
+    """A name from lab.engine.models, which is also the default of `served_model_name`."""
     accelerator: str
     """A name from lab.engine.accelerators."""
     zone: str = ""
-    """The failure domain it stands in; only passed on."""
+    """Failure domain of the engine, only reported at startup."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    """To listen on; 0 takes a free one."""
+    """Port to listen on; with 0 the system selects a port."""
     tensor_parallel: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None
-    """Devices that share the model; as few as it fits on where absent."""
+    """Number of devices that share the model; the fewest that suffice if absent."""
     max_model_len: Annotated[int, msgspec.Meta(ge=16)] | None = None
-    """Tokens of prompt and answer together at the most; as many as fit where absent."""
+    """Maximum tokens of prompt and response together; as many as fit if absent."""
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 256
-    """Sequences that run at once: vLLM's default but on the largest devices."""
+    """Maximum number of running sequences. The default is vLLM's, except on the largest devices."""
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 2048
-    """New tokens in one pass: vLLM's default but on the largest devices. Less is smoother, more prefills faster."""
+    """Maximum number of new tokens per pass. The default is vLLM's, except on the largest devices. A lower value makes
+    decoding smoother, a higher value makes prefill faster."""
     stream_interval: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    """Tokens in an event of a stream, as vLLM's --stream-interval; the first event is sent with what there is."""
+    """Tokens per event of a stream, as vLLM's --stream-interval; the first event is sent without delay."""
     cold_start_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] | None = None
-    """Time (s of the modelled hardware) until the model is loaded; what the model's size suggests where absent."""
+    """Load time of the model (s of the modelled hardware); computed from the model's size if absent."""
     time_scale: Annotated[float, msgspec.Meta(ge=0.01, le=1000)] = 1.0
-    """How many times as fast as the modelled hardware everything happens, loading included."""
+    """Speed of the engine relative to the modelled hardware, loading included."""
     api_key: Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]*$", max_length=256)] = ""
-    """Key that requests below /v1 must have as a bearer token, as with vLLM's --api-key; empty for none."""
+    """Bearer token that requests below /v1 must have, as vLLM's --api-key; empty for none."""
     base_path: Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]+)*$", max_length=256)] = ""
     """Prefix of every path, as behind a gateway; empty for none."""
     served_model_name: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    """Name that clients ask for, as vLLM's --served-model-name; empty for that of the model."""
+    """Model name in requests, as vLLM's --served-model-name; empty for the name of the model."""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """One process's engines, as written."""
+    """Configuration of one engine process, as in the file."""
 
     region: Name
-    """Where they stand: what the residency witness testifies."""
+    """Region of the engines, which the residency witness records."""
     witness_dir: str
-    """Directory of the witness files; made if need be. Relative to where the process is started."""
+    """Directory of the witness files, relative to the working directory; created if missing."""
     endpoints: Annotated[list[_EndpointFields], msgspec.Meta(min_length=1, max_length=2000)]
     host: str = "127.0.0.1"
     """Address to listen on."""
 
 
 class EndpointConfig(msgspec.Struct, frozen=True):
-    """One engine, with everything decided."""
+    """Configuration of one engine with all defaults resolved."""
 
     name: str
     model: str
@@ -89,7 +90,7 @@ class EndpointConfig(msgspec.Struct, frozen=True):
 
 
 class EnginesConfig(msgspec.Struct, frozen=True):
-    """One process's engines, with everything decided."""
+    """Configuration of one engine process with all defaults resolved."""
 
     region: str
     host: str
@@ -101,7 +102,7 @@ def load_engines_config(path: Path) -> EnginesConfig:
     """Read a YAML (or JSON, which is YAML) file.
 
     Raises:
-        ConfigError: on anything that is not right.
+        ConfigError: the file cannot be read or is invalid.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

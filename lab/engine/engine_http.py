@@ -1,7 +1,7 @@
-"""One client connection: HTTP/1.1 in and out over an asyncio transport, with every size bounded.
+"""One HTTP/1.1 server connection over an asyncio transport, with limits on all sizes.
 
-One request at a time: the socket is read on while one is being answered, since that is how a client's leaving is
-detected, but a client that sends the next request early (pipelining, RFC 9112 section 9.3.2) is disconnected.
+A connection serves one request at a time. It reads during a response to detect that the client disconnects; a client
+that sends the next request before the response ends (pipelining, RFC 9112 section 9.3.2) is disconnected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 KEEP_ALIVE_S = 5.0
-"""Time (s) after a response without another request, after which the connection is closed, as vLLM does."""
+"""Idle time (s) after a response until the connection is closed, as in vLLM."""
 
 JSON = "application/json"
 
@@ -43,23 +43,23 @@ _STATUS_LINES = {
 
 
 class Handler(Protocol):
-    """What stands behind the connections of one listening socket."""
+    """Request handler of the connections of one listening socket."""
 
     def connection_made(self, connection: HttpConnection) -> bool:
-        """Whether there is room for one more."""
+        """Return whether to accept the connection."""
 
     def head_arrived(self, connection: HttpConnection) -> None:
-        """The head of a request is here; its body may still be on the way."""
+        """Called when the head of a request is complete; the body may be incomplete."""
 
     def request_arrived(self, connection: HttpConnection) -> None:
-        """A request is here whole. Sooner or later it has to be answered, or the connection reset."""
+        """Called when a request is complete. The handler must respond or reset the connection."""
 
     def connection_lost(self, connection: HttpConnection) -> None:
-        """The client has disconnected, or the connection was reset; no more data can be sent."""
+        """Called when the client has disconnected or the connection was reset; no more data can be sent."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection. `method`, `path`, `headers` (by lower-case name) and `body` are the request's in hand."""
+    """One connection. `method`, `path`, `headers` (by lower-case name) and `body` are of the current request."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -69,7 +69,7 @@ class HttpConnection(asyncio.Protocol):
         self._body_bytes = 0
         self._body_parts: list[bytes] = []
         self._messages = 0
-        """Requests that have begun since the last answer."""
+        """Number of requests started since the last response."""
         self._in_head = True
         self._answering = False
         self._closing = False
@@ -82,14 +82,14 @@ class HttpConnection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         self.body = b""
         self.paused = False
-        """Whether the client reads more slowly than it is written to."""
+        """Whether the write buffer is full because the client reads slowly."""
         self.on_resume: Callable[[], None] | None = None
-        """Called once it has caught up."""
+        """Called when the write buffer has drained."""
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have asyncio's interface without inheriting from it.
+        # uvloop's transports implement asyncio's interface but do not inherit from it.
         self._transport = cast("asyncio.Transport", transport)
         if not self._handler.connection_made(self):
             self.reset()
@@ -111,18 +111,18 @@ class HttpConnection(asyncio.Protocol):
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at the most")
+                self._refuse(431, f"the request head is limited to {MAX_HEAD_BYTES} bytes")
         elif not self._closing:
             self._dispatch(new_head)
 
     def _dispatch(self, new_head: bool) -> None:
-        """Notify the handler of what the parsed bytes have completed."""
+        """Notify the handler of a completed head or request."""
         if new_head:
             self._handler.head_arrived(self)
             if self.headers.get("expect", "").lower() == "100-continue":
                 self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self._body_bytes > MAX_BODY_BYTES:
-            self._refuse(413, f"a body has {MAX_BODY_BYTES} bytes at the most")
+            self._refuse(413, f"the request body is limited to {MAX_BODY_BYTES} bytes")
         elif self._messages > 1:
             self.reset()
         elif self._answering:
@@ -148,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
         if self.on_resume is not None:
             self.on_resume()
 
-    # What the parser calls. These only take note: an exception of theirs would count as the client's error.
+    # Callbacks of the parser. They only record state, because an exception would be reported as the client's error.
 
     def on_message_begin(self) -> None:
         self._messages += 1
@@ -176,15 +176,15 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._answering = True
 
-    # What the handler calls.
+    # Methods for the handler.
 
     def respond(self, status: int, body: bytes, content_type: str = JSON, more: tuple[str, ...] = ()) -> None:
-        """Answer the request in hand at once; `more` are further header lines."""
+        """Send a complete response to the current request; `more` are additional header lines."""
         self._write(self._head(status, content_type, (f"content-length: {len(body)}", *more)) + body)
         self._answered()
 
     def begin_stream(self, content_type: str, more: tuple[str, ...] = ()) -> None:
-        """Send the head of an answer whose body comes piece by piece."""
+        """Send the head of a streamed response."""
         framing = ("transfer-encoding: chunked",) if self._chunked else ()
         self._write(self._head(200, content_type, (*framing, *more)))
 
@@ -198,12 +198,12 @@ class HttpConnection(asyncio.Protocol):
         self._answered()
 
     def reset(self) -> None:
-        """Break the connection off with a TCP RST, as a process that crashes does."""
+        """Close the connection with a TCP RST, as the crash of a process does."""
         transport = self._transport
         if transport is None:
             return
         self._closing = True
-        # uvloop's stand-in for the socket cannot set options; a duplicate of the descriptor can.
+        # uvloop's socket object cannot set options, so a duplicate of the descriptor sets the option.
         with socket.socket(fileno=socket.dup(transport.get_extra_info("socket").fileno())) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
@@ -218,7 +218,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _answered(self) -> None:
-        """Make ready for the next request of this connection, or close it."""
+        """Prepare for the next request of this connection, or close it."""
         if not self._keep_alive:
             self._closing = True
             if self._transport is not None:
@@ -244,7 +244,7 @@ class HttpConnection(asyncio.Protocol):
             self._idle_timer = None
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer something that is no request, and be done with this client."""
+        """Reject invalid input with an error response and close the connection."""
         if self._closing:
             return
         self._closing, self._keep_alive = True, False

@@ -1,4 +1,4 @@
-"""One completion on its way to its client: tokens as the batch makes them, streamed or collected, then the end."""
+"""The response to one completion request: sends tokens as they are generated, or all tokens at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lab.engine.other_formats import AnswerFormat
 
 
 class Answer:
-    """Sends one sequence's tokens. A client that reads slowly costs a counter, not a buffer: what it has not taken is
-    written when it has."""
+    """Sends the tokens of one sequence. Tokens for a slow client are counted, not buffered, and are written when the
+    client has read the earlier tokens."""
 
     __slots__ = (
         "_connection",
@@ -39,13 +39,13 @@ class Answer:
         required: str | None,
         stream_interval: int = 1,
     ) -> None:
-        """An answer to `request` over `connection`.
+        """Create a response to `request` on `connection`.
 
         Args:
-            arrived_at: by the clock of the event loop (s).
-            request_id: the client's, echoed in the head of the answer.
-            required: the regions that the client's residency requires, for the witness.
-            stream_interval: tokens of an event, as far as the format has more than one in an event.
+            arrived_at: arrival time (s) on the event loop's clock.
+            request_id: the client's request id, returned in the response head.
+            required: regions that the client's residency permits, for the witness.
+            stream_interval: tokens per event, if the format supports several tokens per event.
         """
         self._stream_interval = stream_interval
         self._connection = connection
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def finish_reason(self) -> str:
-        """Why it ends, if it is let to."""
+        """Finish reason of a response that no fault interrupts."""
         return "length" if self.request.stopped_by_length else "stop"
 
     @property
@@ -72,13 +72,13 @@ class Answer:
         return self._cut_at is not None
 
     def accept(self) -> None:
-        """Tell a streaming client that its request is accepted, as vLLM does before the first token."""
+        """Send the head of a streamed response before the first token, as vLLM does."""
         if self.request.stream:
             self._connection.on_resume = self.deliver
             self._connection.begin_stream(self._format.content_type, self._echo)
 
     def deliver(self) -> None:
-        """Write what the sequence has generated since the last time, and the end if that is all."""
+        """Write the tokens generated since the last call, and the end of the response if the sequence is finished."""
         sequence = self.sequence
         finished = sequence.finished and not self.dying
         if not self.request.stream:
@@ -108,7 +108,7 @@ class Answer:
             self._connection.send(opening + events)
 
     def die_after(self, tokens: int) -> None:
-        """Deliver `tokens` at the most and never the end; `break_off` is to follow."""
+        """Deliver at most `tokens` and not the end of the response; the caller must call `break_off` afterwards."""
         self._cut_at = tokens
         self.deliver()
 

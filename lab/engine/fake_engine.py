@@ -1,4 +1,4 @@
-"""One engine's clock and ledger: lets the modelled time of each step go by, hands out tokens, testifies, counts."""
+"""Runs one engine's batching model in real time: delivers tokens, records witness events and updates metrics."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lab.engine.step_time import StepTime
 from lab.engine.witness_log import WitnessEvent, WitnessLog
 
 WAKE_INTERVAL_S = 0.01
-"""Passes that only decode are taken together until they last this long on the wall (s): one wake-up, one write."""
+"""Passes that only decode are combined up to this wall-clock time (s), to save wake-ups and writes."""
 
 GREATEST_LAG_S = 0.25
-"""Further behind the modelled hardware than this (s), as after a SIGSTOP, an engine does not catch up but goes on."""
+"""Maximum lag (s) behind the modelled hardware that an engine catches up; a longer lag, as after a SIGSTOP, remains."""
 
 RESET_GRACE_S = 0.005
-"""Time (s) for tokens on the way to reach the socket before the connection under them is reset."""
+"""Time (s) before the reset of a connection in which written tokens reach the socket."""
 
 
 class Engine:
-    """A batching model in real time. Where the model has a step to run, exactly one timer waits for its end."""
+    """Runs a batching model in real time. While a step runs, exactly one timer waits for its end."""
 
     def __init__(self, config: EndpointConfig, witness: WitnessLog, loop: asyncio.AbstractEventLoop) -> None:
-        """An engine that starts loading its model now.
+        """Create an engine; it starts to load its model immediately.
 
         Args:
-            config: what it is; complete and checked.
-            witness: where it writes down what happens to requests.
-            loop: whose clock it goes by.
+            config: validated configuration of the engine.
+            witness: log of the events of requests.
+            loop: event loop whose clock the engine uses.
         """
         deployment = config.deployment
         self._config = config
@@ -47,7 +47,7 @@ class Engine:
         self._answers: dict[Sequence, Answer] = {}
         self._step: Step | None = None
         self._step_begins = 0.0
-        """Time (s) of the loop's clock at which the last step ended; a late timer does not shift later steps."""
+        """Start of the current step (s on the loop's clock); a late timer does not shift later steps."""
         self._timer: asyncio.TimerHandle | None = None
         self.faults = NO_FAULTS
         self.loaded = False
@@ -58,7 +58,7 @@ class Engine:
         return self.faults.slow / self._config.time_scale
 
     def submit(self, answer: Answer) -> None:
-        """Take in a request; its answer gets tokens until it is finished or cancelled."""
+        """Queue a request; its response receives tokens until it is finished or cancelled."""
         self._answers[answer.sequence] = answer
         self._model.add(answer.sequence)
         answer.accept()
@@ -67,16 +67,16 @@ class Engine:
         self._wake()
 
     def cancel(self, answer: Answer) -> None:
-        """The client has left: free what its sequence holds, at once. One that has finished is no error."""
+        """Abort the request of a client that disconnected and release its blocks; a finished request is ignored."""
         if self._answers.pop(answer.sequence, None) is None:
             return
         self._model.abort(answer.sequence)
         self._metrics.finished["abort"] += 1
-        self._testify(WitnessEvent.ABORTED, answer)
+        self._record(WitnessEvent.ABORTED, answer)
         self._wake()
 
     def set_faults(self, faults: Faults) -> None:
-        """Put other faults in force. A hang stops the clock; what was under way when it began goes on after it."""
+        """Replace the active faults. A hang stops the clock; the step in progress continues after the hang."""
         self.faults = faults
         if faults.hang and self._timer is not None:
             self._timer.cancel()
@@ -86,18 +86,18 @@ class Engine:
         self._wake()
 
     def render_metrics(self) -> bytes:
-        """What Prometheus scrapes."""
+        """Metrics in Prometheus text format."""
         return self._metrics.render(self._model, KV_BLOCK_TOKENS)
 
     def render_load(self) -> bytes:
-        """What SGLang's /get_load answers, which its router polls for the policy power_of_two."""
+        """Response of SGLang's /get_load, which SGLang's router polls for the policy power_of_two."""
         running, waiting = self._model.running, self._model.waiting
         tokens = sum(sequence.known_tokens for sequence in (*running, *waiting))
         load = {"dp_rank": 0, "num_reqs": len(running) + len(waiting), "num_waiting_reqs": len(waiting)}
         return msgspec.json.encode([{**load, "num_tokens": tokens}])
 
     def close(self) -> None:
-        """Stop the clock for good."""
+        """Stop the engine permanently."""
         self._loading.cancel()
         self.set_faults(Faults(hang=True))
 
@@ -105,7 +105,7 @@ class Engine:
         self.loaded = True
 
     def _wake(self) -> None:
-        """Something has changed: begin a step if idle, else do so after the pass that is under way."""
+        """Start a step after a change: immediately if idle, else after the current pass."""
         if self.faults.hang:
             return
         now = self._loop.time()
@@ -118,7 +118,7 @@ class Engine:
             self._wait_for_step(self._step_begins)
 
     def _begin(self, at: float) -> None:
-        """Begin the next step at `at` (loop clock, may lie a little in the past), if there is one."""
+        """Start the next step, if any, at `at` (loop clock; may be slightly in the past)."""
         self._step = step = self._model.begin(WAKE_INTERVAL_S / self._wall_per_model_s)
         if step is None:
             return
@@ -126,7 +126,7 @@ class Engine:
         for sequence in step.admitted:
             answer = self._answers[sequence]
             self._metrics.request_queue_time_s.observe(now - answer.arrived_at)
-            self._testify(WitnessEvent.STARTED, answer)
+            self._record(WitnessEvent.STARTED, answer)
         self._wait_for_step(at)
 
     def _wait_for_step(self, begins: float) -> None:
@@ -149,7 +149,7 @@ class Engine:
         self._begin(max(due, now - GREATEST_LAG_S))
 
     def _hand_out(self, answer: Answer, tokens: int, now: float) -> bool:
-        """Give an answer its new tokens; whether it had some before."""
+        """Deliver new tokens to a response; returns whether it had tokens before."""
         metrics, sequence = self._metrics, answer.sequence
         first = answer.first_token_at is None
         if first:
@@ -167,7 +167,7 @@ class Engine:
             del self._answers[sequence]
             metrics.finished[answer.finish_reason] += 1
             metrics.e2e_request_latency_s.observe(now - answer.arrived_at)
-            self._testify(WitnessEvent.FINISHED, answer)
+            self._record(WitnessEvent.FINISHED, answer)
         answer.deliver()
         return not first
 
@@ -175,5 +175,5 @@ class Engine:
         answer.die_after(tokens)
         self._loop.call_later(RESET_GRACE_S, answer.break_off)
 
-    def _testify(self, event: WitnessEvent, answer: Answer) -> None:
+    def _record(self, event: WitnessEvent, answer: Answer) -> None:
         self._witness.write(event, self._config.name, answer.request_id, answer.required)

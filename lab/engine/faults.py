@@ -8,21 +8,21 @@ import msgspec
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The faults in force. A new set replaces the old one whole, so `{}` heals the engine."""
+    """The active faults. A new set replaces the previous set completely, so `{}` removes all faults."""
 
     slow: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.0
-    """Every pass takes this many times as long."""
+    """Factor on the duration of every pass."""
     hang: bool = False
-    """Accept connections and requests but neither answer nor generate; what is held back goes on afterwards."""
+    """Accept connections and requests but neither respond nor generate; held requests continue afterwards."""
     error_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """Share of completion requests (0-1) that are answered with `error_status`."""
+    """Share of completion requests (0-1) that fail with `error_status`."""
     error_status: Literal[500, 503] = 500
     die_mid_stream: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
-    """Reset the connection of each completion once it has this many tokens; None never does."""
+    """Reset the connection of each completion after this many tokens; None disables the fault."""
     refuse_health: bool = False
-    """Answer 503 to /health; completions go on."""
+    """Respond 503 to /health; completions continue."""
     reject: bool = False
-    """Answer 429 to completions, as a gateway in front of a full engine would."""
+    """Respond 429 to completions, as a gateway in front of a full engine does."""
 
     def encoded(self) -> bytes:
         """The faults as JSON."""
@@ -33,10 +33,10 @@ NO_FAULTS = Faults()
 
 
 def parse_faults(body: bytes) -> Faults:
-    """The faults that a request body sets.
+    """Parse the faults in a request body.
 
     Raises:
-        ValueError: naming the field and what is wrong with it.
+        ValueError: the body is invalid; the message states the field and the problem.
     """
     try:
         return msgspec.json.decode(body, type=Faults)

@@ -1,8 +1,9 @@
 """Block accounting of a paged KV cache: blocks that running sequences hold, and cached prefixes.
 
-A prefix comes in spans of 512 tokens, each named by an id that equal prefixes share (the Mooncake trace's `hash_ids`).
-A span whose tokens have been computed can be shared by any number of sequences; a span without holders stays until its
-blocks are needed, least recently used first. As vLLM's automatic prefix caching does, with 512 tokens for its 16.
+A prefix consists of spans of 512 tokens, each identified by an id that equal prefixes share (the Mooncake trace's
+`hash_ids`). Any number of sequences can share a computed span; a span without holders stays cached until its blocks are
+needed, and the least recently used span is evicted first. vLLM's automatic prefix caching works the same way, with 16
+tokens instead of 512.
 
 Invariant: every block is exactly one of free, cached, or held; held counts a shared span once.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from lab.engine.deployment import KV_BLOCK_TOKENS
 
 SPAN_TOKENS = 512
-"""Tokens that one prefix id stands for."""
+"""Tokens per prefix id."""
 
 SPAN_BLOCKS = SPAN_TOKENS // KV_BLOCK_TOKENS
 
@@ -28,32 +29,32 @@ class KvCache:
         self.total_blocks = total_blocks
         self._held_private = 0
         self._holders: dict[int, int] = {}
-        """Computed spans that sequences hold, and how many do."""
+        """Number of holders of each computed span that sequences hold."""
         self._idle: dict[int, None] = {}
         """Computed spans without holders, least recently used first."""
 
     @property
     def held_blocks(self) -> int:
-        """Blocks that running sequences need."""
+        """Number of blocks that running sequences hold."""
         return self._held_private + len(self._holders) * SPAN_BLOCKS
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks kept only in case their prefix comes again."""
+        """Number of blocks of cached prefixes that no sequence holds."""
         return len(self._idle) * SPAN_BLOCKS
 
     @property
     def free_blocks(self) -> int:
-        """Blocks with nothing in them."""
+        """Number of empty blocks."""
         return self.total_blocks - self.held_blocks - self.cached_blocks
 
     @property
     def usage(self) -> float:
-        """Share of the cache that sequences hold (0-1), which is what vLLM reports."""
+        """Share of the cache that sequences hold (0-1), as vLLM reports it."""
         return self.held_blocks / self.total_blocks
 
     def hold_prefix(self, spans: Sequence[int]) -> int:
-        """Hold the longest leading run of `spans` that is computed already; returns its length."""
+        """Hold the longest computed prefix of `spans` and return its length."""
         for count, span in enumerate(spans):
             if span in self._holders:
                 self._holders[span] += 1
@@ -65,7 +66,7 @@ class KvCache:
         return len(spans)
 
     def hold_blocks(self, count: int) -> bool:
-        """Take `count` blocks for one sequence alone, forgetting idle prefixes as needed; False changes nothing."""
+        """Allocate `count` private blocks, evicting idle prefixes as needed; False if there are too few blocks."""
         if count > self.total_blocks - self.held_blocks:
             return False
         while count > self.free_blocks:
@@ -74,16 +75,16 @@ class KvCache:
         return True
 
     def share_span(self, span: int) -> None:
-        """Turn the private blocks of a span just computed into a shared one that its sequence goes on holding.
+        """Convert the private blocks of a computed span into a shared span, which the sequence continues to hold.
 
-        Where another sequence computed the same span meanwhile, both hold the one and the double is freed.
+        If another sequence has computed the same span, both sequences hold the same blocks and the copy is freed.
         """
         self._held_private -= SPAN_BLOCKS
         self._idle.pop(span, None)
         self._holders[span] = self._holders.get(span, 0) + 1
 
     def release(self, private_blocks: int, spans: Sequence[int]) -> None:
-        """Give back what a sequence held. Its spans stay as cached prefixes, the deepest to be forgotten first."""
+        """Release the blocks of a sequence. Its spans stay cached; the deepest span is evicted first."""
         self._held_private -= private_blocks
         for span in reversed(spans):
             holders = self._holders[span] - 1

@@ -1,7 +1,6 @@
-"""An engine's /metrics: vLLM's names, labels and buckets, in Prometheus' text format.
+"""The /metrics page of an engine: names, labels and buckets of vLLM 0.32, in Prometheus text format.
 
-Written by hand because a step observes a whole batch at once, and hundreds of engines share a process. Names as those
-of vLLM 0.32.
+Encoded without a client library because a step observes a whole batch at once, and hundreds of engines share a process.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Histogram:
-    """Counts by upper bound; the last one is everything above."""
+    """Counts by upper bound; the last count is of values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -36,19 +35,19 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count `value`, as often as it occurred."""
+        """Count `value` as `times` observations."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
 
 class EngineMetrics:
-    """The counters and histograms of one engine; gauges are read off the batching model when asked. Times are seconds
-    of the clock on the wall, which is also the scraper's."""
+    """The counters and histograms of one engine; gauges are read from the batching model by `render`. Times are
+    wall-clock seconds."""
 
     def __init__(self, model_name: str) -> None:
         self._labels = f'engine="0",model_name="{model_name}"'
         self.busy_s = 0.0
-        """Time (s of the modelled hardware) in which some pass ran."""
+        """Total duration of all passes (s of the modelled hardware)."""
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
@@ -58,11 +57,11 @@ class EngineMetrics:
         self.request_queue_time_s = Histogram(REQUEST_BUCKETS_S)
 
     def render(self, model: BatchingModel, block_tokens: int) -> bytes:
-        """Everything, as text.
+        """Return all metrics as text.
 
         Args:
             model: the engine's scheduler.
-            block_tokens: size of its KV blocks.
+            block_tokens: size of a KV block (tokens).
         """
         lines: list[str] = []
         self._one(lines, "num_requests_running", "gauge", len(model.running))

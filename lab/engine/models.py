@@ -1,4 +1,4 @@
-"""Models that a fake engine can serve: the sizes that decide how long their tokens take."""
+"""Models that a fake engine can serve, with the sizes that determine the time per token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BYTES_PER_VALUE = 2
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """A dense decoder-only transformer with grouped-query attention and an output projection of its own."""
+    """A dense decoder-only transformer with grouped-query attention and a separate output projection."""
 
     name: str
     parameters: int
@@ -19,26 +19,26 @@ class ServedModel(msgspec.Struct, frozen=True):
     head_size: int
     vocabulary: int
     context_tokens: int
-    """The longest sequence that it takes."""
+    """Maximum length of a sequence."""
 
     @property
     def weight_bytes(self) -> int:
-        """What has to be loaded and kept."""
+        """Size of the weights."""
         return self.parameters * BYTES_PER_VALUE
 
     @property
     def output_parameters(self) -> int:
-        """The projection onto the vocabulary, which only tokens that are sampled from pass through."""
+        """Parameters of the projection onto the vocabulary, which is computed only for tokens that are sampled from."""
         return self.vocabulary * self.hidden_size
 
     @property
     def layer_parameters(self) -> int:
-        """What every token is multiplied with: all but that projection and the input embedding, a mere look-up."""
+        """Parameters of the layers, which every token passes: all but the output projection and the input embedding."""
         return self.parameters - 2 * self.output_parameters
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """A key and a value per layer and KV head."""
+        """Size of a key and a value per layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_size * BYTES_PER_VALUE
 
 
@@ -50,6 +50,6 @@ MODELS: dict[str, ServedModel] = {
         ServedModel("qwen2.5-32b", 32_763_876_352, 64, 5120, 8, 128, 152_064, 131_072),
     )
 }
-"""By name. Shapes from the config.json that each model is published with (meta-llama/Llama-3.1-8B, Llama-3.1-70B,
-Qwen/Qwen2.5-32B); parameter counts from their safetensors. Layers x (attention + gated MLP) + two embedding tables of
+"""Models by name. Shapes are from each model's published config.json (meta-llama/Llama-3.1-8B, Llama-3.1-70B,
+Qwen/Qwen2.5-32B); parameter counts are from the safetensors. Layers x (attention + gated MLP) + two embedding tables of
 these shapes add up to those counts within 0.01 %."""

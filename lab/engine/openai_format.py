@@ -1,4 +1,4 @@
-"""The bytes of OpenAI's API as vLLM writes them: completions whole and in chunks, models, errors."""
+"""Encodes responses of OpenAI's API as vLLM does: completions whole and in chunks, models, errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def words(start: int, count: int) -> str:
-    """The text of output tokens `start` to `start + count - 1`: a word each, with the space before it."""
+    """The text of output tokens `start` to `start + count - 1`: one word each, preceded by a space."""
     return "".join(" " + _WORDS[index % len(_WORDS)] for index in range(start, start + count))
 
 
 def trailing_words(text: str) -> int:
-    """How many words of generated text, from the first one on, a text ends with."""
+    """Return how many words of generated text, counted from the first word, `text` ends with."""
     written, longest = text.split(), 0
     last = _WORDS.index(written[-1]) if written and written[-1] in _WORDS else -1
     for count in range(last + 1, len(written) + 1, len(_WORDS)):
@@ -31,7 +31,7 @@ def trailing_words(text: str) -> int:
 
 
 class CompletionFormat:
-    """Writes one request's answer. Chunks differ in a word and the tail only, so the rest is made once."""
+    """Encodes the response to one request. Chunks differ only in text and tail, so the rest is encoded once."""
 
     content_type = "text/event-stream; charset=utf-8"
 
@@ -46,15 +46,15 @@ class CompletionFormat:
         first_word: int = 0,
         prompt_tokens: int | None = None,
     ) -> None:
-        """A format for one answer.
+        """Create the format of one response.
 
         Args:
-            chat: of /v1/chat/completions, else of /v1/completions.
-            answer_id: unique; goes after the "chatcmpl-" or "cmpl-".
+            chat: whether the path is /v1/chat/completions; else /v1/completions.
+            answer_id: unique; appended to "chatcmpl-" or "cmpl-".
             created: Unix time (s).
             model: name of the model.
-            first_word: number of the first word of the answer.
-            prompt_tokens: tokens of the prompt, if each chunk states the usage; None if none does.
+            first_word: index of the first word of the response.
+            prompt_tokens: tokens of the prompt if each chunk contains the usage; else None.
         """
         self._prompt_tokens = prompt_tokens
         self._first_word = first_word
@@ -67,14 +67,14 @@ class CompletionFormat:
         self._tail = b'"},"logprobs":null,"finish_reason":' if chat else b'","logprobs":null,"finish_reason":'
 
     def role_event(self) -> bytes:
-        """The first chunk of a chat stream, which has the role; completions have none."""
+        """The first chunk of a chat stream, which contains the role; empty for completions."""
         if not self._chat:
             return b""
         delta = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
         return (self._event_start() + f'"choices":[{{"index":0,{delta}}}]').encode() + self._end(0)
 
     def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
-        """Events with `count` tokens from number `start` on; the last carries the finish reason."""
+        """Events with `count` tokens from index `start`; the last event contains the finish reason."""
         events, end = [], start + count
         for first in range(start, end, tokens_per_event):
             last = min(first + tokens_per_event, end)
@@ -87,22 +87,22 @@ class CompletionFormat:
         return b"".join(events)
 
     def _end(self, tokens: int) -> bytes:
-        """The end of a chunk, with the usage up to it where the client asked for `continuous_usage_stats`."""
+        """The end of a chunk, with the usage so far if the client requested `continuous_usage_stats`."""
         if self._prompt_tokens is None:
             return b"}\n\n"
         counts = self._prompt_tokens, self._prompt_tokens + tokens, tokens
         return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n' % counts
 
     def usage_event(self, usage: dict[str, Any]) -> bytes:
-        """The chunk after the last token where the client asked for `stream_options.include_usage`."""
+        """The usage chunk after the last token, for clients that request `stream_options.include_usage`."""
         return (self._event_start() + '"choices":[],"usage":').encode() + msgspec.json.encode(usage) + b"}\n\n"
 
     def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
-        """What a stream ends with."""
+        """The end of a stream."""
         return (self.usage_event(usage) if include_usage else b"") + DONE
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
-        """The body of an answer that is not streamed."""
+        """The body of a response that is not streamed."""
         text = words(self._first_word, tokens)
         content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         return msgspec.json.encode(
@@ -130,7 +130,7 @@ class CompletionFormat:
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
-    """The token counts of one answer."""
+    """The token counts of one response."""
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -140,12 +140,12 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
 
 
 def error_body(status: int, error_type: str, message: str, param: str | None = None) -> bytes:
-    """An error as vLLM words it: OpenAI's shape, with the HTTP status as the code."""
+    """An error body as vLLM encodes it: OpenAI's format, with the HTTP status as the code."""
     return msgspec.json.encode({"error": {"message": message, "type": error_type, "param": param, "code": status}})
 
 
 def models_body(model: str, created: int, max_model_len: int) -> bytes:
-    """The answer to GET /v1/models."""
+    """The response to GET /v1/models."""
     card = {
         "id": model,
         "object": "model",

@@ -1,11 +1,11 @@
-"""The bytes of other APIs than OpenAI's: Anthropic's Messages, Ollama's chat, images, and requests without a batch.
+"""Encodes APIs other than OpenAI's completions: Messages, Ollama's chat, embeddings, images, and unbatched requests.
 
-Messages as vLLM serves them (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as Ollama does
-(https://github.com/ollama/ollama/blob/main/docs/api.md): their bodies become those of a chat completion, and their
-responses are made from its tokens. So do embeddings (https://platform.openai.com/docs/api-reference/embeddings), whose
-text is prefilled like a prompt, and images as Automatic1111's web UI generates them (modules/api/models.py of
-https://github.com/AUTOMATIC1111/stable-diffusion-webui), whose tokens stand for steps of the diffusion. Rerank,
-inference of tensors, and predictions are answered at once.
+Messages are served as by vLLM (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as by Ollama
+(https://github.com/ollama/ollama/blob/main/docs/api.md): a body is converted to a chat completion, and the response is
+encoded from its tokens. Embeddings (https://platform.openai.com/docs/api-reference/embeddings), whose text is prefilled
+as a prompt, and images of Automatic1111's web UI (modules/api/models.py of
+https://github.com/AUTOMATIC1111/stable-diffusion-webui), whose tokens represent diffusion steps, are served likewise.
+Rerank, tensor inference and predictions are served immediately.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 TOKENS_PER_MEGAPIXEL_STEP: Final = 8
-"""Tokens that an image job generates for each 10^6 pixels of one step: chosen so that on the pace of llama-3.1-8b an
-image of 1024x1024 pixels in 30 steps takes 1.7 s on an H100."""
+"""Tokens that an image job generates per 10^6 pixels and step, chosen so that an image of 1024x1024 pixels in 30 steps
+takes 1.7 s on an H100 with the timing of llama-3.1-8b."""
 
 EMBEDDING_SIZE: Final = 8
-"""Numbers in the vector of an embedding: few, since real ones only make responses longer."""
+"""Dimensions of an embedding; few, because more dimensions only make responses longer."""
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
-"""One black pixel: every generated image."""
+"""Every generated image: one black pixel."""
 
 INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)/infer")
 
 
 class AnswerFormat(Protocol):
-    """Writes one response."""
+    """Encodes one response."""
 
     content_type: str
-    """Of a streamed response."""
+    """Content type of a streamed response."""
 
     def role_event(self) -> bytes:
-        """What a streamed response begins with."""
+        """The start of a streamed response."""
 
     def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
-        """The parts with tokens `start` to `start + count - 1`; `finish_reason` is set with the last ones."""
+        """The parts with tokens `start` to `start + count - 1`; `finish_reason` is set for the last tokens."""
 
     def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
-        """What a streamed response ends with."""
+        """The end of a streamed response."""
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
         """The body of a response that is not streamed."""
@@ -88,7 +88,7 @@ class MessagesFormat:
         )
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
-        """The message."""
+        """The complete message."""
         content = [{"type": "text", "text": words(0, tokens)}]
         return msgspec.json.encode(self._message(content, _stop_reason(finish_reason), _anthropic_usage(usage)))
 
@@ -114,7 +114,7 @@ class OllamaFormat:
         self._model = model
 
     def role_event(self) -> bytes:
-        """Nothing: the first line has a token."""
+        """Empty: the first line contains a token."""
         return b""
 
     def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
@@ -127,7 +127,7 @@ class OllamaFormat:
         return self._end("", finish_reason, usage) + b"\n"
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
-        """One object."""
+        """One JSON object."""
         return self._end(words(0, tokens), finish_reason, usage)
 
     def _line(self, text: str, *, done: bool) -> dict[str, Any]:
@@ -145,15 +145,15 @@ class TextToImageFormat:
     content_type = "application/json"
 
     def role_event(self) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
@@ -170,15 +170,15 @@ class EmbeddingsFormat:
         self._model = model
 
     def role_event(self) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
-        """Nothing."""
+        """Empty: the API does not stream."""
         return b""
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
@@ -189,10 +189,10 @@ class EmbeddingsFormat:
 
 
 class OtherFormat(NamedTuple):
-    """An API whose requests take part in the batch."""
+    """An API whose requests are batched as chat completions."""
 
     as_chat: Callable[[bytes], bytes]
-    """Turns a body into that of a chat completion."""
+    """Converts a body to the body of a chat completion."""
     answer: Callable[[str, str, int], AnswerFormat]
     """Creates the format of one response, given its identifier, the model and the prompt tokens."""
     error: Callable[[int, str], bytes]
@@ -293,11 +293,11 @@ OTHER_FORMATS: Final = {
         _text_to_image_as_chat, lambda _id, _model, _tokens: TextToImageFormat(), _detail_error
     ),
 }
-"""The format of each path; the body of a message is that of a chat completion already."""
+"""Formats by path. A body of the Messages API is also a valid body of a chat completion."""
 
 
 def instant_answer(path: str, body: bytes, model: str) -> bytes | None:
-    """The response to a request that generates no text; None where the path is another one.
+    """The response to a request that generates no text; None if the path has no such request.
 
     Raises:
         ValueError: the body is invalid.
@@ -338,7 +338,7 @@ def _infer(model: str, body: bytes) -> bytes:
 
 
 def _rerank(body: bytes, model: str) -> bytes:
-    """Longer documents come first."""
+    """Rank documents by length, longest first."""
     asked = msgspec.json.decode(body, type=_Rerank)
     ranked = sorted(range(len(asked.documents)), key=lambda index: -len(asked.documents[index]))
     results = [

@@ -1,9 +1,9 @@
-"""How long one forward pass of a batch takes on given hardware: a roofline, per kind of kernel.
+"""Duration of one forward pass of a batch on given hardware: a roofline model per kind of kernel.
 
 A pass alternates between two kinds of work that do not overlap, so their times add up: matrix products with the
-weights (reading every weight once, whatever the batch) and attention (reading every sequence's own KV cache). Each is
-bound by memory or by arithmetic, whichever takes longer. Hence decode is bound by memory, and slows with the KV that
-the batch holds; prefill is bound by arithmetic, and slows with its tokens (Pope et al., "Efficiently Scaling
+weights (which read every weight once for any batch) and attention (which reads the KV cache of every sequence). Each is
+bound by memory or by arithmetic, whichever takes longer. Decode is bound by memory and slows with the size of the
+batch's KV cache; prefill is bound by arithmetic and slows with its tokens (Pope et al., "Efficiently Scaling
 Transformer Inference", 2022; the roofline: Williams et al., CACM 2009).
 """
 
@@ -13,15 +13,15 @@ from lab.engine.deployment import Deployment
 from lab.engine.models import BYTES_PER_VALUE
 
 STEP_OVERHEAD_S = 0.9e-3
-"""Scheduling, sampling, detokenizing and launches, which no pass is without (s)."""
+"""Time (s) of scheduling, sampling, detokenizing and launches in every pass."""
 
 ALL_REDUCE_S = 10e-6
-"""Latency (s) of one small all-reduce over NVLink; tensor parallelism needs two a layer. Its bandwidth is left out, so
-tensor parallelism over PCIe comes out faster than it is."""
+"""Latency (s) of one small all-reduce over NVLink; tensor parallelism needs two per layer. The bandwidth is not
+modelled, so modelled tensor parallelism over PCIe is too fast."""
 
 
 class StepTime:
-    """The step time of one deployment, with everything that no batch changes worked out beforehand."""
+    """The step time of one deployment, with all terms that do not depend on the batch precomputed."""
 
     def __init__(self, deployment: Deployment) -> None:
         model, accelerator, devices = deployment.model, deployment.accelerator, deployment.tensor_parallel
@@ -40,7 +40,7 @@ class StepTime:
 
         Args:
             tokens: new tokens that pass through the layers, prefill and decode together.
-            samples: sequences that a token is sampled for.
+            samples: number of sequences that sample a token.
             context_tokens: tokens of KV cache read, summed over sequences.
             attention_pairs: pairs of a new token and a token it attends to, summed over sequences.
         """

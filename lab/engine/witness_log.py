@@ -1,7 +1,7 @@
-"""The engine's side of the residency witness: what reached it, written down before anything else happens to it.
+"""The engine's log for the residency witness: records each request on arrival, before any processing.
 
-One JSON object a line, each line one write to a file opened for appending, so that what was written survives a SIGKILL.
-`lab.witness` reads these files and shares no code with this module, nor with anything that it watches over.
+Each line is one JSON object and one write to a file in append mode, so that written lines survive a SIGKILL.
+`lab.witness` reads these files and shares no code with this module or with the components that it checks.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ import msgspec
 
 
 class WitnessBroken(Exception):
-    """A line could not be written whole. An engine that cannot testify must not serve."""
+    """A line could not be written completely. An engine without a witness log must not serve."""
 
 
 class WitnessEvent(StrEnum):
-    """What can happen to a request at an engine."""
+    """An event of a request at an engine."""
 
     ARRIVED = "arrived"
-    """Its head is here: from now on it has touched this region, whatever becomes of it."""
+    """The head of the request arrived; the request has reached this region, whatever its result."""
     STARTED = "started"
-    """Its prefill began."""
+    """Prefill started."""
     FINISHED = "finished"
-    """It was generated whole."""
+    """All tokens were generated."""
     ABORTED = "aborted"
-    """It started or waited but was not generated whole."""
+    """The request waited or started, but not all tokens were generated."""
 
 
 class WitnessRecord(msgspec.Struct, frozen=True):
-    """One line."""
+    """One line of the log."""
 
     event: WitnessEvent
     t: float
     """Unix time (s)."""
     request_id: str | None
-    """As the x-request-id header had it; None without one."""
+    """Value of the x-request-id header; None if absent."""
     region: str
     endpoint: str
     required: str | None
-    """As the x-lab-residency header had it: regions between commas; None without one."""
+    """Value of the x-lab-residency header (comma-separated regions); None if absent."""
 
 
 class WitnessLog:
-    """One process's file. Made new at every start, so that a torn line can only be the last of its file."""
+    """Log file of one process. Every start creates a new file, so only the last line of a file can be incomplete."""
 
     def __init__(self, directory: Path, region: str) -> None:
-        """Start a file.
+        """Create a log file.
 
         Raises:
-            OSError: the directory cannot be made or written to.
+            OSError: the directory cannot be created or written to.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{region}-{os.getpid()}-{time.time_ns()}.jsonl"
@@ -63,7 +63,7 @@ class WitnessLog:
         """Append one line.
 
         Raises:
-            WitnessBroken: it could not be written whole.
+            WitnessBroken: the line could not be written completely.
         """
         record = WitnessRecord(event, time.time(), request_id, self._region, endpoint, required)
         line = msgspec.json.encode(record) + b"\n"

@@ -1,1 +1,1 @@
-"""An open-loop client of many sites: sends each request when it is due and records its outcome."""
+"""An open-loop load generator for many client sites: sends each request at its due time and records the outcome."""

@@ -1,4 +1,4 @@
-"""The streamed answer to one chat request: its tokens, and how it ended."""
+"""Receives the streamed response to one chat request: tokens and result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Usage(msgspec.Struct):
 
 class _Error(msgspec.Struct):
     code: str | int | None = None
-    """Penstock's error code; vLLM has the HTTP status here."""
+    """Error code of Penstock; vLLM sends the HTTP status."""
 
 
 class _Chunk(msgspec.Struct):
-    """The fields used of a chat.completion.chunk, or an error event."""
+    """The fields that are read of a chat.completion.chunk or an error event."""
 
     id: str | None = None
     choices: tuple[_Choice, ...] = ()
@@ -42,19 +42,19 @@ class _Chunk(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Chunk)
 
 SECOND_ANSWER = "second_answer"
-"""Stands for the code of a stream with chunks of several answers, or with several roles."""
+"""Code of a stream with chunks of several responses, or with several roles."""
 
 UNTYPED_ERROR = "error"
-"""Stands for the code of an error event that has none."""
+"""Code of an error event without a code."""
 
 
 class ChatExchange(ResponseExchange):
-    """Listens to the answer to one streamed chat request."""
+    """Receives the response to one streamed chat request."""
 
     __slots__ = ("_events", "_hang_up_after_tokens", "_id", "_role_seen")
 
     def __init__(self, clock: Callable[[], float], hang_up_after_tokens: int | None) -> None:
-        """Args: `clock` gives the time (s) that is noted; None of tokens means to stay to the end."""
+        """Args: `clock` returns the time (s) to record; `hang_up_after_tokens` None reads to the end."""
         super().__init__(clock)
         self._events = EventStream()
         self._hang_up_after_tokens = hang_up_after_tokens
@@ -84,7 +84,7 @@ class ChatExchange(ResponseExchange):
         if chunk.error is not None:
             self.code = chunk.error.code if isinstance(chunk.error.code, str) else UNTYPED_ERROR
         if chunk.usage is not None and not chunk.choices:
-            # An engine may put several tokens into one event; its own count is right.
+            # An engine may send several tokens in one event, so the engine's count is authoritative.
             self.tokens = max(self.tokens, chunk.usage.completion_tokens)
         self._id = self._id or chunk.id
         if chunk.id is not None and chunk.id != self._id:

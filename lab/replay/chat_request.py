@@ -1,4 +1,4 @@
-"""The bytes of a chat request: an OpenAI body whose text has the right size, and whose limit is the answer's length."""
+"""Encodes a chat request: an OpenAI body with a prompt and a token limit of the planned sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 CHAT_PATH = b"/v1/chat/completions"
 
 BYTES_PER_TOKEN = 4
-"""English text under the tokenizers of GPT-3 and Llama alike."""
+"""Average of English text with the tokenizers of GPT-3 and Llama."""
 
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
 _FILLER = (
@@ -21,7 +21,7 @@ _FILLER = (
 
 
 def chat_request(planned: PlannedRequest) -> WrittenRequest:
-    """The request for a streamed answer."""
+    """Encode a request for a streamed response."""
     lengths = planned.lengths
     user = b'"user":%b,' % msgspec.json.encode(lengths.conversation) if lengths.conversation else b""
     body = (
@@ -38,7 +38,7 @@ def chat_request(planned: PlannedRequest) -> WrittenRequest:
 
 
 def prompt_text(request_id: str, lengths: TraceRequest) -> bytes:
-    """A prompt of the right size that needs no escaping in JSON; equal prefix blocks give equal text, others not."""
+    """A prompt of the planned size, without JSON escapes. Equal prefix blocks have equal text, others differ."""
     size = lengths.prompt_tokens * BYTES_PER_TOKEN
     blocks = [(b"block %d " % block + _FILLER)[:_BLOCK_BYTES] for block in lengths.prefix_blocks]
     text = b"".join(blocks) + request_id.encode() + b" "

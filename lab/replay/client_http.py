@@ -13,29 +13,29 @@ MAX_HEAD_BYTES = 65_536
 
 
 class Exchange(Protocol):
-    """The receiver of a response's events."""
+    """Receives the events of a response."""
 
     def answered(self) -> None:
-        """The first byte has arrived."""
+        """Called when the first byte arrives."""
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The head has arrived; header names are in lower case."""
+        """Called when the head is complete; header names are in lower case."""
 
     def body(self, piece: bytes) -> None:
-        """A piece of the body has arrived."""
+        """Called when a piece of the body arrives."""
 
     def ended(self) -> None:
-        """The response is complete."""
+        """Called when the response is complete."""
 
     def broken(self, problem: str) -> None:
-        """The connection failed before the end, or the response is not valid HTTP."""
+        """Called when the connection fails before the end, or the response is not valid HTTP."""
 
 
 class HttpConnection(asyncio.Protocol):
     """Sends a request with `send`, reports the response to the exchange, then calls `on_idle` or closes."""
 
     def __init__(self, on_idle: Callable[[HttpConnection], None], on_closed: Callable[[HttpConnection], None]) -> None:
-        """Args: `on_idle` is called when the next request may be sent; `on_closed` when none ever may."""
+        """Args: `on_idle` is called when the next request may be sent; `on_closed` when the connection is closed."""
         self._on_idle = on_idle
         self._on_closed = on_closed
         self._exchange: Exchange | None = None
@@ -46,7 +46,7 @@ class HttpConnection(asyncio.Protocol):
         self._interim = False
         self._ends_with_connection = False
         self.reused = False
-        """Whether the connection had an earlier response: a reused connection may have been closed by the server."""
+        """Whether the connection had an earlier response. The server may have closed a reused connection."""
 
     def send(self, request: bytes, exchange: Exchange) -> None:
         """Write a request; the connection must be idle."""
@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is None:
-            # A response without a request: the server is out of step.
+            # The server sent a response without a request.
             self._transport.abort()
             return
         if not self._heard:

@@ -1,4 +1,4 @@
-"""Keep-alive connections to one server: as many as there are requests under way, some kept for the next ones."""
+"""Keep-alive connections to one server: one per request in flight, and idle connections for later requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from lab.replay.client_http import HttpConnection
 
 MAX_IDLE = 64
-"""Connections kept for later; further ones are closed when their answer is over."""
+"""Maximum number of idle connections; further connections are closed after their response."""
 
 
 class BadUrl(Exception):
@@ -16,7 +16,7 @@ class BadUrl(Exception):
 
 
 class ConnectionPool:
-    """Connections to one server over plain HTTP/1.1. The one used last is used next, so few stay open."""
+    """Connections to one server over plain HTTP/1.1. The most recently used is reused first, so few stay open."""
 
     def __init__(self, url: str) -> None:
         """Raises BadUrl unless `url` is http://host:port, with nothing after it."""
@@ -34,10 +34,10 @@ class ConnectionPool:
         self._open: set[HttpConnection] = set()
 
     async def connection(self, timeout_s: float, fresh: bool = False) -> HttpConnection:
-        """A connection to send one request on: an idle one, or a new one where there is none or `fresh` asks for it.
+        """Return an idle connection, or a new connection if none is idle or `fresh` is set.
 
         Raises:
-            OSError: the server cannot be reached, or not within `timeout_s` (TimeoutError is an OSError).
+            OSError: the server cannot be reached within `timeout_s` (TimeoutError is an OSError).
         """
         while self._idle and not fresh:
             connection = self._idle.pop()
@@ -46,14 +46,14 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
-                lambda: HttpConnection(self._keep, self._forget), self._host, self._port
+                lambda: HttpConnection(self._keep, self._remove), self._host, self._port
             )
         if not connection.closing:
             self._open.add(connection)
         return connection
 
     def close(self) -> None:
-        """Drop every connection, idle or not."""
+        """Close every connection, idle or in use."""
         for connection in list(self._open):
             connection.close()
 
@@ -63,7 +63,7 @@ class ConnectionPool:
         else:
             connection.close()
 
-    def _forget(self, connection: HttpConnection) -> None:
+    def _remove(self, connection: HttpConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)

@@ -1,4 +1,4 @@
-"""Entries of the fleet, and which of them a client uses, as a geo-DNS with health checks would answer."""
+"""Entries of the fleet, and the selection of a client's entry as by a geo-DNS with health checks."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import msgspec
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One way in."""
+    """An entry of the fleet: the URL of an agent in a region."""
 
     region: str
     url: str
-    """http://host:port of the agent, or of the WAN's listener before it."""
+    """http://host:port of the agent, or of the WAN link in front of the agent."""
     probe_url: str = ""
-    """Where its health is checked; empty for `url`. Entries with the same one share one check."""
+    """URL of the health check; empty for `url`. Entries with the same URL share one check."""
 
     @property
     def checked_at(self) -> str:
-        """The URL whose health stands for this entry's."""
+        """The URL of the health check."""
         return self.probe_url or self.url
 
 
 class EntryHealth:
-    """Whether an entry counts as up; a single probe does not change the state."""
+    """Health state of an entry. A single probe does not change the state."""
 
     __slots__ = ("_against", "up")
 
@@ -32,11 +32,11 @@ class EntryHealth:
 
     def __init__(self) -> None:
         self.up = True
-        """The state before the first probe."""
+        """Whether the entry is healthy; initially true."""
         self._against = 0
 
     def observe(self, good: bool) -> None:
-        """Take in one probe."""
+        """Record the result of one probe."""
         self._against = 0 if good is self.up else self._against + 1
         if self._against >= (self.FAILURES_TO_FALL if self.up else self.SUCCESSES_TO_RISE):
             self.up = good
@@ -49,23 +49,23 @@ def choose_entry(
     tried: frozenset[str],
     named_regions: Sequence[str] | None,
 ) -> Entry | None:
-    """The entry to try next: one that is believed up before one that is not, then in order; None if all were tried.
+    """The entry to try next: healthy entries before unhealthy entries, then in order; None if all were tried.
 
     Args:
-        entries: of the client's site, nearest first.
-        health: by `Entry.checked_at`; an entry without any is believed up.
-        tried: URLs that this request has been to.
-        named_regions: the regions that a 421 response named, best first; no other is used then.
+        entries: entries of the client's site, nearest first.
+        health: by `Entry.checked_at`; an entry without health state counts as healthy.
+        tried: URLs that this request has tried.
+        named_regions: the regions that a 421 response named, best first; None allows all regions.
     """
 
     def rank(entry: Entry) -> tuple[bool, int]:
-        believed = health.get(entry.checked_at)
+        state = health.get(entry.checked_at)
         order = 0 if named_regions is None else named_regions.index(entry.region)
-        return believed is not None and not believed.up, order
+        return state is not None and not state.up, order
 
-    open_to_it = [
+    candidates = [
         entry
         for entry in entries
         if entry.url not in tried and (named_regions is None or entry.region in named_regions)
     ]
-    return min(open_to_it, key=rank, default=None)
+    return min(candidates, key=rank, default=None)

@@ -1,4 +1,4 @@
-"""Probes every entry's readiness, as the health checks of a geo-DNS do."""
+"""Probes the readiness of every entry, as the health checks of a geo-DNS do."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from lab.replay.entry import Entry, EntryHealth
 PROBE_PATH = "/readyz"
 INTERVAL_S = 0.25
 TIMEOUT_S = 1.0
-"""Longer than any round trip on Earth, so that distance is not taken for illness."""
+"""Timeout (s) of a probe: longer than any round trip on Earth, so that distant entries do not fail."""
 
 
 class HealthChecks:
-    """One probe loop for each place that entries are checked at."""
+    """Runs one probe loop per URL of a health check."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        """Raises BadUrl where an entry's URL cannot be used."""
+        """Raises BadUrl if the URL of an entry is invalid."""
         self.health = {entry.checked_at: EntryHealth() for entry in entries}
-        """By `Entry.checked_at`; changes as probes come back."""
+        """Health by `Entry.checked_at`, updated by every probe."""
         self._pools = {url: ConnectionPool(url) for url in self.health}
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to probe."""
+        """Start the probe loops."""
         step_s = INTERVAL_S / max(1, len(self.health))
         self._loops = [
             asyncio.create_task(self._probe_for_ever(url, index * step_s)) for index, url in enumerate(self.health)
         ]
 
     async def close(self) -> None:
-        """Stop probing."""
+        """Stop the probe loops."""
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -64,7 +64,7 @@ class HealthChecks:
 
 
 class _Probe:
-    """Listens for one status."""
+    """Receives the status of one probe."""
 
     def __init__(self) -> None:
         self.finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()

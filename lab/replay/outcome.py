@@ -1,4 +1,4 @@
-"""Outcome of a request at its client. Times are seconds since the replay began."""
+"""Outcome of a request at its client. Times are in seconds since the start of the replay."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ class OutcomeKind(StrEnum):
     """The verdict on one request."""
 
     OK = "ok"
-    """Answered whole."""
+    """The response was complete."""
     REFUSED = "refused"
     """Rejected with 4xx, or with 503 and a typed error."""
     FAILED = "failed"
-    """Cut after it had started, not answered, or a server error."""
+    """No response, an incomplete response, or a server error."""
     CANCELLED = "cancelled"
-    """The client hung up mid-stream, as some do."""
+    """The client disconnected during the stream, as planned."""
 
 
 class TryResult(StrEnum):
     """Result of one attempt at an entry."""
 
     ANSWERED = "answered"
-    """A response came, complete or not."""
+    """The entry sent a response, complete or not."""
     REDIRECTED = "redirected"
-    """421 with the names of entries to use instead."""
+    """421 with the names of regions to use instead."""
     ASKED_TO_WAIT = "asked_to_wait"
     """429 or 503 with a Retry-After that was honoured."""
     UNREACHABLE = "unreachable"
-    """No connection."""
+    """No connection to the entry could be established."""
     BROKEN = "broken"
-    """The connection died before the first byte of an answer."""
+    """The connection failed before the first byte of a response."""
     SILENT = "silent"
-    """No byte of an answer in time."""
+    """No byte of a response arrived within the timeout."""
 
 
 class Try(msgspec.Struct, frozen=True):
-    """One time that a client went to an entry."""
+    """One attempt of a client at an entry."""
 
     region: str
     url: str
@@ -46,46 +46,46 @@ class Try(msgspec.Struct, frozen=True):
     ended_s: float
     result: TryResult
     status: int = 0
-    """HTTP status; 0 where no answer came."""
+    """HTTP status; 0 without a response."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One request from when it was due to when it was over."""
+    """Outcome of one request."""
 
     id: str
     site: str
     tenant: str
     model: str
     scheduled_s: float
-    """When it was due; every latency counts from here."""
+    """Due time, from which every latency is measured."""
     started_s: float
-    """When the replayer took it up."""
+    """Time at which the replayer started the request."""
     sent_s: float | None
-    """When it was written to the connection that was answered, or to the last that was tried."""
+    """Time at which the client last wrote the request to a connection."""
     first_token_s: float | None
     end_s: float
     kind: OutcomeKind
     status: int
-    """HTTP status of the last answer; 0 where there was none."""
+    """HTTP status of the last response; 0 without a response."""
     code: str
-    """Why it was not served: the error's code, or what the client saw happen; empty for a served one."""
+    """Error code, or the problem that the client detected; empty for a served request."""
     tries: tuple[Try, ...]
     region: str
-    """The region that served it, by the answer; empty where none did."""
+    """Region that served the request, according to the response; empty if none."""
     endpoint: str
     tokens: int
-    """How many arrived."""
+    """Number of tokens received."""
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token (s), from when the request was due."""
+        """Time to first token (s), from the due time."""
         return None if self.first_token_s is None else self.first_token_s - self.scheduled_s
 
     @property
     def e2e_s(self) -> float:
-        """Time to the end (s), from when the request was due.
+        """Time to the end of the request (s), from the due time.
 
-        Not from when it was sent: a stalled server must not hide the wait of those it kept from being sent
+        Measured from the send time, the latency would omit the wait of requests that a stalled server delayed
         (coordinated omission: Tene, "How NOT to Measure Latency", 2013).
         """
         return self.end_s - self.scheduled_s
@@ -97,12 +97,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def judge(status: int, code: str, whole: bool) -> OutcomeKind:
-    """The verdict on a request that was answered and not hung up on.
+    """Return the outcome kind of a request that received a response and was not cancelled by the client.
 
     Args:
-        status: of the answer; 0 where none came.
-        code: of a typed error, empty without one.
-        whole: whether the answer came to its proper end.
+        status: HTTP status of the response; 0 without a response.
+        code: code of a typed error; empty without an error.
+        whole: whether the response was complete.
     """
     if status == 200:
         return OutcomeKind.OK if whole and not code else OutcomeKind.FAILED

@@ -11,7 +11,7 @@ from lab.replay.outcome import Outcome, OutcomeKind
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many requests ended how."""
+    """Number of requests by kind of outcome."""
 
     total: int
     ok: int
@@ -21,7 +21,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Quantiles (ms) over requests that were answered whole, from when each was due; None where there are none."""
+    """Latency quantiles (ms) of served requests, from the due time; None without served requests."""
 
     requests: int
     ttft_p50_ms: float | None
@@ -31,7 +31,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """The requests that were due in one stretch of time."""
+    """Results of the requests that were due in one interval."""
 
     from_s: float
     counts: Counts
@@ -39,23 +39,23 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The sum of a replay."""
+    """Results of a replay."""
 
     requests: Counts
     latency: Latency
     by_region: dict[str, Latency]
-    """By serving region."""
+    """Latency by serving region."""
     timeline: list[Bucket]
     codes: dict[str, int]
-    """Why requests were refused or failed, and how many for each reason."""
+    """Number of refused and failed requests by code."""
     retried: int
-    """Requests that went to more than one entry."""
+    """Number of requests that were sent to more than one entry."""
     lag_p99_ms: float | None
     """Lag of the replayer itself; large values make the other figures unreliable."""
 
 
 def summarise(outcomes: Sequence[Outcome], bucket_s: float) -> Results:
-    """The results of a replay; `bucket_s` is the length (s) of one stretch of the timeline."""
+    """Summarise a replay; `bucket_s` is the length (s) of one interval of the timeline."""
     regions = sorted({outcome.region for outcome in outcomes if outcome.region})
     codes: dict[str, int] = {}
     for outcome in outcomes:
@@ -73,7 +73,7 @@ def summarise(outcomes: Sequence[Outcome], bucket_s: float) -> Results:
 
 
 def count(outcomes: Iterable[Outcome]) -> Counts:
-    """How many requests ended how."""
+    """Number of requests by kind of outcome."""
     by_kind = dict.fromkeys(OutcomeKind, 0)
     for outcome in outcomes:
         by_kind[outcome.kind] += 1
@@ -87,7 +87,7 @@ def count(outcomes: Iterable[Outcome]) -> Counts:
 
 
 def latency(outcomes: Iterable[Outcome]) -> Latency:
-    """Quantiles over those of `outcomes` that were answered whole."""
+    """Latency quantiles of the served requests in `outcomes`."""
     whole = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.OK]
     ttft_s = [outcome.ttft_s for outcome in whole if outcome.ttft_s is not None]
     e2e_s = [outcome.e2e_s for outcome in whole]
@@ -101,7 +101,7 @@ def latency(outcomes: Iterable[Outcome]) -> Latency:
 
 
 def timeline(outcomes: Sequence[Outcome], bucket_s: float) -> list[Bucket]:
-    """Successive stretches of `bucket_s` seconds, by when requests were due; empty ones included."""
+    """Results by due time in consecutive intervals of `bucket_s` seconds, including empty intervals."""
     if not outcomes:
         return []
     buckets: list[list[Outcome]] = [[] for _ in range(int(max(o.scheduled_s for o in outcomes) // bucket_s) + 1)]

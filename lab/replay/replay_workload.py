@@ -12,11 +12,12 @@ from lab.traces.trace import TraceRequest
 
 
 class ImageSize(msgspec.Struct, frozen=True):
-    """What determines the work of an image."""
+    """Parameters that determine the work of an image."""
 
     width: int
+    """Pixels."""
     height: int
-    """Pixels, as the width."""
+    """Pixels."""
     steps: int
 
     @property
@@ -26,29 +27,29 @@ class ImageSize(msgspec.Struct, frozen=True):
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
-    """One request that a client is going to send."""
+    """One request of the schedule."""
 
     id: str
-    """Unique; sent as x-request-id, the same in every try."""
+    """Unique id, sent as x-request-id in every attempt."""
     at_s: float
-    """When it is due, in seconds since the replay begins."""
+    """Due time (s) since the start of the replay."""
     site: str
     """Name of the client site, which determines the entries."""
     client_address: str
     tenant: str
     api_key: str
-    """The tenant's key; empty sends none."""
+    """API key of the tenant; empty sends no key."""
     model: str
     lengths: TraceRequest
-    """Prompt, output and prefix; its own time is not used."""
+    """Prompt, output and prefix; the time of the trace request is not used."""
     required_regions: tuple[str, ...] = ()
-    """Regions that may ever touch it, computed outside Penstock for the residency witness; empty if unknown."""
+    """Regions that may process the request, computed outside Penstock for the residency witness; empty if unknown."""
     hang_up_after_tokens: int | None = None
-    """The client leaves once so many tokens have come; None stays to the end."""
+    """Number of tokens after which the client disconnects; None reads to the end."""
     image: ImageSize | None = None
-    """The image that it asks for, in a response that is not streamed; None for a chat."""
+    """The requested image, in a response that is not streamed; None for other requests."""
     embedding: bool = False
-    """Whether it asks for the embedding of its text, which is not streamed either."""
+    """Whether the request is for an embedding, in a response that is not streamed."""
 
 
 class Sender(msgspec.Struct, frozen=True):
@@ -58,10 +59,10 @@ class Sender(msgspec.Struct, frozen=True):
     api_key: str
     model: str
     share: float = 1.0
-    """Part of a site's requests, relative to the other senders'."""
+    """Weight of the sender in the requests of a site, relative to the weights of all senders."""
 
 
-def lay_over(
+def plan_requests(
     trace: Sequence[TraceRequest],
     sites: Sequence[ClientSite],
     senders: Sequence[Sender],
@@ -69,16 +70,15 @@ def lay_over(
     hang_up_share: float,
     rng: Random,
 ) -> list[PlannedRequest]:
-    """Lay geography over arrivals: each request of a trace gets a place and a sender, independently of all others but
-    those of its conversation, which are from the same place.
+    """Assign a random site and sender to each request of a trace. Requests of one conversation have the same site.
 
     Args:
-        trace: when requests come and how long they are.
-        sites: where from, by share.
-        senders: whose they are, by share.
-        required_regions: the lab's own word on where a request may be, by its place and sender.
-        hang_up_share: part (0-1) of the clients that leave somewhere in the middle of the answer.
-        rng: the only source of chance.
+        trace: arrival times and lengths of requests.
+        sites: client sites, drawn by share.
+        senders: senders, drawn by share.
+        required_regions: returns the regions that may process a request, by site and sender.
+        hang_up_share: share (0-1) of the clients that disconnect during the response.
+        rng: the only source of randomness.
     """
     site_shares = [site.share for site in sites]
     sender_shares = [sender.share for sender in senders]

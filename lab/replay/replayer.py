@@ -1,7 +1,8 @@
-"""Sends a workload when it is due, open loop: how slow answers are changes nothing about when requests are sent.
+"""Sends a workload open loop: each request is sent at its due time, regardless of the latency of earlier requests.
 
-A closed loop waits for a slow server before it asks again, so it asks least when answers are worst, and its
-percentiles leave out what real users would have felt (coordinated omission: Tene, "How NOT to Measure Latency", 2013).
+A closed loop waits for a slow server before it sends the next request. It sends the fewest requests when latency is
+highest, so its percentiles omit latency that users observe (coordinated omission: Tene, "How NOT to Measure Latency",
+2013).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from time import monotonic
 
 from lab.replay.client import Client, Patience
 from lab.replay.entry import Entry
-from lab.replay.journey import Journey
 from lab.replay.outcome import Outcome
 from lab.replay.replay_workload import PlannedRequest
+from lab.replay.request_progress import RequestProgress
 
 MAX_IN_FLIGHT = 20_000
-"""Requests under way at a time; further ones fail with the code "replayer_full", so the limit shows if it is met."""
+"""Maximum number of requests in flight; further requests fail with the code "replayer_full"."""
 
 
 class Replayer:
@@ -33,13 +34,13 @@ class Replayer:
         """Prepare a replay.
 
         Args:
-            workload: what to send, in any order.
-            entries: ways in by site name, nearest first; every site of the workload needs some.
-            patience: how long clients wait.
-            on_outcome: called with each outcome as it comes, to watch the replay live.
+            workload: requests to send, in any order.
+            entries: entries by site name, nearest first; at least one for every site of the workload.
+            patience: timeouts of clients.
+            on_outcome: called with the outcome of each request when the request ends.
 
         Raises:
-            BadUrl: an entry's URL cannot be used.
+            BadUrl: the URL of an entry is invalid.
             KeyError: a site of the workload has no entries.
         """
         for planned in workload:
@@ -52,31 +53,30 @@ class Replayer:
         self._under_way: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
         self.sent = 0
-        """Requests taken up so far."""
+        """Number of requests started so far."""
 
     @property
     def in_flight(self) -> int:
-        """Requests under way now."""
+        """Number of requests in flight."""
         return len(self._under_way)
 
     def now_s(self) -> float:
-        """Time (s) since the replay began, by the clock that outcomes are noted in."""
+        """Time (s) since the start of the replay, on the clock of outcomes."""
         return monotonic() - self._began_s
 
     async def run(self, drain_s: float, began_s: float | None = None) -> None:
         """Send each request when it is due, then wait for requests in flight.
 
         Args:
-            drain_s: how long (s) to wait after the last request was due; what is unanswered then has failed.
-            began_s: the moment (time.monotonic) that the workload's times count from; None is now. Before it, health
-                checks run and nothing is sent.
+            drain_s: time (s) to wait after the last request was due; requests without a response then fail.
+            began_s: start of the workload (time.monotonic); None for now. Before the start, only health checks run.
         """
         self._began_s = monotonic() if began_s is None else began_s
         self._client.start()
         try:
             for planned in self._workload:
-                # uvloop counts in milliseconds, so a sleep may end a part of one too soon.
-                while (early_s := planned.at_s - self.now_s()) > 0:  # noqa: ASYNC110 - time is what it waits for
+                # uvloop's timers have a resolution of 1 ms, so a sleep may end too early.
+                while (early_s := planned.at_s - self.now_s()) > 0:  # noqa: ASYNC110 - waits for a time, not an event
                     await asyncio.sleep(early_s)
                 self._send(planned)
             if self._under_way:
@@ -95,9 +95,9 @@ class Replayer:
     def _send(self, planned: PlannedRequest) -> None:
         self.sent += 1
         if len(self._under_way) >= MAX_IN_FLIGHT:
-            journey = Journey(planned, self.now_s())
-            journey.is_lost("replayer_full", self.now_s())
-            self._on_outcome(journey.outcome(self.now_s()))
+            progress = RequestProgress(planned, self.now_s())
+            progress.record_loss("replayer_full", self.now_s())
+            self._on_outcome(progress.outcome(self.now_s()))
             return
         task = asyncio.get_running_loop().create_task(self._perform(planned))
         self._under_way.add(task)
@@ -108,6 +108,6 @@ class Replayer:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        # A defect of the replayer must not pass for a request that was lost.
+        # A defect of the replayer must not be counted as a lost request.
         if not task.cancelled() and task.exception() is not None:
             self._defect = task.exception()

@@ -1,4 +1,4 @@
-"""One try at one entry, from the first byte sent to the last received: times, and how the response ended."""
+"""One attempt at one entry, from the first byte sent to the last byte received: times and result of the response."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import msgspec
 from lab.replay.client_http import HttpConnection
 
 MAX_ERROR_BYTES = 65_536
-"""Of the body of an answer other than 200; the rest is not looked at."""
+"""Maximum size (bytes) that is read of the body of a response other than 200."""
 
 SILENT = "silent"
-"""The problem of an exchange whose first byte did not come in time."""
+"""The problem of an exchange whose first byte did not arrive within the timeout."""
 
 
 class _Error(msgspec.Struct):
     code: str | int | None = None
-    """Penstock's error code; vLLM has the HTTP status here."""
+    """Error code of Penstock; vLLM sends the HTTP status."""
 
 
 class _ErrorBody(msgspec.Struct):
-    """The fields used of an error's body: OpenAI's, or those of problem details (RFC 9457)."""
+    """The fields that are read of an error body: OpenAI's, or those of problem details (RFC 9457)."""
 
     error: _Error | None = None
     code: str | None = None
@@ -33,7 +33,7 @@ _decoder = msgspec.json.Decoder(_ErrorBody)
 
 
 class ResponseExchange(ABC):
-    """Listens to the answer to one request. What a successful answer consists of is up to the subclass."""
+    """Receives the response to one request. The subclass defines the content of a successful response."""
 
     __slots__ = (
         "_clock",
@@ -53,7 +53,7 @@ class ResponseExchange(ABC):
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Args: `clock` gives the time (s) that is noted."""
+        """Args: `clock` returns the time (s) to record."""
         self._clock = clock
         self._connection: HttpConnection | None = None
         self._error_body = bytearray()
@@ -65,46 +65,46 @@ class ResponseExchange(ABC):
         self.headers: dict[bytes, bytes] = {}
         self.tokens = 0
         self.whole = False
-        """Whether the answer came to its proper end."""
+        """Whether the response is complete."""
         self.code = ""
-        """Of a typed error, in the body or in the stream."""
+        """Code of a typed error in the body or in the stream."""
         self.cancelled = False
-        """Whether this client hung up."""
+        """Whether the client disconnected as planned."""
         self.problem = ""
-        """What happened to the connection, where something did."""
+        """Problem of the connection or the response; empty without a problem."""
 
     def start(self, connection: HttpConnection, request: bytes, first_byte_timeout_s: float) -> None:
-        """Send the request; `finished` is done when the answer is over, one way or another."""
+        """Send the request; `finished` is done when the response has ended or failed."""
         self._connection = connection
         self._timer = asyncio.get_running_loop().call_later(first_byte_timeout_s, self.give_up, SILENT)
         connection.send(request, self)
 
     def give_up(self, problem: str) -> None:
-        """End the exchange from this side and drop the connection."""
+        """End the exchange and close the connection."""
         if self._connection is not None:
             self._connection.close()
         self.broken(problem)
 
     def answered(self) -> None:
-        """The first byte is here."""
+        """Record the arrival of the first byte."""
         self.first_byte_s = self._clock()
         if self._timer is not None:
             self._timer.cancel()
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The head is here."""
+        """Record the head of the response."""
         self.status = status
         self.headers = headers
 
     def body(self, piece: bytes) -> None:
-        """A part of an answer, or of an error."""
+        """Read a part of a response or of an error body."""
         if self.status == 200:
             self._take(piece)
         else:
             self._error_body += piece[: MAX_ERROR_BYTES - len(self._error_body)]
 
     def ended(self) -> None:
-        """The answer is whole, as far as HTTP goes."""
+        """End the exchange: the HTTP response is complete."""
         if self.status == 200:
             self.problem = self._missing()
         else:
@@ -113,17 +113,17 @@ class ResponseExchange(ABC):
         self._finish()
 
     def broken(self, problem: str) -> None:
-        """The connection died."""
+        """End the exchange: the connection or the response failed."""
         self.problem = problem
         self._finish()
 
     @abstractmethod
     def _take(self, piece: bytes) -> None:
-        """Read a part of an answer with status 200."""
+        """Read a part of a response with status 200."""
 
     @abstractmethod
     def _missing(self) -> str:
-        """What a body that has ended lacks; empty, and `whole` is set, where it lacks nothing."""
+        """Return what a body that has ended lacks. If it lacks nothing, return an empty string and set `whole`."""
 
     def _finish(self) -> None:
         if self._timer is not None:

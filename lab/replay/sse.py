@@ -1,4 +1,4 @@
-"""Server-sent events as they come in, however the network cut them (WHATWG HTML, section 9.2)."""
+"""Incremental parser of server-sent events (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class EventTooLong(Exception):
 
 
 class EventStream:
-    """Gives the data of each event once it is whole. Fields other than data, and comments, are skipped."""
+    """Returns the data of each complete event. Fields other than data, and comments, are skipped."""
 
     __slots__ = ("_after_return", "_pending")
 
@@ -19,10 +19,10 @@ class EventStream:
         self._after_return = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of every event that `piece` completes.
+        """Return the data of every event that `piece` completes.
 
         Raises:
-            EventTooLong: what is not whole yet is too long.
+            EventTooLong: the incomplete event is too long.
         """
         if b"\r" in piece or self._after_return:
             piece = self._with_plain_newlines(piece)
@@ -35,7 +35,7 @@ class EventStream:
         return [data for event in whole.split(b"\n\n") if (data := _data(event)) is not None]
 
     def _with_plain_newlines(self, piece: bytes) -> bytes:
-        """Lines may end in LF, CR LF or CR, and a piece between CR and LF."""
+        """Convert the line ends CR LF and CR to LF; a piece may end between CR and LF."""
         if self._after_return and piece.startswith(b"\n"):
             piece = piece[1:]
             self._after_return = False

@@ -1,4 +1,4 @@
-"""The bytes of requests whose answers are not streamed, images and embeddings, and what their answers have to have."""
+"""Encodes requests for images and embeddings, which are not streamed, and validates their responses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lab.replay.replay_workload import ImageSize, PlannedRequest
 from lab.replay.written_request import WrittenRequest, written_request
 
 IMAGE_PATH = b"/sdapi/v1/txt2img"
-"""Of Automatic1111's web UI."""
+"""Path of Automatic1111's web UI."""
 
 EMBEDDINGS_PATH = b"/v1/embeddings"
-"""Of OpenAI's API."""
+"""Path of OpenAI's API."""
 
 
 class _Images(msgspec.Struct):
@@ -33,7 +33,7 @@ _vectors = msgspec.json.Decoder(_Vectors)
 
 
 def image_request(planned: PlannedRequest, size: ImageSize) -> WrittenRequest:
-    """The request for an image of that size."""
+    """Encode a request for an image of `size`."""
     body = {
         "prompt": f"a lake above a gate, {planned.id}",
         "width": size.width,
@@ -45,14 +45,14 @@ def image_request(planned: PlannedRequest, size: ImageSize) -> WrittenRequest:
 
 
 def embedding_request(planned: PlannedRequest) -> WrittenRequest:
-    """The request for the embedding of a text of the planned length."""
+    """Encode a request for the embedding of a text of the planned length."""
     model, text = msgspec.json.encode(planned.model), prompt_text(planned.id, planned.lengths)
     body = b'{"model":%b,"input":"%b"}' % (model, text)
     return written_request(planned, EMBEDDINGS_PATH, "application/json", body)
 
 
 def missing_image(body: bytes) -> str:
-    """What a body lacks to be an answer; empty where it lacks nothing."""
+    """Return what the body of a response lacks; empty if it lacks nothing."""
     try:
         images = _images.decode(body).images
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -61,7 +61,7 @@ def missing_image(body: bytes) -> str:
 
 
 def missing_embedding(body: bytes) -> str:
-    """What a body lacks to be an answer; empty where it lacks nothing."""
+    """Return what the body of a response lacks; empty if it lacks nothing."""
     try:
         vectors = _vectors.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

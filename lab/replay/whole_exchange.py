@@ -1,4 +1,4 @@
-"""The answer to a request whose response is one JSON object and not streamed."""
+"""Receives a response that is one JSON object and not streamed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class WholeExchange(ResponseExchange):
-    """Listens to the answer to one such request."""
+    """Receives a response that is not streamed."""
 
     __slots__ = ("_body", "_missing_from")
 
     def __init__(self, clock: Callable[[], float], missing_from: Callable[[bytes], str]) -> None:
-        """An exchange that has not begun.
+        """Create an exchange.
 
         Args:
-            clock: gives the time (s) that is noted.
-            missing_from: what a body lacks; empty where it lacks nothing.
+            clock: returns the time (s) to record.
+            missing_from: returns what a body lacks; empty if it lacks nothing.
         """
         super().__init__(clock)
         self._body = bytearray()

@@ -1,4 +1,4 @@
-"""A request of a client as bytes, but for the server that it goes to."""
+"""An encoded request of a client, without the name of the server."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from lab.replay.replay_workload import PlannedRequest
 
 
 class WrittenRequest(NamedTuple):
-    """One POST, to be sent to any server."""
+    """One encoded POST request, for any server."""
 
     path: bytes
     rest: bytes
     """Everything after the line of the Host header: the other headers and the body."""
 
     def to(self, authority: str) -> bytes:
-        """The whole request to the server at `authority` (host:port)."""
+        """Return the complete request to the server at `authority` (host:port)."""
         return b"POST %b HTTP/1.1\r\nhost: %b\r\n%b" % (self.path, authority.encode(), self.rest)
 
 
 def written_request(planned: PlannedRequest, path: bytes, accept: str, body: bytes) -> WrittenRequest:
-    """A request with the headers that every request of the replay has.
+    """Encode a request with the headers that every request of the replay has.
 
     Args:
         accept: media type of the response.
@@ -36,7 +36,7 @@ def written_request(planned: PlannedRequest, path: bytes, accept: str, body: byt
     if planned.api_key:
         lines.append(f"authorization: Bearer {planned.api_key}")
     if planned.lengths.conversation:
-        # Routers with session affinity hash this header; without it some of them hash the request's id.
+        # Routers with session affinity hash this header; some routers hash the request id if it is absent.
         lines.append(f"x-session-id: {planned.lengths.conversation}")
     if planned.required_regions:
         lines.append(f"x-lab-residency: {','.join(planned.required_regions)}")

@@ -1,7 +1,7 @@
-"""The WAN's control socket: faults are set and links are listed over HTTP while traffic flows.
+"""Control socket of the WAN: an HTTP API that lists links and sets faults at run time.
 
 GET /links lists every link. PUT /faults takes {"select": {"link", "from", "to"}, "fault": {"mode", "extra_rtt_ms",
-"jitter_ms"}}, puts every matching link into exactly that state, and answers with the names of the links.
+"jitter_ms"}}, replaces the fault of every matching link, and returns the names of the links.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault
 
 MAX_BODY_BYTES = 65_536
-PATIENCE_S = 10.0
-"""How long a request may take to arrive."""
+REQUEST_TIMEOUT_S = 10.0
+"""Time limit (s) for the arrival of a request."""
 
 
 class FaultOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,18 +26,18 @@ class FaultOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     fault: Fault
     select: Selector = Selector()
-    """Which links; all where nothing is given."""
+    """Selects the links; an empty selector selects all links."""
 
 
 class FaultAnswer(msgspec.Struct, frozen=True):
-    """Answer to PUT /faults."""
+    """Response to PUT /faults."""
 
     links: list[str]
-    """Names of the links that are now in that state."""
+    """Names of the links whose fault was replaced."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Answer to a request that was not understood."""
+    """Response to a rejected request."""
 
     error: str
 
@@ -46,25 +46,25 @@ class WanControl:
     """Serves one WAN's control socket."""
 
     def __init__(self, wan: Wan, host: str, port: int) -> None:
-        """Args: `port` 0 lets the system choose."""
+        """Args: with `port` 0 the system selects a port."""
         self._wan = wan
         self._host = host
         self._wanted_port = port
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port. OSError where it is taken."""
+        """Listen and return the port; raises OSError if the port is in use."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _ControlConnection(self), self._host, self._wanted_port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening; requests under way are answered."""
+        """Stop listening; requests in progress still receive a response."""
         if self._server is not None:
             self._server.close()
 
     async def answer(self, method: bytes, path: bytes, body: bytes) -> tuple[HTTPStatus, object]:
-        """What a request gets: a status and what to encode as JSON."""
+        """Return the status of the response and the object to encode as its JSON body."""
         if (method, path) == (b"GET", b"/links"):
             return HTTPStatus.OK, self._wan.statuses()
         if (method, path) != (b"PUT", b"/faults"):
@@ -80,7 +80,7 @@ class WanControl:
 
 
 class _ControlConnection(asyncio.Protocol):
-    """One request, one answer, then the connection is closed."""
+    """Serves one request, then closes the connection."""
 
     def __init__(self, control: WanControl) -> None:
         self._control = control
@@ -91,10 +91,10 @@ class _ControlConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._transport.abort)
+        self._timeout = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._patience.cancel()
+        self._timeout.cancel()
 
     def data_received(self, data: bytes) -> None:
         try:

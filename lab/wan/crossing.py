@@ -1,7 +1,7 @@
-"""One client connection through a link: two TCP ends and a delay line each way between them.
+"""One client connection through a link: two TCP ends, connected by one delay line per direction.
 
-Set-up costs what TCP's handshake would: the target is connected to half a round trip after the client, a refusal is
-seen by the client a round trip after it knocked, and what the client sends leaves only after its round trip.
+Connection setup takes as long as a TCP handshake: the link connects to the target half a round trip after the client
+connects, a refusal reaches the client after one round trip, and data of the client leaves after one round trip.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Protocol, cast
 from lab.wan.delay_line import DelayLine, Signal
 
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""Reading from an end stops while this much of what it sent is still on its way: a large TCP receive window."""
+"""Reading from an end pauses above this number of its bytes in transit, which emulates a large TCP receive window."""
 
 FEW_WAITING_BYTES = MAX_WAITING_BYTES // 2
-"""Reading goes on below this."""
+"""Reading from an end resumes below this number of its bytes in transit."""
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -27,7 +27,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Distance(Protocol):
-    """What a crossing asks of its link at every step, because faults change the answer at run time."""
+    """Properties of a link, which a crossing reads at every step because faults change them at run time."""
 
     @property
     def target(self) -> tuple[str, int]:
@@ -35,18 +35,18 @@ class Distance(Protocol):
 
     @property
     def one_way_s(self) -> float:
-        """Half the round trip (s) as it is now, without jitter."""
+        """Half the current round trip (s), without jitter."""
 
     @property
-    def swallows(self) -> bool:
-        """Whether what crosses now vanishes."""
+    def drops_data(self) -> bool:
+        """Whether data sent now is dropped."""
 
     def delay_s(self) -> float:
-        """How long (s) a piece of data sent now takes, jitter included."""
+        """Delay (s) of data sent now, jitter included."""
 
 
 class _End(asyncio.Protocol):
-    """The TCP connection on one side. Reports what its socket does; does what the other side says, later."""
+    """One TCP connection of a crossing: reports events of its socket and applies delayed events of the far end."""
 
     def __init__(self, crossing: Crossing) -> None:
         self._crossing = crossing
@@ -54,8 +54,8 @@ class _End(asyncio.Protocol):
         self._reading_paused = False
         self.line: DelayLine
         self.other: _End
-        self.said_end = False
-        self.heard_end = False
+        self.fin_received = False
+        self.fin_sent = False
         self.gone = False
 
     @property
@@ -73,7 +73,7 @@ class _End(asyncio.Protocol):
             self._reading_paused = True
 
     def eof_received(self) -> bool:
-        self.said_end = True
+        self.fin_received = True
         self._crossing.sent(self, Signal.END)
         self._close_if_both_ended()
         return True
@@ -87,13 +87,13 @@ class _End(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.gone = True
         self._transport = None
-        if not (self.said_end and self.heard_end):
+        if not (self.fin_received and self.fin_sent):
             self._crossing.sent(self, Signal.RESET)
         self._crossing.ended()
 
     def deliver(self, item: bytes | Signal) -> None:
-        """Do to this end what the other end did, a while ago."""
-        if self._crossing.swallows():
+        """Apply data, a close or a reset of the far end after the link's delay."""
+        if self._crossing.drops_data():
             return
         self.other.resume_reading_if_room()
         if self._transport is None or self._transport.is_closing():
@@ -103,18 +103,18 @@ class _End(asyncio.Protocol):
         elif item is Signal.RESET:
             self.reset()
         else:
-            self.heard_end = True
+            self.fin_sent = True
             self._transport.write_eof()
             self._close_if_both_ended()
 
     def resume_reading_if_room(self) -> None:
-        """Read on, once enough of what this end sent has arrived."""
+        """Resume reading when few enough bytes of this end are in transit."""
         if self._reading_paused and self.line.waiting_bytes < FEW_WAITING_BYTES and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
 
     def reset(self) -> None:
-        """Drop the connection with a RST."""
+        """Close the connection with a TCP RST."""
         if self._transport is None:
             return
         raw = self._transport.get_extra_info("socket")
@@ -123,21 +123,21 @@ class _End(asyncio.Protocol):
         self._transport.abort()
 
     def _close_if_both_ended(self) -> None:
-        if self.said_end and self.heard_end and self._transport is not None:
+        if self.fin_received and self.fin_sent and self._transport is not None:
             self._transport.close()
 
 
 class Crossing:
-    """A client's connection, from accept until both ends are gone."""
+    """One client connection, from accept until both ends are closed."""
 
     def __init__(self, distance: Distance, on_gone: Callable[[Crossing], None]) -> None:
-        """Args: `on_gone` is called once, when nothing of the crossing is left."""
+        """Args: `on_gone` is called once, when both ends are closed."""
         self._loop = asyncio.get_running_loop()
         self._distance = distance
         self._on_gone = on_gone
         self._connecting: asyncio.Task[None] | None = None
         self.lost_bytes = False
-        """Whether anything vanished; after a gap TCP delivers nothing more, so neither does this."""
+        """Whether bytes were dropped. As in TCP, no bytes after a gap are delivered."""
         handshake_s = 3 * distance.one_way_s
         self.client, self.target = _End(self), _End(self)
         self.client.other, self.target.other = self.target, self.client
@@ -145,24 +145,24 @@ class Crossing:
         self.target.line = DelayLine(self._loop, self.client.deliver, 0.0)
 
     def opened(self, end: _End) -> None:
-        """An end is connected, so what travels towards it can be delivered."""
+        """Start delivery to an end that has connected, and connect to the target if the end is the client."""
         end.other.line.open()
-        if end is self.client and not self.swallows():
+        if end is self.client and not self.drops_data():
             self._connecting = self._loop.create_task(self._connect())
 
     def sent(self, end: _End, item: bytes | Signal) -> None:
-        """Put on the way what the socket of `end` said."""
-        if not self.swallows():
+        """Queue data or a signal from the socket of `end` for the far end."""
+        if not self.drops_data():
             end.line.put(item, self._distance.delay_s())
 
-    def swallows(self) -> bool:
-        """Whether the crossing is, from now on, silent in both directions."""
-        if self._distance.swallows:
+    def drops_data(self) -> bool:
+        """Whether the crossing drops all data in both directions from now on."""
+        if self._distance.drops_data:
             self.lost_bytes = True
         return self.lost_bytes
 
     def reset(self) -> None:
-        """Reset both ends now, and forget what is on its way."""
+        """Reset both ends and discard all data in transit."""
         if self._connecting is not None:
             self._connecting.cancel()
         for end in (self.client, self.target):
@@ -171,7 +171,7 @@ class Crossing:
         self.ended()
 
     def ended(self) -> None:
-        """Leave, if nothing is left: the client is gone and the target is gone or was never reached."""
+        """Call `on_gone` if the client is closed and the target is closed or was never connected."""
         if self.client.gone and (self.target.gone or not (self._connecting or self.target.connected)):
             self.client.line.clear()
             self.target.line.clear()
@@ -180,7 +180,7 @@ class Crossing:
     async def _connect(self) -> None:
         try:
             await asyncio.sleep(self._distance.one_way_s)
-            if not self.swallows():
+            if not self.drops_data():
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await self._loop.create_connection(lambda: self.target, *self._distance.target)
         except (OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""One direction of one connection: what goes in comes out in order, later. One timer, however much is inside."""
+"""One direction of one connection: delivers data and signals in order after a delay, with at most one timer."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from enum import Enum
 from time import monotonic
 
 INSTANT_S = 0.0005
-"""What is due within this time (s) is delivered at once: event loop timers are no finer than a millisecond."""
+"""Items due within this time (s) are delivered immediately: the resolution of event loop timers is 1 ms."""
 
 
 ITEM_OVERHEAD_BYTES = 128
-"""What it costs to remember one piece of data, besides its bytes; so a thousand tiny pieces fill a line too."""
+"""Memory overhead (bytes) of one item, counted in `waiting_bytes` so that many small items also fill a line."""
 
 
 class Signal(Enum):
-    """What crosses a connection besides bytes."""
+    """A TCP event that is delivered in order with the bytes."""
 
     END = "end"
-    """No more bytes in this direction (FIN)."""
+    """End of the bytes in this direction (FIN)."""
     RESET = "reset"
-    """The connection is void (RST)."""
+    """Reset of the connection (RST)."""
 
 
 class DelayLine:
-    """Bytes and signals on their way. Holds back while the receiver cannot take more; knows how full it is."""
+    """Queue of data and signals in transit. Delivery pauses while the receiver's buffer is full."""
 
     __slots__ = (
         "_deliver",
@@ -35,13 +35,13 @@ class DelayLine:
         "_open",
         "_queue",
         "_receiver_full",
+        "_reset_queued",
         "_timer",
-        "_void",
         "waiting_bytes",
     )
 
     def __init__(self, loop: AbstractEventLoop, deliver: Callable[[bytes | Signal], None], not_before_s: float) -> None:
-        """Args: nothing is due before `not_before_s` (monotonic clock), nor delivered before `open`."""
+        """Args: `not_before_s` (monotonic clock) is the earliest delivery time; delivery starts after `open`."""
         self._loop = loop
         self._deliver = deliver
         self._last_due_s = not_before_s
@@ -49,31 +49,31 @@ class DelayLine:
         self._timer: TimerHandle | None = None
         self._open = False
         self._receiver_full = False
-        self._void = False
+        self._reset_queued = False
         self.waiting_bytes = 0
 
     def open(self) -> None:
-        """The receiver is connected: begin to deliver."""
+        """Start delivery: the receiver is connected."""
         self._open = True
         self._deliver_due()
 
     def hold(self) -> None:
-        """Deliver nothing until `release`: the receiver's buffer is full."""
+        """Pause delivery until `release`: the receiver's buffer is full."""
         self._receiver_full = True
         if not self._flows():
             self._disarm()
 
     def release(self) -> None:
-        """Go on delivering, first what is overdue."""
+        """Resume delivery, overdue items first."""
         self._receiver_full = False
         self._deliver_due()
 
     def put(self, item: bytes | Signal, delay_s: float) -> None:
-        """Deliver `item` after `delay_s`, and never before what was put earlier."""
+        """Deliver `item` after `delay_s`, and never before an earlier item."""
         now_s = monotonic()
         due_s = self._last_due_s = max(now_s + delay_s, self._last_due_s)
-        # A reset gets through to a receiver that does not read; what precedes it is no more than this line holds.
-        self._void = self._void or item is Signal.RESET
+        # A reset is delivered even if the receiver's buffer is full; this line bounds the bytes before the reset.
+        self._reset_queued = self._reset_queued or item is Signal.RESET
         if not self._queue and self._flows() and due_s <= now_s + INSTANT_S:
             self._deliver(item)
             return
@@ -82,13 +82,13 @@ class DelayLine:
         self._arm()
 
     def clear(self) -> None:
-        """Forget everything inside."""
+        """Discard all items in transit."""
         self._queue.clear()
         self.waiting_bytes = 0
         self._disarm()
 
     def _flows(self) -> bool:
-        return self._open and (self._void or not self._receiver_full)
+        return self._open and (self._reset_queued or not self._receiver_full)
 
     def _arm(self) -> None:
         if self._timer is None and self._queue and self._flows():
@@ -103,7 +103,7 @@ class DelayLine:
     def _deliver_due(self) -> None:
         self._disarm()
         horizon_s = monotonic() + INSTANT_S
-        # Delivering may hold or clear this very line.
+        # Delivery may hold or clear this line.
         while self._queue and self._flows() and self._queue[0][0] <= horizon_s:
             _, item = self._queue.popleft()
             self.waiting_bytes -= _cost(item)

@@ -1,4 +1,4 @@
-"""A link: one listener, the distance behind it, its fault, and the connections that cross it."""
+"""A link: one listener that forwards connections to a target with a round trip and a fault."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lab.wan.wan_config import Fault, FaultMode, LinkPlan, WanConfigError
 BACKLOG = 1024
 
 MAX_CROSSINGS = 8192
-"""Connections across one link at a time; beyond, new ones are reset."""
+"""Maximum number of open connections of one link; further connections are reset."""
 
 
 class LinkStatus(msgspec.Struct, frozen=True):
-    """What a link is and does, for people and programs."""
+    """Configuration and state of a link."""
 
     link: str
     origin: str = msgspec.field(name="from")
@@ -29,9 +29,9 @@ class LinkStatus(msgspec.Struct, frozen=True):
     rtt_ms: float
     fault: Fault
     crossings: int
-    """Connections open now."""
+    """Number of open connections."""
     taken: int
-    """Connections accepted since the start."""
+    """Number of connections accepted since the start."""
 
 
 class Link:
@@ -46,27 +46,27 @@ class Link:
         self._fault = Fault()
         self._crossings: set[Crossing] = set()
         self._taken = 0
-        self._seat: socket.socket | None = None
+        self._reserved_port: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
     @property
     def port(self) -> int:
-        """Where the link listens."""
-        assert self._seat is not None, "not listening"
-        return int(self._seat.getsockname()[1])
+        """Port that the link listens on."""
+        assert self._reserved_port is not None, "not listening"
+        return int(self._reserved_port.getsockname()[1])
 
     @property
     def one_way_s(self) -> float:
-        """Half the round trip (s) as it is now, without jitter."""
+        """Half the current round trip (s), without jitter."""
         return (self.plan.rtt_ms + self._fault.extra_rtt_ms) / 2000.0
 
     @property
-    def swallows(self) -> bool:
-        """Whether what crosses now vanishes."""
+    def drops_data(self) -> bool:
+        """Whether data sent now is dropped."""
         return self._fault.mode is FaultMode.BLACKHOLE
 
     def delay_s(self) -> float:
-        """How long (s) a piece of data sent now takes, jitter included."""
+        """Delay (s) of data sent now, jitter included."""
         jitter_ms = self._fault.jitter_ms
         return self.one_way_s + (self._rng.random() * jitter_ms / 1000.0 if jitter_ms else 0.0)
 
@@ -74,16 +74,16 @@ class Link:
         """Listen.
 
         Raises:
-            WanConfigError: the port is taken.
+            WanConfigError: the port is in use.
         """
-        self._seat = _take_seat(self.plan.name, self._host, self.plan.port)
+        self._reserved_port = _reserve_port(self.plan.name, self._host, self.plan.port)
         await self._listen()
 
     async def apply(self, fault: Fault) -> None:
-        """Put the link into the state of `fault`, whatever it was in before.
+        """Replace the fault of the link.
 
-        Connections that lost bytes to a black hole are reset when it ends: TCP could not mend them either, once its
-        ends have given up, and no byte after a gap may ever be delivered.
+        Connections that lost bytes to a black hole are reset when the black hole ends, because bytes after a gap must
+        not be delivered.
         """
         before, self._fault = self._fault, fault
         if fault.mode is FaultMode.CUT:
@@ -98,11 +98,11 @@ class Link:
         """Stop listening and reset every connection."""
         await self._stop_listening()
         self._reset(list(self._crossings))
-        if self._seat is not None:
-            self._seat.close()
+        if self._reserved_port is not None:
+            self._reserved_port.close()
 
     def status(self) -> LinkStatus:
-        """What the link is and does now."""
+        """Return the configuration and state of the link."""
         return LinkStatus(
             link=self.plan.name,
             origin=self.plan.origin,
@@ -121,7 +121,7 @@ class Link:
         try:
             listener.bind((self._host, self.port))
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(self._take, sock=listener, backlog=BACKLOG)
+            self._server = await loop.create_server(self._accept, sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -130,10 +130,10 @@ class Link:
         if self._server is not None:
             self._server.close()
             self._server = None
-            # uvloop lets go of the socket on its next turn; until then it would still accept.
+            # uvloop closes the socket on the next iteration of the event loop and accepts connections until then.
             await asyncio.sleep(0)
 
-    def _take(self) -> asyncio.Protocol:
+    def _accept(self) -> asyncio.Protocol:
         self._taken += 1
         crossing = Crossing(self, self._crossings.discard)
         self._crossings.add(crossing)
@@ -146,21 +146,21 @@ class Link:
             crossing.reset()
 
 
-def _take_seat(name: str, host: str, port: int) -> socket.socket:
+def _reserve_port(name: str, host: str, port: int) -> socket.socket:
     """Reserve the port with a socket that does not listen, so that a cut link refuses connections."""
-    seat = _shared_socket(host)
+    reserved = _shared_socket(host)
     try:
-        with socket.socket(seat.family, socket.SOCK_STREAM) as probe:
-            # The reserving sockets share their port, so only a socket that does not can detect another WAN on it.
+        with socket.socket(reserved.family, socket.SOCK_STREAM) as probe:
+            # Sockets with SO_REUSEPORT share a port, so only a socket without it detects another WAN on the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        seat.bind((host, port))
+        reserved.bind((host, port))
     except OSError as error:
-        seat.close()
+        reserved.close()
         raise WanConfigError(
             f"link {name!r}: cannot listen on {host}:{port}: {error.strerror}; give another port, or 0 for any"
         ) from None
-    return seat
+    return reserved
 
 
 def _shared_socket(host: str) -> socket.socket:

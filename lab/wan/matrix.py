@@ -1,4 +1,4 @@
-"""Round trips between sites, from a CSV of measurements or estimated from where the sites are."""
+"""Round trips between sites, read from a CSV file of measurements or estimates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 COLUMNS = ["from", "to", "rtt_ms"]
 
 SHIPPED_MATRIX = Path(__file__).with_name("rtt.csv")
-"""The matrix that is used where no measurements are given."""
+"""Path of the default matrix."""
 
 SHIPPED_SITES: Mapping[str, tuple[float, float]] = {
     "eu-de": (50.11, 8.68),
@@ -21,7 +21,7 @@ SHIPPED_SITES: Mapping[str, tuple[float, float]] = {
 """Latitude and longitude (degrees) of Frankfurt, Madrid, London, Washington DC, Tokyo."""
 
 SLOWEST_MS = 60_000.0
-"""A minute there and back is farther than the Moon; a larger number is a broken file."""
+"""Maximum round trip (ms); a larger value is an error in the file."""
 
 
 class MatrixError(Exception):
@@ -29,10 +29,10 @@ class MatrixError(Exception):
 
 
 class RttMatrix:
-    """Round trips (ms) by pair of sites; a pair may differ by direction, as measured ones do."""
+    """Round trips (ms) by pair of sites. The two directions of a pair may differ, as in measurements."""
 
     def __init__(self, rtt_ms: Mapping[tuple[str, str], float], source: str) -> None:
-        """Args: `source` names the matrix in errors, such as its file."""
+        """Args: `source` identifies the matrix in error messages, for example by its path."""
         self._rtt_ms = dict(rtt_ms)
         self._source = source
 
@@ -58,7 +58,7 @@ def read_matrix(path: Path) -> RttMatrix:
     """Read `from,to,rtt_ms` lines; lines that begin with `#` are comments.
 
     Raises:
-        MatrixError: the file cannot be read, or a line is wrong.
+        MatrixError: the file cannot be read, or a line is invalid.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

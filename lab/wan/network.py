@@ -1,4 +1,4 @@
-"""All links of a WAN, started, faulted and closed together."""
+"""A WAN: links that are started, changed and closed together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wan:
         """Listen on every link, or on none.
 
         Raises:
-            WanConfigError: a port is taken.
+            WanConfigError: a port is in use.
         """
         try:
             for link in self.links.values():
@@ -47,7 +47,7 @@ class Wan:
             raise
 
     async def apply(self, selector: Selector, fault: Fault) -> list[str]:
-        """Put every matching link into the state of `fault`; returns their names."""
+        """Replace the fault of every matching link and return the names of the links."""
         chosen = [link for link in self.links.values() if selector.matches(link.plan)]
         for link in chosen:
             await link.apply(fault)

@@ -21,7 +21,7 @@ from lab.wan.wan_config import LinkPlan, WanConfig, WanConfigError, plan_links, 
 
 
 class ControlLine(msgspec.Struct, frozen=True):
-    """The last line that is printed before serving: everything listens."""
+    """Last line of the startup output, printed when all links and the control socket listen."""
 
     control: str
     """URL of the control socket."""
@@ -35,7 +35,7 @@ def wan(
 ) -> None:
     """Emulate a wide-area network: forward TCP connections with round trips and faults.
 
-    Prints one JSON line for each link once it listens, then one with the URL of the control socket; serves until
+    Prints one JSON line for each link, then one JSON line with the URL of the control socket, and serves until
     SIGTERM or SIGINT.
     """
     try:

@@ -24,35 +24,35 @@ from lab.servers.errors import ServerError
 from lab.traces.trace import TraceError
 
 LOADS = (0.5, 0.8, 1.0)
-"""Parts of capacity that `--all` takes."""
+"""Loads of `--all`, as shares of capacity."""
 
 DEFAULT_WORKLOADS = ("azure-conversation", "multi-turn")
 DEFAULT_LOADS = (0.8,)
 
 MAX_LAG_MS = 50.0
-"""The replayer itself was later than this (ms, on the wall) for one request in a hundred: the machine was too busy."""
+"""Maximum p99 lag (ms of wall-clock time) of the replayer; a larger lag means that the machine was too busy."""
 
 
 def bench_live(
     workload: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(WORKLOADS)}; repeatable.")] = None,
-    load: Annotated[list[float] | None, typer.Option(min=0.01, max=2, help="Part of capacity; repeatable.")] = None,
+    load: Annotated[list[float] | None, typer.Option(min=0.01, max=2, help="Share of capacity; repeatable.")] = None,
     instances: Annotated[
         list[int] | None, typer.Option(min=1, max=INSTANCES, help="Instances of the balancer; repeatable.")
     ] = None,
     peer: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PEER_NAMES)}; repeatable.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every workload, at 50, 80 and 100 %, 1 and 3 instances: hours.")
+        bool, typer.Option("--all", help="Every workload at 50, 80 and 100 %, 1 and 3 instances; takes hours.")
     ] = False,
-    trace: Annotated[Path | None, typer.Option(help="An Azure CSV or Mooncake JSONL, as one more workload.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL, an extra workload.")] = None,
     data: Annotated[Path, typer.Option(help="Folder of the recorded traces.")] = Path("../shared/data/traces"),
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second, instead of --load.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; every balancer has one turn in each.")] = 1,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of a replay in the modelled hardware's time.")] = 48.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each round measures every balancer.")] = 1,
+    seconds: Annotated[float, typer.Option(min=1, help="Duration of a replay in the modelled hardware's time.")] = 48.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of the replay that are warm-up.")] = 8.0,
     engines: Annotated[int, typer.Option(min=1, max=50, help="Engines of each accelerator type.")] = 3,
-    time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="How many times as fast as that.")] = 4.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 2026,
-    out: Annotated[Path, typer.Option(help="File of the results; the page has the same name, with .html.")] = Path(
+    time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="Speed relative to the modelled hardware.")] = 4.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 2026,
+    out: Annotated[Path, typer.Option(help="File for the results; the page has the suffix .html.")] = Path(
         "out/bench/live.json"
     ),
 ) -> None:
@@ -60,7 +60,7 @@ def bench_live(
     _refuse_unknown("--workload", workload or (), WORKLOADS)
     _refuse_unknown("--peer", peer or (), PEER_NAMES)
     if warm_up >= seconds:
-        refuse("bench-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+        refuse("bench-live", f"--warm-up {warm_up:g}: nothing is left of --seconds {seconds:g}; reduce it")
     names = workload or (() if trace is not None else tuple(WORKLOADS) if everything else DEFAULT_WORKLOADS)
     workloads: list[Workload] = [WORKLOADS[name] for name in names]
     if trace is not None:
@@ -114,4 +114,4 @@ def _report(found: LiveResults, out: Path) -> None:
     runs = [run for contest in found.contests for scores in contest.scores for run in scores.rounds]
     late_ms = max((run.lag_p99_ms for run in runs), default=0.0)
     if late_ms > MAX_LAG_MS:
-        print(f"One request in a hundred was sent {late_ms:.0f} ms late: this machine was too busy to trust latencies.")
+        print(f"The p99 lag of the replayer is {late_ms:.0f} ms: the machine was too busy for reliable latencies.")

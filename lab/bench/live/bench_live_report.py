@@ -14,22 +14,22 @@ from lab.bench.live.contest import LiveRun, Times
 PENSTOCK = "penstock"
 
 MAX_RATIO = 1.03
-"""Goal of each figure of Penstock, as a multiple of the best other balancer's."""
+"""Goal of each figure of Penstock, as a multiple of the figure of the best other balancer."""
 
 PARTS = ("mean_s", "p50_s", "p99_s", "p999_s")
 
 FIGURES = (*(f"{what}_{part}" for what in ("ttft", "tpot", "e2e") for part in PARTS), "gpu_s")
-"""What is compared, less being better: times to first token, per further token and end to end, and GPU time."""
+"""Names of the compared figures, lower is better: time to first token, per token and end to end, and GPU time."""
 
 
 class Conditions(msgspec.Struct, frozen=True):
     """The conditions, the same for every balancer."""
 
     time_scale: float
-    """How many times as fast as the modelled hardware engines ran and requests came. Latencies are given in the
-    hardware's time, so what balancers and this machine add to them is multiplied by this."""
+    """Speed of engines and arrivals relative to the modelled hardware. Latencies are in the hardware's time, so delays
+    of balancers and of this machine are multiplied by this factor."""
     seconds: float
-    """Length of a replay in the hardware's time, warm-up included."""
+    """Duration of a replay in the hardware's time, warm-up included."""
     warm_up_seconds: float
     rounds: int
     seed: int
@@ -44,20 +44,20 @@ class System(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """One balancer under one demand; medians of the rounds."""
+    """Results of one balancer with one demand: medians of the rounds."""
 
     system: str
     figures: dict[str, float | None]
-    """By the names of FIGURES, without those that the workload has not. None is never."""
+    """Figures by the names in FIGURES that apply to the workload. None is infinite."""
     spread: dict[str, Measured]
     refused: int
-    """Of all rounds together."""
+    """Number of refused requests in all rounds."""
     failed: int
     use: float
     use_imbalance: float
     cached_share: float
     ratios: dict[str, Measured | None]
-    """Penstock's figure over this balancer's, round by round; None where Penstock's is never, 0 where this one's is."""
+    """Penstock's figure divided by the balancer's, by round; None if Penstock's is infinite, 0 if the balancer's is."""
     rounds: list[LiveRun]
 
 
@@ -67,19 +67,19 @@ class Demand(msgspec.Struct, frozen=True):
     workload: str
     what: str
     engines: dict[str, str]
-    """Accelerator by name."""
+    """Accelerator by name of the engine."""
     slots: int
-    """Requests that each engine runs at once."""
+    """Number of requests that each engine runs concurrently."""
     capacity_per_s: float
-    """What a central queue that knows nothing of caches would get done (requests/s)."""
+    """Rate (requests/s) that a central queue without knowledge of caches achieves."""
     rate_per_s: float
     load: float
-    """The one as a part of the other."""
+    """`rate_per_s` as a share of `capacity_per_s`."""
     instances: int
 
 
 class Contest(msgspec.Struct, frozen=True):
-    """All balancers under one demand."""
+    """Results of all balancers with one demand."""
 
     demand: Demand
     scores: list[Scores]
@@ -98,18 +98,18 @@ class Loss(msgspec.Struct, frozen=True):
     best: float
     best_system: str
     ratio: float | None
-    """Of the medians; None where Penstock's is never."""
+    """Ratio of the medians; None if Penstock's is infinite."""
 
 
 class LiveResults(msgspec.Struct, frozen=True):
-    """Everything."""
+    """All results."""
 
     machine: Machine
     conditions: Conditions
     systems: list[System]
     contests: list[Contest]
     losses: list[Loss]
-    """Above MAX_RATIO, the worst first."""
+    """Figures with a ratio above MAX_RATIO, worst first."""
     missing: dict[str, str]
     goals: list[Goal]
 
@@ -127,9 +127,9 @@ def contest_of(demand: Demand, runs: Mapping[str, Sequence[LiveRun]], missing: M
     """Combine the rounds of every balancer.
 
     Args:
-        demand: the same for all.
-        runs: by balancer, in the order of the rounds.
-        missing: why others have none.
+        demand: the demand of all balancers.
+        runs: runs by balancer, in the order of the rounds.
+        missing: reasons why other balancers have no runs.
     """
     ours = [figures_of(run) for run in runs.get(PENSTOCK, ())]
     return Contest(demand, [_scores(system, found, ours) for system, found in runs.items()], dict(missing))
@@ -142,7 +142,7 @@ def _scores(system: str, runs: Sequence[LiveRun], ours: Sequence[Mapping[str, fl
     }
     return Scores(
         system=system,
-        # If so many were refused in one round that it has no such quantile, all rounds together have none.
+        # If a quantile is infinite in one round because of refused requests, the median is infinite too.
         figures={
             name: round(median(values), 5) if len(values) == len(rounds) else None for name, values in known.items()
         },
@@ -170,7 +170,7 @@ def _ratio(
 
 
 def best_other(contest: Contest, figure: str) -> tuple[str, float] | None:
-    """The least of the other balancers' figures and whose it is; None if no other has one."""
+    """Name and figure of the best balancer other than Penstock; None if no other balancer has the figure."""
     others = [
         (value, scores.system)
         for scores in contest.scores
@@ -180,7 +180,7 @@ def best_other(contest: Contest, figure: str) -> tuple[str, float] | None:
 
 
 def to_best(contest: Contest) -> dict[str, Loss]:
-    """Each figure of Penstock beside the best of the others', a loss or not; empty without one or the other."""
+    """Compare each figure of Penstock with that of the best other balancer, loss or not; empty if either is missing."""
     ours = next((scores for scores in contest.scores if scores.system == PENSTOCK), None)
     demand, found = contest.demand, {}
     for figure, own in ours.figures.items() if ours is not None else ():
@@ -213,7 +213,7 @@ def _goals(compared: Sequence[Loss]) -> Iterable[Goal]:
         if not ratios:
             continue
         worst = max(float("inf") if ratio is None else ratio for ratio in ratios)
-        yield goal(f"{figure}, worst of {len(ratios)} contests, as a multiple of the best other's", MAX_RATIO, worst)
+        yield goal(f"{figure}, worst of {len(ratios)} contests, as a multiple of the best peer's", MAX_RATIO, worst)
 
 
 SHOWN = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "e2e_mean_s", "e2e_p50_s", "e2e_p99_s", "e2e_p999_s", "gpu_s")

@@ -1,4 +1,4 @@
-"""How many requests per second the engines can serve: what the loads of the live benchmark are parts of."""
+"""Computes the capacity of engines (requests/s), of which the loads of the live benchmark are shares."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lab.planet.topology import Engine
 from lab.traces.trace import TraceRequest
 
 MAX_BATCHED_TOKENS = 2048
-"""New tokens of one pass: the default of the engines."""
+"""Maximum number of new tokens per pass: the default of the engines."""
 
 HORIZON_S = 0.05
-"""Passes that only decode are taken together for this long (s)."""
+"""Passes that only decode are combined up to this time (s)."""
 
 
 def capacity_per_s(requests: Sequence[TraceRequest], engines: Sequence[Engine]) -> float:
-    """Requests per second of the modelled hardware that the engines complete where every slot is always taken.
+    """Requests per second of the modelled hardware that the engines complete if every slot is always occupied.
 
-    Each free slot takes the next request, whatever is in the caches: a central queue that knows nothing. A router that
-    sends requests to where their prefixes are serves more. The time in which the last requests leave slots free is not
+    Each free slot takes the next request of a central queue, regardless of prefix caches. A router that sends requests
+    to engines with their prefixes achieves a higher rate. The time after the last request has left the queue is not
     counted.
     """
     models = [_batching_model(engine) for engine in engines]

@@ -1,4 +1,4 @@
-"""One run: fresh engines, one balancer in one or several instances, the workload, and its outcome."""
+"""One run of the live benchmark: newly started engines, the instances of one balancer, a workload and its outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lab.replay.replay_workload import PlannedRequest
 from lab.replay.replayer import Replayer
 
 PATIENCE = Patience(first_byte_s=60.0)
-"""Clients wait long, so that a balancer's defects show as latency."""
+"""Long timeouts, so that defects of a balancer appear as latency, not as errors."""
 
 DRAIN_S = 60.0
 
@@ -38,7 +38,7 @@ START_S = 1.0
 """Time (s) between the start of the replay and its first request, for health checks."""
 
 NOT_SERVED_S = 120.0
-"""What a request that was refused or failed counts as in a mean (s of the modelled hardware)."""
+"""Time (s of the modelled hardware) that a refused or failed request counts as in a mean."""
 
 EMBEDDINGS_FILE = Path(__file__).with_name("embeddings.yaml")
 
@@ -47,16 +47,16 @@ class Setup(msgspec.Struct, frozen=True):
     """The balancer and the number of its instances."""
 
     balancer: Peer | None
-    """None is Penstock."""
+    """None for Penstock."""
     instances: int
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Of all requests, in seconds of the modelled hardware. One that was refused or failed counts as never answered: a
-    balancer that turns the worst away has not served them well. None is never."""
+    """Mean and quantiles of a time of all requests (s of the modelled hardware). A refused or failed request has an
+    infinite time, so that a balancer does not gain from rejecting slow requests. None is infinite."""
 
     mean_s: float | None
-    """With NOT_SERVED_S for each request that was not served; None without requests."""
+    """Mean, with NOT_SERVED_S for each request that was not served; None without requests."""
     p50_s: float | None
     p99_s: float | None
     p999_s: float | None
@@ -70,11 +70,11 @@ class LiveRun(msgspec.Struct, frozen=True):
     refused: int
     failed: int
     codes: dict[str, int]
-    """Why requests were refused or failed."""
+    """Number of refused and failed requests by code."""
     ttft: Times | None
-    """Time to first token; None where responses are not streamed."""
+    """Time to first token; None if responses are not streamed."""
     tpot: Times | None
-    """Time per token after the first; the same."""
+    """Time per token after the first; None if responses are not streamed."""
     e2e: Times
     use: EngineUse
     lag_p99_ms: float
@@ -93,14 +93,14 @@ def contest(
 
     Args:
         setup: the balancer and the number of its instances.
-        engines: what over.
-        workload: the requests, with times on the wall.
-        time_scale: how many times as fast as the modelled hardware the engines are.
-        warm_up_s: requests that are due before this (s, on the wall) are not counted, nor is how engines were used.
-        directory: of all files; has to be empty.
+        engines: engines to start.
+        workload: requests, with wall-clock times.
+        time_scale: speed of the engines relative to the modelled hardware.
+        warm_up_s: wall-clock time (s) before which neither requests nor the use of engines are counted.
+        directory: directory for all files; must be empty.
 
     Raises:
-        ServerError: something does not start; MissingBinary where the balancer is not installed.
+        ServerError: a process does not start; MissingBinary if the balancer is not installed.
     """
     running = start_engines(engines, time_scale, directory)
     try:
@@ -114,7 +114,7 @@ def contest(
 
 @contextmanager
 def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
-    """The ports of the instances, which are up while the context is."""
+    """Run the instances of the balancer during the context, and yield their ports."""
     if setup.balancer is None:
         bundle = directory / "policy"
         files = demo_bundle(matrix_of(load_bundle()))
@@ -163,7 +163,7 @@ async def _replay(
 
 
 def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float, *, streamed: bool = True) -> LiveRun:
-    """The figures of a run from every outcome that counts; `streamed`: whether tokens came one by one."""
+    """Compute the results of a run from its counted outcomes; `streamed`: whether responses were streamed."""
     by_kind = Counter(outcome.kind for outcome in outcomes)
     not_served = Counter(outcome.code or "unnamed" for outcome in outcomes if outcome.kind is not OutcomeKind.OK)
     served = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.OK]
@@ -185,7 +185,7 @@ def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float, *, str
 
 
 def _tpot_s(outcome: Outcome) -> float | None:
-    """Time (s) per token after the first; None without a second one."""
+    """Time (s) per token after the first; None with fewer than two tokens."""
     if outcome.first_token_s is None or outcome.tokens < 2:
         return None
     return (outcome.end_s - outcome.first_token_s) / (outcome.tokens - 1)

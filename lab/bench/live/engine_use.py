@@ -1,4 +1,4 @@
-"""Utilisation and imbalance of engines during a workload, and what it cost them, from the engines' metrics."""
+"""Utilisation, imbalance and computing time of engines during a workload, from the engines' metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 INTERVAL_S = 0.4
-"""Between two looks at every engine (s)."""
+"""Time (s) between two samples of every engine."""
 
 _FIGURES = re.compile(
     rb"^(?:vllm|lab):(num_requests_running|num_requests_waiting|busy_seconds_total|prefix_cache_queries_total"
@@ -20,39 +20,38 @@ _FIGURES = re.compile(
 
 
 class EngineUse(msgspec.Struct, frozen=True):
-    """Over all engines and the whole of a run; a seat is one of the requests that an engine runs at once."""
+    """Use of all engines during a run. A seat is one of the requests that an engine can run concurrently."""
 
     mean: float
-    """Part of all seats that was taken."""
+    """Mean share of occupied seats."""
     deviation_between_engines: float
-    """Standard deviation, between engines, of the part of its seats that each had taken on average."""
+    """Standard deviation, between engines, of the mean share of occupied seats."""
     imbalance: float
-    """Standard deviation, between engines at one moment, of requests on them (waiting included) over seats; the mean of
-    all moments."""
+    """Standard deviation, between engines, of requests per seat (waiting included); mean over samples."""
     waiting: float
-    """Requests that waited in some engine though another had a free seat, on average."""
+    """Mean number of requests that waited in an engine while another engine had a free seat."""
     gpu_s: float = 0.0
-    """Time (s of the modelled hardware) in which engines computed, together, for all requests from first to last."""
+    """Total computing time of all engines for all requests (s of the modelled hardware)."""
     cached_share: float = 0.0
-    """Part of the prompt tokens that prefix caches had."""
+    """Share of prompt tokens that were found in prefix caches."""
 
 
 class EngineWatch:
-    """Looks at engines again and again until it is stopped.
+    """Samples the load of engines periodically.
 
     Args:
-        urls: of each engine.
-        seats: requests that each runs at once.
+        urls: URLs of the engines.
+        seats: number of requests that each engine runs concurrently.
     """
 
     def __init__(self, urls: list[str], seats: int) -> None:
         self._urls = urls
         self._seats = seats
         self._samples: list[list[tuple[float, float]]] = []
-        """Moment by moment, engine by engine: running and waiting."""
+        """Running and waiting requests, by sample and engine."""
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Sample until cancelled."""
         async with httpx.AsyncClient(timeout=2.0) as client:
             while True:
                 began = asyncio.get_running_loop().time()
@@ -61,7 +60,7 @@ class EngineWatch:
                 await asyncio.sleep(max(0.0, began + INTERVAL_S - asyncio.get_running_loop().time()))
 
     async def use(self) -> EngineUse:
-        """Return the figures, with the engines' totals until now."""
+        """Return the use so far, including the engines' totals."""
         async with httpx.AsyncClient(timeout=5.0) as client:
             answers = await asyncio.gather(*(client.get(f"{url}/metrics") for url in self._urls))
         totals = [_figures(answer.content) for answer in answers]
@@ -76,7 +75,7 @@ class EngineWatch:
 
 
 def use_of(samples: list[list[tuple[float, float]]], seats: int) -> EngineUse:
-    """The figures of samples, moment by moment and engine by engine: (running, waiting)."""
+    """Compute the use from samples of (running, waiting), by sample and engine."""
     if not samples:
         return EngineUse(0.0, 0.0, 0.0, 0.0)
     by_engine = [fmean(running / seats for running, _ in loads) for loads in zip(*samples, strict=True)]

@@ -14,7 +14,7 @@ from lab.geoip import SITES, ClientSite
 from lab.planet.configs import engines_file, url, write_json
 from lab.planet.planet import program
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, engine_port
-from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
+from lab.replay.replay_workload import PlannedRequest, Sender, plan_requests
 from lab.servers.free_ports import free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
@@ -27,11 +27,12 @@ from lab.traces.trace import TraceError, TraceRequest
 MODEL = CHAT_8B
 
 ACCELERATORS = ("h100", "a100", "l40s")
-"""One generation beside the other, as fleets are: an L40S takes about 3.5 times as long for a token as an H100."""
+"""Accelerators of several generations, as in real fleets: an L40S takes about 3.5 times as long per token as an
+H100."""
 
 MAX_NUM_SEQS = 6
-"""Of every engine, fast or slow: few, as where latency matters, and so that three instances each know little of what is
-on an engine."""
+"""Maximum number of running requests of every engine; low, as in deployments for low latency, and so that each of three
+instances sees only a small part of the load of an engine."""
 
 SOURCE_S = 1800.0
 """Length (s) of the trace from which the workload is drawn."""
@@ -39,12 +40,12 @@ SOURCE_S = 1800.0
 MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS = 8_000, 1_000
 
 INSTANCES = 3
-"""The most instances of a balancer; clients are spread over them by where they are."""
+"""Maximum number of instances of a balancer. Clients are assigned to instances by site."""
 
 CLIENT_SITES: tuple[ClientSite, ...] = tuple(
     msgspec.structs.replace(site, share=1.0) for site in SITES if site.country in ("DE", "FR", "NL")
 )[:INSTANCES]
-"""As many as there can be instances, each with a like part of all clients."""
+"""One site per instance, all with an equal share of clients."""
 
 
 class Engines(msgspec.Struct, frozen=True):
@@ -52,14 +53,14 @@ class Engines(msgspec.Struct, frozen=True):
 
     engines: tuple[Engine, ...]
     ports: dict[str, int]
-    """By name."""
+    """Port by name of the engine."""
     process: ServerProcess
 
 
 def engines_of(
     each: int, model: str = MODEL, max_num_seqs: int = MAX_NUM_SEQS, pace_of: str = ""
 ) -> tuple[Engine, ...]:
-    """`each` engines of every accelerator type; the other arguments are the fields of `Engine`."""
+    """Return `each` engines of every accelerator type; the other arguments are fields of `Engine`."""
     return tuple(
         Engine(f"{accelerator}-{number}", model, accelerator, f"zone-{number}", max_num_seqs, pace_of)
         for accelerator in ACCELERATORS
@@ -68,10 +69,10 @@ def engines_of(
 
 
 def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path) -> Engines:
-    """Start them cold: no prefix in any cache. The caller kills the process.
+    """Start engines with empty prefix caches. The caller must kill the process.
 
     Raises:
-        ServerError: they do not serve.
+        ServerError: the engines do not become ready.
     """
     topology = Topology((Region(REGION, "", (), tuple(engines)),), (), (), time_scale)
     listen: dict[str, int] = {}
@@ -97,27 +98,27 @@ def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path)
 def workload_of(
     trace_file: Path | None, rate_per_s: float, seconds: float, time_scale: float, rng: Random
 ) -> list[PlannedRequest]:
-    """The requests of one replay, in order.
+    """Return the requests of one replay, in order.
 
     Args:
-        trace_file: an Azure or Mooncake trace; None generates a like workload.
+        trace_file: an Azure or Mooncake trace; None generates a similar workload.
         rate_per_s: mean demand in the time of the modelled hardware (requests/s).
-        seconds: how long it lasts in that time.
-        time_scale: how many times as fast as that everything happens.
-        rng: the only source of chance.
+        seconds: duration in the time of the modelled hardware (s).
+        time_scale: speed relative to the modelled hardware.
+        rng: the only source of randomness.
 
     Raises:
-        TraceError: the trace cannot be used.
+        TraceError: the trace is invalid.
     """
     source = generate(SOURCE_S, rng) if trace_file is None else read_trace(trace_file, rng, SOURCE_S)
     requests = at_rate(source, trace_file or Path("generated"), rate_per_s, seconds, rng)
-    return lay_over_clients(requests, MODEL, time_scale, rng)
+    return plan_for_clients(requests, MODEL, time_scale, rng)
 
 
 def at_rate(
     source: Sequence[TraceRequest], file: Path, rate_per_s: float, seconds: float, rng: Random
 ) -> list[TraceRequest]:
-    """`seconds` of a trace at another rate, its lengths capped to what the smallest engine holds; in the trace's time.
+    """Return `seconds` of a trace at another rate, with lengths capped to the smallest engine; in the trace's time.
 
     Raises:
         TraceError: the trace of `file` is too short.
@@ -131,12 +132,12 @@ def at_rate(
     return cap_tokens(scaled, MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS)
 
 
-def lay_over_clients(
+def plan_for_clients(
     requests: Sequence[TraceRequest], model: str, time_scale: float, rng: Random
 ) -> list[PlannedRequest]:
-    """The requests as those of clients of all sites, `time_scale` times as fast."""
+    """Assign requests to clients of all sites, `time_scale` times as fast."""
     senders = [Sender("open", "demo-open", model)]
-    return lay_over(compress_time(requests, time_scale), CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
+    return plan_requests(compress_time(requests, time_scale), CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
 
 
 def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -> list[TraceRequest]:

@@ -29,17 +29,17 @@ PLOTTED = {
 }
 
 LABEL, WIDTH, ROW, TOP, BOTTOM = 150.0, 520.0, 20.0, 8.0, 26.0
-"""Sizes (px) of a plot: the column of names, the whole, a row, and the space above and below the rows."""
+"""Sizes (px) of a plot: the column of names, the total width, a row, and the space above and below the rows."""
 
 STYLE_FILE = Path(__file__).with_name("live_page.css")
 
 
 def live_page(found: LiveResults) -> str:
-    """The whole page."""
+    """Return the page as HTML."""
     body = tag("main", [*_head(found), _ratio_section(found), *map(_contest_section, found.contests), _systems(found)])
     head = (
         tag("meta", charset="utf-8")
-        + tag("title", "Penstock: live contest")
+        + tag("title", "Penstock: live benchmark")
         + tag("style", STYLE_FILE.read_text(encoding="utf-8"))
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
@@ -47,14 +47,14 @@ def live_page(found: LiveResults) -> str:
 
 def _head(found: LiveResults) -> Iterable[str]:
     machine, conditions = found.machine, found.conditions
-    yield tag("h1", "Live contest of balancers")
+    yield tag("h1", "Live benchmark of balancers")
     yield tag(
         "p",
         text(
             f"{machine.began_at}, {machine.processor}, {machine.cores} cores, load average "
             f"{machine.load_average_before} before the run. {conditions.rounds} round(s) of {conditions.seconds:g} s, "
-            f"{conditions.warm_up_seconds:g} s of them not counted; engines {conditions.time_scale:g} times as fast as "
-            "the modelled hardware, times in the hardware's. Less is better everywhere."
+            f"including {conditions.warm_up_seconds:g} s of warm-up; engines {conditions.time_scale:g} times as fast "
+            "as the modelled hardware, times in the hardware's. Lower is better for every figure."
         ),
     )
 
@@ -76,7 +76,7 @@ def _ratio_section(found: LiveResults) -> str:
             title = f"{compared.penstock} s; {compared.best_system}: {compared.best} s"
             cells.append(tag("td", text("never" if ratio is None else f"{ratio:.2f}"), class_=kind, title=title))
         rows.append(tag("tr", cells))
-    hint = f"Red: more than {MAX_RATIO:g} times the best other balancer's figure, which may be another for each cell."
+    hint = f"Red: more than {MAX_RATIO:g} times the figure of the best other balancer, which may differ per cell."
     return tag("section", [tag("h2", "Ratios"), tag("p", text(hint)), _scrolled(tag("table", [head, *rows]))])
 
 
@@ -89,7 +89,7 @@ def _contest_section(contest: Contest) -> str:
     ]
     said = (
         f"{demand.what}; {demand.rate_per_s:g} of {demand.capacity_per_s:g} requests/s that {len(demand.engines)} "
-        f"engines with {demand.slots} slots each can do."
+        f"engines with {demand.slots} slots each can serve."
     )
     return tag(
         "section",
@@ -117,7 +117,7 @@ def _figures_table(contest: Contest) -> str:
 
 
 def _plot(figure: str, scores: Sequence[Scores]) -> str:
-    """One figure of every balancer on a logarithmic axis, with the range of its rounds."""
+    """Plot one figure of every balancer on a logarithmic axis, with the range of the rounds."""
     values = [value for entry in scores if (value := entry.figures.get(figure)) is not None and value > 0.0]
     ends = [end for entry in scores if (spread := entry.spread.get(figure)) for end in (spread.least, spread.most)]
     low, high = _axis([value for value in (*values, *ends) if value > 0.0])
@@ -147,7 +147,7 @@ def _plot(figure: str, scores: Sequence[Scores]) -> str:
 
 
 def _axis(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis that shows every value, a part of a power of ten apart at least."""
+    """Ends of a logarithmic axis that shows every value, with a minimum length."""
     if not values:
         return 0.1, 1.0
     low, high = floor(log10(min(values)) * 5) / 5, ceil(log10(max(values)) * 5) / 5

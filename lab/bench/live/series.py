@@ -1,4 +1,4 @@
-"""A series of contests: every workload at every load, with every number of instances, through every balancer."""
+"""Runs all combinations of workload, load, number of instances and balancer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from lab.replay.replay_workload import PlannedRequest
 from lab.servers.errors import MissingBinary, ServerError
 
 CAPACITY_RATE_PER_S, CAPACITY_SECONDS = 10.0, 120.0
-"""The workload that capacity is computed from: about 1,200 requests."""
+"""Rate and duration of the workload that capacity is computed from: about 1,200 requests."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What to run."""
+    """Selection of the runs."""
 
     workloads: tuple[Workload, ...]
     loads: tuple[float, ...]
-    """Parts of the engines' capacity."""
+    """Loads, as shares of the engines' capacity."""
     rate_per_s: float | None
-    """The one rate, instead of `loads`, in the hardware's time."""
+    """Rate in the hardware's time, which replaces `loads`."""
     instances: tuple[int, ...]
     peers: tuple[str, ...]
     engines_each: int
-    """Engines of each accelerator type."""
+    """Number of engines of each accelerator type."""
     data: Path
     """Folder of recorded traces."""
 
@@ -40,17 +40,17 @@ class Selection(msgspec.Struct, frozen=True):
 def run_series(
     selection: Selection, conditions: Conditions, directory: Path, progress: Callable[[str], None]
 ) -> tuple[list[System], list[Contest], dict[str, str]]:
-    """Execute all contests: the balancers that took part, the contests, and why other balancers are missing.
+    """Execute all contests. Returns the balancers, the contests, and the reasons why other balancers are missing.
 
     Args:
-        selection: what to run.
-        conditions: of every run.
-        directory: for the files of the runs.
-        progress: called with what runs next.
+        selection: selection of the runs.
+        conditions: conditions of every run.
+        directory: directory for the files of the runs.
+        progress: called with a description of the next run.
 
     Raises:
         ServerError: engines or Penstock do not start.
-        TraceError: a recorded trace cannot be used.
+        TraceError: a recorded trace is invalid.
     """
     systems: dict[str, System] = {}
     missing: dict[str, str] = {}

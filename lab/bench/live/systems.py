@@ -1,4 +1,4 @@
-"""The balancers that are compared, each with the settings that choose best for the engines at hand."""
+"""The balancers that are compared, each with the settings that balance best for the engines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lab.planet.configs import QUEUE_PER_ENGINE
 
 
 def peers_for(slots: int, instances: int) -> tuple[Peer, ...]:
-    """Every other balancer.
+    """Return all balancers except Penstock.
 
     Args:
-        slots: requests that each engine runs at once.
-        instances: of the balancer, between which what an engine may have at a time is divided.
+        slots: number of requests that each engine runs concurrently.
+        instances: number of instances of the balancer, which share the slots and queue of an engine.
     """
     max_connections = -(-(slots + QUEUE_PER_ENGINE) // instances)
     return (Envoy(full_scan=True), Haproxy(), Haproxy(max_connections), Nginx(), *AT_THEIR_BEST)
@@ -30,7 +30,7 @@ PEER_NAMES = tuple(peer.name for peer in peers_for(1, 1))
 
 
 def system_of(peer: Peer | None) -> System:
-    """A balancer as results have it; None is Penstock. Raises MissingBinary if it is not installed."""
+    """Describe a balancer for the results; None is Penstock. Raises MissingBinary if the balancer is not installed."""
     if peer is not None:
         return System(peer.name, peer.version(), peer.settings)
     known = f"per engine: its accelerator, its slots and {QUEUE_PER_ENGINE} queue place"

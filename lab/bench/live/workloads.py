@@ -1,4 +1,4 @@
-"""The workloads of the live benchmark by name: what is asked for, and of which engines."""
+"""The workloads of the live benchmark, by name: requests and engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.bench.live.fleet import (
     SOURCE_S,
     at_rate,
     engines_of,
-    lay_over_clients,
+    plan_for_clients,
 )
 from lab.engine.other_formats import TOKENS_PER_MEGAPIXEL_STEP
 from lab.planet.topology import IMAGE_MODEL, Engine
@@ -32,10 +32,10 @@ EMBEDDING_SLOTS = 4
 CODE_ARRIVALS = Arrivals(rate_per_s=2.6, rate_cv=1.0, dwell_s=30.0)
 CODE_LENGTHS = (LengthCluster(1.0, 7.0, 1.36, 2.79, 0.85),)
 NO_PREFIXES = Prefixes(follow_share=0.0, shared_part=0.0, mean_pause_s=1.0)
-"""Like Azure's code completion: long prompts, a few tokens in return, arrivals in bursts."""
+"""Like Azure's code completion: long prompts, short outputs, arrivals in bursts."""
 
 LONG_CHAT_LENGTHS = (LengthCluster(1.0, 8.74, 1.2, 5.34, 1.36),)
-"""Like Mooncake's conversations: prompts several times as long as Azure's."""
+"""Like Mooncake's conversations: prompts several times as long as in Azure's conversations."""
 
 SYSTEM_PROMPTS = Conversations(
     documents=24,
@@ -45,23 +45,23 @@ SYSTEM_PROMPTS = Conversations(
     output_log_mean=4.6,
     output_log_sd=0.7,
 )
-"""Single questions, each behind one of 24 prompts of 1,000 to 4,000 tokens."""
+"""Single questions, each after one of 24 system prompts of 1,000 to 4,000 tokens."""
 
 SIDES, STEPS = (512, 768, 1024), (8, 12, 20, 30)
 """Sides (pixels) and steps of images."""
 
 MEAN_BURST = 20.0
-"""Texts that are embedded at once, as when documents are indexed."""
+"""Mean number of texts that arrive at the same time, as during indexing of documents."""
 
 TEXT_TOKENS = (500, 6000)
-"""Least and greatest length of such a text."""
+"""Minimum and maximum length (tokens) of a text."""
 
 MIX = {"azure-conversation": 0.4, "azure-code": 0.3, "multi-turn": 0.3}
-"""Part of each workload in the requests of the mixed one."""
+"""Share of each workload in the requests of the mixed workload."""
 
 
 class Kind(StrEnum):
-    """What a request asks for."""
+    """Kind of request."""
 
     CHAT = "chat"
     IMAGE = "image"
@@ -69,12 +69,12 @@ class Kind(StrEnum):
 
 
 class Draw(msgspec.Struct, frozen=True):
-    """What a workload is drawn from; times are those of the modelled hardware."""
+    """Parameters of a workload; times are of the modelled hardware."""
 
     rate_per_s: float
     seconds: float
     data: Path
-    """Folder of recorded traces, each of which may be absent."""
+    """Directory of recorded traces, each of which may be absent."""
     rng: Random
 
 
@@ -83,24 +83,24 @@ class Workload(msgspec.Struct, frozen=True):
 
     name: str
     what: str
-    """For people."""
+    """Description for the report."""
     draw: Callable[[Draw], list[TraceRequest]]
     kind: Kind = Kind.CHAT
     model: str = MODEL
     max_num_seqs: int = MAX_NUM_SEQS
 
     def engines(self, each: int) -> tuple[Engine, ...]:
-        """`each` engines of every accelerator type."""
+        """Return `each` engines of every accelerator type."""
         return engines_of(each, self.model, self.max_num_seqs, "" if self.model == MODEL else MODEL)
 
     def plan(self, draw: Draw, time_scale: float) -> list[PlannedRequest]:
-        """The requests of one replay, in order, `time_scale` times as fast as the modelled hardware.
+        """Return the requests of one replay, in order, `time_scale` times as fast as the modelled hardware.
 
         Raises:
-            TraceError: a recorded trace cannot be used.
+            TraceError: a recorded trace is invalid.
         """
         requests = self.draw(draw)
-        planned = lay_over_clients(requests, self.model, time_scale, draw.rng)
+        planned = plan_for_clients(requests, self.model, time_scale, draw.rng)
         if self.kind is Kind.IMAGE:
             return [_of_image(request, draw.rng) for request in planned]
         if self.kind is Kind.EMBEDDING:
@@ -109,7 +109,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def trace_workload(file: Path) -> Workload:
-    """The workload of a recorded trace."""
+    """Return the workload of a recorded trace."""
 
     def draw(draw: Draw) -> list[TraceRequest]:
         return at_rate(read_trace(file, draw.rng, SOURCE_S), file, draw.rate_per_s, draw.seconds, draw.rng)
@@ -120,7 +120,7 @@ def trace_workload(file: Path) -> Workload:
 def _recorded(
     file_name: str, arrivals: Arrivals, lengths: tuple[LengthCluster, ...], prefixes: Prefixes
 ) -> Callable[[Draw], list[TraceRequest]]:
-    """A recorded trace, or one generated in its likeness where the file is absent."""
+    """A recorded trace, or a generated trace of similar shape if the file is absent."""
 
     def draw(draw: Draw) -> list[TraceRequest]:
         file = draw.data / file_name
@@ -135,7 +135,7 @@ def _recorded(
 
 def _conversations(shape: Conversations) -> Callable[[Draw], list[TraceRequest]]:
     def draw(draw: Draw) -> list[TraceRequest]:
-        # Conversations overlap the ends of the workload, so the rate that comes out is not quite the one asked for.
+        # Conversations overlap the ends of the workload, so the resulting rate differs from the requested rate.
         seed, asked_per_s = draw.rng.random(), draw.rate_per_s
         for _ in range(4):
             found = generate_conversations(draw.seconds, asked_per_s, Random(seed), shape)
@@ -157,7 +157,7 @@ def _of_image(request: PlannedRequest, rng: Random) -> PlannedRequest:
 
 
 def _embeddings(draw: Draw) -> list[TraceRequest]:
-    """Half of the texts come one by one, half in bursts."""
+    """Half of the texts arrive individually, half in bursts."""
     singles = _poisson(draw.rate_per_s / 2, draw.seconds, draw.rng)
     bursts = _poisson(draw.rate_per_s / 2 / MEAN_BURST, draw.seconds, draw.rng)
     times_s = [*singles, *(at_s for at_s in bursts for _ in range(1 + int(draw.rng.expovariate(1 / MEAN_BURST))))]
@@ -177,7 +177,7 @@ def _mixed(draw: Draw) -> list[TraceRequest]:
 
 
 def _poisson(rate_per_s: float, seconds: float, rng: Random) -> list[float]:
-    """As many arrivals as the rate gives on average, so that the load is the one asked for."""
+    """Random arrival times. Their number is exactly the mean at the rate, so that the load is as requested."""
     return sorted(rng.uniform(0.0, seconds) for _ in range(max(1, round(rate_per_s * seconds))))
 
 

@@ -1,1 +1,1 @@
-"""Other people's proxies and routers, set up in front of the same endpoints as an agent, to be compared with it."""
+"""Third-party proxies and routers, configured in front of the same endpoints as an agent, for comparison."""

@@ -1,4 +1,4 @@
-"""The baseline: the minimum cost of any proxy in Python, measured in the same run as the others."""
+"""The baseline: the minimum cost of a proxy in Python, measured in the same run as the peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.bench.peers.peer import Launch
 
 
 class BareRelay:
-    """An event loop and an HTTP parser that finds message boundaries, and nothing else: not fit for deployment."""
+    """An event loop and an HTTP parser that finds message boundaries, without other functions: not for deployment."""
 
     name = "bare-relay"
     settings = (
@@ -20,14 +20,14 @@ class BareRelay:
     )
 
     def program(self) -> Path:
-        """This interpreter."""
+        """Path of this interpreter."""
         return Path(sys.executable)
 
     def version(self) -> str:
-        """The event loop's version: most of what runs is its code."""
+        """Version of the event loop, whose code accounts for most of the cost."""
         return f"uvloop {importlib.metadata.version('uvloop')}"
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """Its readiness is a backend's: it has no page of its own."""
+        """Return how to start an instance. Its readiness is that of a backend, because it has no status page."""
         argv = (str(self.program()), "-m", "lab.bench.peers.relaying", str(port), *map(str, backends))
         return Launch(argv, {}, "/health")

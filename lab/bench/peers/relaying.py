@@ -17,7 +17,7 @@ from lab.servers.free_ports import LOOPBACK
 
 
 class Relay:
-    """What all connections share: backends in turn, idle connections to them, and writes until the turn's end."""
+    """State that all connections share: backends in rotation, idle connections, and writes of this loop iteration."""
 
     def __init__(self, backends: Iterator[int]) -> None:
         self._backends = backends
@@ -27,14 +27,14 @@ class Relay:
         self._unwritten: list[tuple[asyncio.Transport, bytes]] = []
 
     def connect(self, client: Client) -> None:
-        """Open one more connection, which begins with what `client` asked."""
+        """Open a new connection, which starts with the request of `client`."""
         opening = self._loop.create_connection(lambda: Upstream(self, client), LOOPBACK, next(self._backends))
         task = self._loop.create_task(opening)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     def write(self, to: asyncio.Transport, data: bytes) -> None:
-        """Write at the end of this turn of the loop, as the agent does: those who read are woken then."""
+        """Write at the end of this iteration of the event loop, as the agent does, because a write wakes the reader."""
         if not self._unwritten:
             self._loop.call_soon(self._flush)
         self._unwritten.append((to, data))
@@ -46,7 +46,7 @@ class Relay:
 
 
 class Client(asyncio.Protocol):
-    """Asks for one thing at a time."""
+    """A client connection with one request at a time."""
 
     __slots__ = ("_parser", "_read", "_relay", "transport", "upstream")
 
@@ -64,14 +64,14 @@ class Client(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
-        """The whole request is here."""
+        """Forward the complete request."""
         if self._relay.idle:
             self._relay.idle.pop().ask(self)
         else:
             self._relay.connect(self)
 
     def asked(self) -> bytes:
-        """The request as it came."""
+        """Return the request as received, and clear the buffer."""
         whole = b"".join(self._read)
         self._read.clear()
         return whole
@@ -82,7 +82,7 @@ class Client(asyncio.Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """Answers one client at a time."""
+    """A connection to a backend that serves one client at a time."""
 
     __slots__ = ("_client", "_parser", "_relay", "transport")
 
@@ -97,7 +97,7 @@ class Upstream(asyncio.Protocol):
             self.ask(self._client)
 
     def ask(self, client: Client) -> None:
-        """Pass a client's request on."""
+        """Forward the request of a client."""
         self._client = client
         client.upstream = self
         self._relay.write(self.transport, client.asked())
@@ -109,7 +109,7 @@ class Upstream(asyncio.Protocol):
             self._relay.write(client.transport, data)
 
     def on_message_complete(self) -> None:
-        """The whole answer is here."""
+        """Release the connection after the complete response."""
         if self._client is not None:
             self._client.upstream = None
             self._client = None

@@ -1,4 +1,4 @@
-"""A peer as a process that dies with us, on a core of its own where it is given one."""
+"""Runs a peer as a process that ends with this process, optionally on a separate core."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PeerProcess(ServerProcess):
     """One instance of a peer.
 
     Args:
-        peer: what to run.
-        directory: of this instance alone; made if it is missing.
+        peer: the peer to run.
+        directory: directory of this instance only; created if missing.
         port: loopback port for clients.
-        backends: loopback ports of the endpoints behind it.
-        core: the only core that it may use; None leaves it to the kernel.
+        backends: loopback ports of the endpoints.
+        core: the only core that the peer may use; None for any core.
 
     Raises:
         MissingBinary: the peer is not installed.
@@ -45,11 +45,11 @@ class PeerProcess(ServerProcess):
 
 
 def start_peer(peer: Peer, directory: Path, backends: Sequence[int], core: int | None = None) -> PeerProcess:
-    """A peer that serves, on a free port.
+    """Start a peer on a free port and wait until it is ready.
 
     Raises:
-        MissingBinary: it is not installed.
-        NotReady: it does not serve in time.
+        MissingBinary: the peer is not installed.
+        NotReady: the peer is not ready in time.
     """
     return start_server(
         lambda: PeerProcess(peer, directory, free_ports(1)[0], backends, core), tries=PORT_TRIES, timeout_s=READY_S

@@ -1,7 +1,7 @@
-"""Model servers that answer at once: a process of its own, so cheap that the router before them is what is measured.
+"""Model servers that respond immediately: a separate process that is cheap enough not to limit the router under test.
 
-A plain loop over epoll instead of asyncio: it answers about twice as many requests a second, and what it takes is taken
-from the load that one core can make. Run as a module: `python -m lab.bench.router.backends PORT [PORT ...]`.
+Implemented as a plain epoll loop instead of asyncio, which serves about twice as many requests per second: the backends
+share a core with the load generator. Run as a module: `python -m lab.bench.router.backends PORT [PORT ...]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lab.bench.router.chat import CHUNK, END_OF_STREAM, MODEL, answer
 from lab.open_files import allow_many_open_files
 
 PACE_PATH = b"/lab/pace"
-"""POST a Pace here, to any of the ports."""
+"""Path that accepts a Pace by POST, on any port."""
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n"
 _CHUNKED = b"%x\r\n%b\r\n"
@@ -40,12 +40,12 @@ _MODELS = b'{"object":"list","data":[{"id":"%b","object":"model","created":0,"ow
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How streams flow."""
+    """Pace of streams."""
 
     interval_s: float = 0.0
-    """Between two chunks of a stream; 0 sends all at once."""
+    """Time (s) between two chunks of a stream; 0 sends all chunks at once."""
     chunks: int = 8
-    """Of one stream, before its end."""
+    """Number of chunks of one stream."""
 
 
 class _Connection:
@@ -59,10 +59,10 @@ class _Connection:
 
 
 class Backends:
-    """Every listener and connection, and the streams that have chunks to send."""
+    """All listeners, connections and streams."""
 
     def __init__(self, ports: list[int]) -> None:
-        """Listens at once."""
+        """Listen on `ports`."""
         self._epoll = select.epoll()
         self._listeners = {sock.fileno(): sock for sock in map(_listen, ports)}
         for fd in self._listeners:
@@ -75,10 +75,10 @@ class Backends:
         self._answer = _whole(b"application/json", answer())
 
     def serve_for_ever(self) -> None:
-        """Answer until killed."""
+        """Serve until the process is killed."""
         while True:
             if self._due:
-                # poll() counts in milliseconds; select() on the epoll itself waits as short as it is asked to.
+                # The timeout of poll() is in whole milliseconds; select() on the epoll has a finer timeout.
                 select.select([self._epoll], [], [], max(0.0, self._due[0][0] - time.monotonic()))
                 events = self._epoll.poll(0)
             else:
@@ -142,7 +142,7 @@ class Backends:
             return
         connection.chunks_left = pace.chunks - 1
         if self._send(connection, _STREAM_HEAD + _STREAM_CHUNK):
-            # A random phase: streams that all tick together would be read in one go.
+            # Streams have a random phase, because a router would read chunks of synchronous streams together.
             self._schedule(connection, time.monotonic() + self._rng.random() * pace.interval_s)
 
     def _schedule(self, connection: _Connection, at: float) -> None:
@@ -161,7 +161,7 @@ class Backends:
                 self._schedule(connection, at + self._pace.interval_s)
 
     def _send(self, connection: _Connection, data: bytes) -> bool:
-        """Whether it was taken: what a peer does not read fast enough here is a defect of the measurement."""
+        """Send data; False, with the connection closed, if the socket buffer is full: the router reads too slowly."""
         try:
             sent = connection.sock.send(data)
         except OSError:
@@ -201,7 +201,7 @@ def main() -> None:
     """Serve on the ports of the command line."""
     allow_many_open_files()
     backends = Backends([int(port) for port in sys.argv[1:]])
-    # Nothing here makes cycles, and a collection would look like a router's latency.
+    # The code creates no reference cycles, and a collection would be measured as latency of the router.
     gc.disable()
     backends.serve_for_ever()
 

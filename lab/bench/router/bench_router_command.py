@@ -27,10 +27,8 @@ from lab.servers.errors import ServerError
 from lab.servers.redis import start_redis
 from regional_agent.config.file_descriptors import shares_of
 
-"""Exit code for a machine or options that cannot be used."""
-
 SIZES = (10, 100, 1000)
-"""Endpoints to decide among."""
+"""Numbers of endpoints to measure decisions with."""
 
 
 class Part(StrEnum):
@@ -44,19 +42,19 @@ class Part(StrEnum):
 
 
 def bench_router(
-    only: Annotated[list[Part] | None, typer.Option(help="Measure this part; may be given several times.")] = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Compare with this one only; may be repeated.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; every system has one turn in each.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 3.0,
-    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before it that are not counted.")] = 1.0,
-    connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests under way in the closed loop.")] = 64,
-    rate: Annotated[float, typer.Option(min=1, help="Requests per second at which latency is measured.")] = 1000.0,
-    fast_streams: Annotated[int, typer.Option(min=1, help="Streams that flow fast.")] = 1_600,
-    chunks: Annotated[float, typer.Option(min=1, help="Chunks per second of all of those together.")] = 40_000.0,
-    slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Slow streams open at a time.")] = 5_000,
-    decisions: Annotated[int, typer.Option(min=100, help="Decisions for each number of endpoints.")] = 20_000,
-    leak_requests: Annotated[int, typer.Option(min=100, help="Requests over which memory must stay flat.")] = 200_000,
-    out: Annotated[Path, typer.Option(help="File of the results.")] = Path("out/bench/router.json"),
+    only: Annotated[list[Part] | None, typer.Option(help="Part to measure; repeatable.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Peer to compare with; repeatable.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each round measures every system.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each measurement in seconds.")] = 3.0,
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds of warm-up per measurement.")] = 1.0,
+    connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests in flight in the closed loop.")] = 64,
+    rate: Annotated[float, typer.Option(min=1, help="Requests per second of the latency measurement.")] = 1000.0,
+    fast_streams: Annotated[int, typer.Option(min=1, help="Concurrent fast streams.")] = 1_600,
+    chunks: Annotated[float, typer.Option(min=1, help="Chunks per second of all fast streams together.")] = 40_000.0,
+    slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Concurrent slow streams.")] = 5_000,
+    decisions: Annotated[int, typer.Option(min=100, help="Decisions per number of endpoints.")] = 20_000,
+    leak_requests: Annotated[int, typer.Option(min=100, help="Requests of the memory check.")] = 200_000,
+    out: Annotated[Path, typer.Option(help="File for the results.")] = Path("out/bench/router.json"),
 ) -> None:
     """Compare the cost of a request in Penstock and in other proxies, on one core each."""
     parts = frozenset(only or Part)
@@ -97,9 +95,9 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
     console = Console(stderr=True)
     compared = parts - {Part.DECISION, Part.LEAK}
     peers = [contestant for contestant in PEERS if wanted is None or contestant.name in wanted] if compared else []
-    with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting everything") as status:
+    with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting") as status:
         directory = Path(name)
-        status.update("deciding alone")
+        status.update("decisions without proxying")
         decision = _decide(setup, directory / "decision", cores) if Part.DECISION in parts else []
         requests, streams, slow, leak = {}, {}, {}, None
         field = Field((), (), {})
@@ -128,7 +126,7 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
 
 
 def _decide(setup: Setup, directory: Path, cores: Cores) -> list[DecisionCost]:
-    """In this process, on the core that a router would have; Redis stays on the others."""
+    """Measure decisions in this process, on the core of the router; Redis runs on the cores of the load."""
     with start_redis(directory / "redis") as redis:
         os.sched_setaffinity(0, {cores.router})
         try:

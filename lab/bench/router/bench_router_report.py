@@ -14,16 +14,16 @@ from lab.bench.router.leak import LeakCheck
 from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, StreamRound
 
 YARDSTICK = "envoy"
-"""Whom the table's ratios are to."""
+"""System that the ratios of the tables refer to."""
 
 FULL_CORE = 0.9
-"""A router that used less of its core than this could have taken more requests: the load was the limit."""
+"""Minimum core use of a router that was the bottleneck; below this value the load generator was the limit."""
 
 GOAL_ENDPOINTS = 100
-"""Size of the pool that decisions are judged by."""
+"""Number of endpoints that the goals of decisions refer to."""
 
 MAX_LEAKED_SHARE = 0.01
-"""Memory is flat if it grew by at most this part of itself."""
+"""Maximum growth of memory during the leak check, as a share of the memory."""
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Setup(msgspec.Struct, frozen=True):
     seconds: float
     warm_up_s: float
     connections: int
-    """Requests under way at once in the closed loop."""
+    """Concurrent requests in the closed loop."""
     fixed_rate_per_s: float
     fast_streams: int
     chunks_per_s: float
@@ -44,35 +44,35 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class System(msgspec.Struct, frozen=True):
-    """One contestant. Medians over the rounds; `spread` has their range."""
+    """Results of one contestant: medians over the rounds; `spread` contains the ranges."""
 
     version: str
     settings: tuple[str, ...]
     requests_per_s: float | None = None
     cpu_us_per_request: float | None = None
     added_p50_ms: float | None = None
-    """Over the direct way in the same round, at the fixed rate."""
+    """Latency above that of the direct run in the same round, at the fixed rate."""
     added_p99_ms: float | None = None
     errors: int | None = None
-    """Of all rounds together; streams that broke count."""
+    """Number of errors in all rounds, including broken streams."""
     core_use: float | None = None
     cpu_us_per_chunk: float | None = None
     chunks_per_s: float | None = None
-    """That were relayed meanwhile. The fewer, the more each costs: a wake-up then serves one or two only."""
+    """Rate of relayed chunks. At a lower rate each chunk costs more, because a wake-up handles fewer chunks."""
     streams_core_use: float | None = None
     open_streams: OpenStreams | None = None
     spread: dict[str, Measured] = {}
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything; `None` and empty where a part was not asked for."""
+    """All results; None or empty for parts that were not measured."""
 
     machine: Machine
     setup: Setup
     systems: dict[str, System]
     missing: dict[str, str]
     direct: dict[str, Measured]
-    """Without any router: requests_per_s, p50_ms, p99_ms."""
+    """Results without a router: requests_per_s, p50_ms, p99_ms."""
     decision: list[DecisionCost]
     leak: LeakCheck | None
     goals: list[Goal]
@@ -163,7 +163,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     at_size = next((cost for cost in decision if cost.endpoints == GOAL_ENDPOINTS), None)
     with_redis = at_size.with_redis if at_size is not None else None
     found = [
-        goal(f"CPU per request, as a part of {name}'s", share, _ratio(ours, systems.get(name), "cpu_us_per_request"))
+        goal(f"CPU per request, as a share of {name}'s", share, _ratio(ours, systems.get(name), "cpu_us_per_request"))
         for name, share in (("envoy", 1.0), ("vllm-router", 0.5), ("sglang-router", 0.25))
     ]
     found.append(goal("CPU per relayed chunk, us", 15.0, ours.cpu_us_per_chunk))
@@ -171,10 +171,10 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     found.append(
         goal(f"decision at {GOAL_ENDPOINTS} endpoints, p50 us", 20.0, at_size.whole.p50_us if at_size else None)
     )
-    found.append(goal("the same, p99 us", 100.0, at_size.whole.p99_us if at_size else None))
+    found.append(goal("the same decision, p99 us", 100.0, at_size.whole.p99_us if at_size else None))
     found.append(goal("decision awaiting Redis, p99 us", 1000.0, with_redis.p99_us if with_redis else None))
     leaked = leak.grown_mb / max(leak.resident_mb) if leak else None
-    found.append(goal("growth of memory over the requests, as a part of it", MAX_LEAKED_SHARE, leaked))
+    found.append(goal("growth of memory over the requests, as a share of memory", MAX_LEAKED_SHARE, leaked))
     errors = [part.errors for part in (ours, leak) if part is not None and part.errors is not None]
     found.append(goal("errors", 0, sum(errors) if errors else None))
     return found
@@ -212,7 +212,7 @@ def _requests_table(found: Results) -> Table:
                 str(system.errors),
             )
         )
-    title = f"Whole answers, one core (> means that the load was the limit, not the router; x {YARDSTICK} is of CPU)"
+    title = f"Whole responses, one core (>: the load was the limit, not the router; x {YARDSTICK}: ratio of CPU)"
     header = (
         "",
         "requests/s",
@@ -272,7 +272,7 @@ def _decision_table(decision: Sequence[DecisionCost]) -> Table:
         )
         for cost in decision
     ]
-    header = ("endpoints", "p50 us", "p99 us", "where+who p50", "p99", "awaiting Redis p50", "p99")
+    header = ("endpoints", "p50 us", "p99 us", "selection p50", "p99", "awaiting Redis p50", "p99")
     return table("The decision alone, from parsed head to reserved endpoint", header, rows)
 
 
@@ -280,7 +280,7 @@ def _leak_table(leak: LeakCheck) -> Table:
     middle = len(leak.resident_mb) // 2
     figures = [_figure(leak.resident_mb[at], 1) for at in (0, 1, middle, -1)]
     row = (f"{leak.requests:,}", f"{leak.streams_left:,}", *figures, _figure(leak.grown_bytes_per_request, 2))
-    header = ("requests", "streams left", "at first", "after a 20th", "in the middle", "at the end", "bytes/request")
+    header = ("requests", "streams aborted", "at the start", "after 1/20", "halfway", "at the end", "bytes/request")
     return table("Resident memory (MB) over many requests", header, [row])
 
 

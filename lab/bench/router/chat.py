@@ -1,4 +1,4 @@
-"""The request and the responses of the router benchmark, fixed to the byte."""
+"""Request and responses of the router benchmark, with fixed sizes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ END_OF_STREAM = b"data: [DONE]\n\n"
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Whose request it is, so that identity and location are looked up and not always the same."""
+    """Sender of a request. Requests have different senders, so that lookups of identity and location vary."""
 
     address: str
-    """Sent as X-Forwarded-For."""
+    """Address, sent as X-Forwarded-For."""
     api_key: str
 
 
 def chat_request(client: Client, *, stream: bool) -> bytes:
-    """A whole request with a body of REQUEST_BODY_BYTES."""
+    """Return a complete request with a body of REQUEST_BODY_BYTES."""
     body = _padded(
         b'{"model":"%b","stream":%b,"max_tokens":256,"temperature":0.7,"messages":[{"role":"system","content":"You are '
         b'a patient assistant."},{"role":"user","content":"' % (MODEL.encode(), b"true" if stream else b"false"),
@@ -51,7 +51,7 @@ def chat_request(client: Client, *, stream: bool) -> bytes:
 
 
 def answer() -> bytes:
-    """A whole answer's body of ANSWER_BYTES."""
+    """Return the body of a response that is not streamed, with ANSWER_BYTES bytes."""
     return _padded(
         b'{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","created":1700000000,"model":"%b",'
         b'"usage":{"prompt_tokens":230,"completion_tokens":48,"total_tokens":278},"choices":[{"index":0,'
@@ -62,7 +62,7 @@ def answer() -> bytes:
 
 
 def requests_of(clients: Sequence[Client], *, stream: bool) -> list[bytes]:
-    """A request of each client."""
+    """Return one request per client."""
     return [chat_request(client, stream=stream) for client in clients]
 
 

@@ -1,4 +1,4 @@
-"""Everything that is measured in the same way: an agent, and each peer that could be started."""
+"""The systems under test: an agent, and each peer that could be started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PENSTOCK = "penstock"
 PEERS: tuple[Peer, ...] = (Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER, BareRelay())
 
 BACKENDS = 4
-"""Listeners of the one process that answers for all of them."""
+"""Number of backends, which are listeners of one process."""
 
 SLOTS = 4096
 """Slots of each backend in the agent's configuration, high enough that no limit applies."""
@@ -50,26 +50,26 @@ class Contestant(msgspec.Struct, frozen=True):
 
 
 class Field(msgspec.Struct, frozen=True):
-    """Everything that runs."""
+    """All running systems."""
 
     backends: tuple[int, ...]
-    """Their ports."""
+    """Ports of the backends."""
     contestants: tuple[Contestant, ...]
     missing: dict[str, str]
-    """Why a peer is not among them."""
+    """Reasons why peers could not be started, by name."""
 
 
 @contextmanager
 def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) -> Iterator[Field]:
-    """Start backends, the agent with all it leans on, and every peer that is installed.
+    """Start the backends, the agent with all its dependencies, and every installed peer.
 
     Args:
-        directory: for their files; has to be empty.
-        cores: how the machine is divided; this process has to keep to those of the load already.
-        peers: whom to compare with.
+        directory: directory for all files; must be empty.
+        cores: division of the cores; this process must already be restricted to the cores of the load.
+        peers: peers to start.
 
     Raises:
-        ServerError: the backends or a process of Penstock's do not start. A peer that does not is `missing`.
+        ServerError: the backends or Penstock do not start. A peer that does not start is `missing`.
     """
     with ExitStack() as running:
         backends = _start_backends(directory)
@@ -87,7 +87,7 @@ def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) ->
 def start_peers(
     peers: Sequence[Peer], directory: Path, backends: Sequence[int], core: int | None, running: ExitStack
 ) -> tuple[list[Contestant], dict[str, str]]:
-    """Those that could be started, and for each of the others, by name, why not; `running` stops them."""
+    """Start the peers. Returns the started peers and the reasons for failure by name; `running` stops the peers."""
     contestants, missing = [], {}
     for peer in peers:
         try:

@@ -1,4 +1,4 @@
-"""The cost of a routing decision without proxying: the agent's code in this process, from parsed head to reservation.
+"""Cost of a routing decision without proxying: runs the agent's code in this process, from parsed head to reservation.
 
 Every request passes steps 1 to 7: identify, classify, locate, residency mask, quota, region selection and endpoint
 selection.
@@ -54,16 +54,16 @@ SLOTS = 8
 """Slots of each endpoint."""
 
 BUSY_SHARE = 0.6
-"""Share of all slots that is occupied during the measurement, so that loads differ and no endpoint is full."""
+"""Share of all slots that is occupied during the measurement, so that loads differ but no endpoint is full."""
 
 AWAITED = "awaited"
-"""The region of the awaited exchanges: in the agent's own region every request would count twice."""
+"""Region of the awaited exchanges. It differs from the agent's region, where every request would count twice."""
 
 OTHER_AGENTS = 2
-"""Number of other agents in that region."""
+"""Number of other agents in the region AWAITED."""
 
 _REGION_KEY = secrets.token_bytes(KEY_BYTES)
-"""Of every agent here: all sizes publish into one Redis."""
+"""Key of all agents: the measurements of all sizes publish to the same Redis."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class DecisionCost(msgspec.Struct, frozen=True):
-    """The cost with a given number of endpoints."""
+    """Cost of a decision with a given number of endpoints."""
 
     endpoints: int
     whole: Percentiles
@@ -94,7 +94,7 @@ async def decision_costs(
 
     Args:
         sizes: numbers of endpoints.
-        times: decisions per number of endpoints; a tenth of it with Redis.
+        times: decisions per number of endpoints; a tenth as many with Redis.
         directory: an empty directory for the agent's files.
         redis_url: None omits the figures with Redis.
     """
@@ -102,7 +102,7 @@ async def decision_costs(
 
 
 async def _measure(size: int, times: int, directory: Path, redis_url: str | None) -> DecisionCost:
-    # A single agent never has an outdated view, so it scans all endpoints: the usual case, and the most expensive.
+    # A single agent always has a current view, so it scans all endpoints: the most frequent and most expensive case.
     async with _deciding(size, directory / "alone", None) as (_, bench):
         bench.decide(max(times // 10, size * SLOTS))
         wholes, parts = bench.decide(times)
@@ -217,7 +217,7 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
     await store.commit([], [Put(keys.policy(policy.digest()), encode(policy)), Put(keys.plan(REGION), encode(plan))])
     runtime.config.start()
     async with asyncio.timeout(10.0):
-        while runtime.config.plan is None:  # noqa: ASYNC110 - the configuration offers nothing to wait for
+        while runtime.config.plan is None:  # noqa: ASYNC110 - the configuration has no event to wait for
             await asyncio.sleep(0.01)
     for endpoint in runtime.endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)

@@ -1,4 +1,4 @@
-"""Whether an agent's memory stays flat over a great many requests: whole answers, streams, and clients that leave."""
+"""Checks that an agent's memory stays constant over many requests: whole responses, and streams that clients abort."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lab.servers.errors import NotReady
 CONNECTIONS = 64
 
 LOOKS = 20
-"""Number of memory samples, evenly over the requests."""
+"""Number of memory samples, evenly distributed over the requests."""
 
 MIN_STREAMS_BETWEEN, MAX_STREAMS_BETWEEN = 5, 100
-"""Streams that are opened and left in the middle between two looks: one for a hundred requests, within these."""
+"""Limits of the number of aborted streams between two samples, which is otherwise one per hundred requests."""
 
 WARM_UP_SHARE = 0.02
-"""Streams left before the first look, as a part of the requests: the heap grows to what they need, and stays so."""
+"""Streams aborted before the first sample, as a share of the requests, so that the heap reaches its final size."""
 
 CLOSED_LOOP_S = 600.0
-"""Longest time (s) for the requests between two looks."""
+"""Maximum time (s) for the requests between two samples."""
 
 
 class LeakCheck(msgspec.Struct, frozen=True):
@@ -37,11 +37,11 @@ class LeakCheck(msgspec.Struct, frozen=True):
     streams_left: int
     errors: int
     resident_mb: tuple[float, ...]
-    """At each look; the first is before the first request."""
+    """Resident memory (MB) at each sample; the first sample is taken before the first request."""
     grown_mb: float
-    """The mean of the last quarter less that of the second: the first quarter is warm-up."""
+    """Mean of the last quarter minus mean of the second quarter; the first quarter is warm-up."""
     grown_bytes_per_request: float
-    """The same for each request between the middles of the two, which is half of all."""
+    """Growth per request between the middles of the two quarters, which is half of all requests."""
 
 
 def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
@@ -80,10 +80,10 @@ def check_leak(field: Field, requests: int, progress: Progress) -> LeakCheck:
 
 
 def _leave_streams(port: int, count: int) -> int:
-    """Open `count` streams and leave in the middle of each; how many had begun."""
+    """Open `count` streams, abort each, and return the number of streams that had started."""
     streams = Streams(port, requests_of(clients(), stream=True))
     begun = streams.open(count, 30.0)
     streams.close()
     if begun < count:
-        raise NotReady(f"only {begun} of {count} streams began")
+        raise NotReady(f"only {begun} of {count} streams started")
     return begun

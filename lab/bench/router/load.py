@@ -1,7 +1,7 @@
-"""The load: keep-alive connections that ask for the same thing again and again, in a closed loop or at a fixed rate.
+"""Load generator: keep-alive connections that repeat one request each, in a closed loop or at a fixed rate.
 
-A plain loop over epoll, for the reason given in `lab.bench.router.backends`: one core has to make more load than the
-fastest proxy can take, beside the backends. An answer counts only if it is the right one to the last byte.
+Implemented as a plain epoll loop, because one core must run the backends and generate more load than the fastest proxy
+can serve. A response counts only if it ends with the expected body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 ANSWER_TIMEOUT_S = 10.0
-"""A connection without an answer for this long has failed."""
+"""Time (s) without a response after which a connection has failed."""
 
 _OK = b"HTTP/1.1 200"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -31,7 +31,7 @@ class Run(msgspec.Struct):
     answers: int = 0
     errors: int = 0
     latencies_s: list[float] = []
-    """Of every answer at a fixed rate; empty for a closed loop, whose latencies suffer from coordinated omission."""
+    """Latency of every response at a fixed rate; empty for a closed loop, which has coordinated omission."""
 
 
 class _Connection:
@@ -50,8 +50,8 @@ class Load:
 
     Args:
         port: loopback port of the router, or of a backend.
-        requests: what to ask, in turn; one connection each.
-        answer: the body of the right answer.
+        requests: requests, with one connection each.
+        answer: expected body of a response.
     """
 
     def __init__(self, port: int, requests: Sequence[bytes], answer: bytes) -> None:
@@ -65,14 +65,14 @@ class Load:
             self._connect(connection)
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Close every connection."""
         for connection in self._all:
             if connection.sock is not None:
                 connection.sock.close()
         self._epoll.close()
 
     def closed_loop(self, seconds: float, max_answers: float = float("inf")) -> Run:
-        """Every connection asks again as soon as it has its answer, for `seconds` or until there are enough."""
+        """Send the next request of each connection after its response, for `seconds` or up to `max_answers`."""
         run = self._run = Run()
         began = time.perf_counter()
         ends = began + seconds
@@ -93,10 +93,10 @@ class Load:
         return run
 
     def fixed_rate(self, per_s: float, seconds: float, rng: Random) -> Run:
-        """Requests at random moments, `per_s` of them a second on average, whatever becomes of the earlier ones.
+        """Send requests as a Poisson process of `per_s` requests per second, regardless of earlier responses.
 
-        A latency counts from when its request was due; only where a connection was free and this process itself came
-        late does it count from when it was sent.
+        A latency is measured from the due time of the request, or from the send time if a connection was free but this
+        process was late.
         """
         run = self._run = Run()
         free = deque(self._all)
@@ -115,7 +115,7 @@ class Load:
             busy = len(free) < len(self._all)
             if now > ends and (not busy or now > ends + ANSWER_TIMEOUT_S):
                 break
-            # poll() counts in milliseconds; select() on the epoll itself waits as short as it is asked to.
+            # The timeout of poll() is in whole milliseconds; select() on the epoll has a finer timeout.
             select.select([self._epoll], [], [], max(0.0, due - now) if due < ends else 0.01)
             for fd, _ in self._epoll.poll(0):
                 connection = self._by_fd[fd]
@@ -152,7 +152,7 @@ class Load:
         except OSError:
             data = b""
         if not data or not connection.busy:
-            # Closed, or talking out of turn.
+            # The connection was closed, or the response has no request.
             was_busy = connection.busy
             self._fail(connection)
             return was_busy
@@ -168,7 +168,7 @@ class Load:
         return True
 
     def _fail(self, connection: _Connection) -> bool:
-        """Count an error and begin anew on a fresh connection."""
+        """Count an error and replace the connection."""
         self._run.errors += 1
         assert connection.sock is not None
         self._by_fd.pop(connection.sock.fileno(), None)

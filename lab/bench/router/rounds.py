@@ -1,4 +1,4 @@
-"""The measurements of all contestants, in rounds whose order rotates, so that no contestant is always first."""
+"""Measures all contestants in rounds with rotating order, so that no contestant is always first."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Progress = Callable[[str], None]
 """Progress callback: receives a short description of the current measurement."""
 
 KEYS = ("demo-open", "demo-personal", "demo-eu-personal")
-"""API keys of the shipped policy bundle: unrestricted data, and data that residency rules restrict. The agent under
-test is in the EU, where all of them may be processed."""
+"""API keys of the shipped policy bundle: one for unrestricted data, the others for data with residency rules, which
+permit the EU, the region of the agent under test."""
 
 DIRECT = "direct"
-"""The name of the run without any router."""
+"""Name of the run without a router."""
 
 SETTLE_S = 1.0
 """Time (s) that streams run before the measurement."""
@@ -43,7 +43,7 @@ class RequestRound(msgspec.Struct, frozen=True):
     core_use: float
     """Utilisation (0-1) of the router's core in the closed loop: below about 0.9 it was not the bottleneck."""
     p50_ms: float
-    """At the fixed rate."""
+    """Latency (ms) at the fixed rate."""
     p99_ms: float
     errors: int
 
@@ -72,7 +72,7 @@ class OpenStreams(msgspec.Struct, frozen=True):
 
 
 def clients() -> list[Client]:
-    """The simulated clients: each site of the lab's table, with the API keys in rotation."""
+    """The simulated clients: one per site of SITES, with the API keys in rotation."""
     rng = Random(1)
     return [Client(site.address(rng), KEYS[number % len(KEYS)]) for number, site in enumerate(SITES)]
 

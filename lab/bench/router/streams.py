@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 TOKEN = b'data: {"id"'
-"""Begins every chunk that the backends stream."""
+"""Start of every chunk that the backends stream."""
 
 CONNECT_AT_ONCE = 200
-"""Streams opened between two reads, so that no listener's accept queue overflows."""
+"""Number of streams opened between two reads, so that no listener's accept queue overflows."""
 
 
 class StreamRun(msgspec.Struct):
@@ -29,7 +29,7 @@ class Streams:
 
     Args:
         port: loopback port of the router.
-        requests: what to ask, in turn.
+        requests: requests of the streams, in rotation.
     """
 
     def __init__(self, port: int, requests: Sequence[bytes]) -> None:
@@ -43,7 +43,7 @@ class Streams:
         """Streams that were rejected or ended unexpectedly."""
 
     def open(self, count: int, timeout_s: float) -> int:
-        """Open `count` streams and wait until each has had a token; how many have."""
+        """Open `count` streams and wait for the first token of each. Returns the number of streams with a token."""
         for number in range(count):
             sock = socket.create_connection(("127.0.0.1", self._port), timeout=timeout_s)
             sock.sendall(self._requests[number % len(self._requests)])
@@ -58,7 +58,7 @@ class Streams:
         return len(self._begun)
 
     def run(self, seconds: float) -> StreamRun:
-        """Take tokens for so long."""
+        """Read tokens for `seconds`."""
         began = time.perf_counter()
         chunks, broken = self._chunks, self.broken
         while (left := began + seconds - time.perf_counter()) > 0:
@@ -66,7 +66,7 @@ class Streams:
         return StreamRun(time.perf_counter() - began, self._chunks - chunks, self.broken - broken)
 
     def close(self) -> None:
-        """Leave, in the middle of every stream."""
+        """Close every connection in the middle of its stream."""
         for sock in self._open.values():
             sock.close()
         self._open.clear()

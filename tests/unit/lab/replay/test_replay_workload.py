@@ -12,7 +12,7 @@ import pytest
 from lab.engine.completion_request import CompletionRequest, parse_completion
 from lab.geoip import SITES
 from lab.replay.chat_request import chat_request, prompt_text
-from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
+from lab.replay.replay_workload import PlannedRequest, Sender, plan_requests
 from lab.traces.trace import TraceRequest
 
 TRACE = [TraceRequest(number * 0.5, 900, 40, (0, number + 1)) for number in range(2000)]
@@ -20,7 +20,7 @@ SENDERS = [Sender("open", "key-o", "small", 3.0), Sender("eu", "key-e", "large",
 
 
 def laid(seed: int = 1, hang_up_share: float = 0.1) -> list[PlannedRequest]:
-    return lay_over(
+    return plan_requests(
         TRACE, SITES, SENDERS, lambda site, sender: (site.country, sender.tenant), hang_up_share, Random(seed)
     )
 

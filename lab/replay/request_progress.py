@@ -1,4 +1,4 @@
-"""The state of one request in progress: all attempts so far, and the resulting outcome."""
+"""Progress of one request: all attempts so far, and the resulting outcome."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REGIONS_HEADER = b"x-penstock-regions"
 RETRY_AFTER_HEADER = b"retry-after"
 
 
-class Journey:
-    """One request in progress; the client records events, `outcome` summarises them."""
+class RequestProgress:
+    """Progress of one request. The client records events, and `outcome` summarises the events."""
 
     __slots__ = (
         "_answer",
@@ -39,7 +39,7 @@ class Journey:
         self.named_regions: list[str] | None = None
         """The regions that the response to a misdirected request named; None before such a response."""
         self.waited = False
-        """Whether the request has waited for a Retry-After; it waits at most once."""
+        """Whether the request has waited for a Retry-After, which it does at most once."""
         self._started_s = started_s
         self._sent_s: float | None = None
         self._tries: list[Try] = []
@@ -49,19 +49,19 @@ class Journey:
         self._problem = "no_entry"
         self._lost = False
 
-    def goes_to(self, entry: Entry, at_s: float) -> None:
+    def start_attempt(self, entry: Entry, at_s: float) -> None:
         """Record the start of an attempt."""
         self.tried |= {entry.url}
         self._entry = entry
         self._try_began_s = at_s
         self._answer = None
 
-    def sends(self, exchange: ResponseExchange, at_s: float) -> None:
+    def record_send(self, exchange: ResponseExchange, at_s: float) -> None:
         """Record that the request was written to the connection of `exchange`."""
         self._sent_s = at_s
         self._answer = exchange
 
-    def returns(self, result: TryResult, problem: str, at_s: float) -> None:
+    def end_attempt(self, result: TryResult, problem: str, at_s: float) -> None:
         """Record the end of an attempt; `problem` is empty if it succeeded."""
         if self._entry is not None:
             status = self._answer.status if self._answer is not None else 0
@@ -69,14 +69,14 @@ class Journey:
             self._entry = None
         self._problem = problem
 
-    def is_lost(self, problem: str, at_s: float) -> None:
-        """Record that the client gave the request up, in any state."""
+    def record_loss(self, problem: str, at_s: float) -> None:
+        """Record that the client abandoned the request, in any state."""
         has_first_byte = self._answer is not None and self._answer.first_byte_s is not None
-        self.returns(TryResult.ANSWERED if has_first_byte else TryResult.SILENT, problem, at_s)
+        self.end_attempt(TryResult.ANSWERED if has_first_byte else TryResult.SILENT, problem, at_s)
         self._lost = True
 
     def outcome(self, end_s: float) -> Outcome:
-        """Return the outcome, if the request has ended at `end_s`."""
+        """Return the outcome of the request, which ended at `end_s`."""
         planned, answer = self.planned, self._answer
         kind, status, code = self._verdict()
         return Outcome(
