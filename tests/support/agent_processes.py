@@ -1,4 +1,4 @@
-"""Whole agents as processes of their own: `penstock-agent` on real etcd and Redis, for what only a process can show."""
+"""Whole agents as separate processes: `penstock-agent` on real etcd and Redis, for tests that need a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.planet import MODEL
 
 
 class AgentProcess(ServerProcess):
-    """`penstock-agent` on ports of its choice, or on those of the agent that it takes over from."""
+    """`penstock-agent` on free ports, or on the ports of the agent that it takes over from."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class AgentProcess(ServerProcess):
         listens: Mapping[str, Address] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Not started yet.
+        """Create an agent; it is not started.
 
         Args:
-            directory: of its log, its certificate and its state.
-            listens: where its faces listen, by `traffic`, `peer` and `admin`; those that are not here choose a port.
-            settings: more of them, by field name in capitals.
+            directory: directory for log, certificate and state.
+            listens: listen addresses of `traffic`, `peer` and `admin`; a missing address selects a free port.
+            settings: additional settings, by field name in capitals.
         """
         directory.mkdir(parents=True, exist_ok=True)
         identity_dir = write_identity(directory / "identity", agent_id(region, name))
@@ -75,7 +75,7 @@ class AgentProcess(ServerProcess):
         )
 
     def faces(self) -> dict[str, Address]:
-        """Where the newest start listens; empty before it does."""
+        """Listen addresses of the newest start; empty before the agent listens."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             for line in log:
@@ -85,12 +85,12 @@ class AgentProcess(ServerProcess):
         return {}
 
     def status(self) -> dict[str, Any]:
-        """The `/status` of its admin listener."""
+        """Response of `/status` at the admin listener."""
         found: dict[str, Any] = self.ask("/status").json()
         return found
 
     def ask(self, path: str) -> httpx.Response:
-        """Answer of the admin listener to a caller that has a key."""
+        """Response of the admin listener to a GET request with a key."""
         return httpx.get(f"http://{self.faces()['admin']}{path}", headers=ADMIN_HEADERS, timeout=10.0)
 
     def _serves(self) -> bool:
@@ -102,7 +102,7 @@ class AgentProcess(ServerProcess):
 
 
 def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: int = 0) -> Path:
-    """An endpoints file for engines that serve the test fleet's model, named gpu-0 and so on."""
+    """Write an endpoints file for engines of the test fleet's model, named gpu-0 and so on."""
     specs = [
         {
             "name": f"gpu-{n}",

@@ -1,6 +1,6 @@
 """An agent's listeners on real sockets, over real endpoints and reservations.
 
-A test sets the configuration in force and the state of peers; everything else that a request passes through is real.
+A test sets the configuration in force and the state of peers; all other components of the request path are real.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class FixedPeers:
-    """Other regions, in the states that a test sets."""
+    """Other regions, with states that a test sets."""
 
     def __init__(self, here: str, addresses: Mapping[str, Address], credits: Mapping[str, int]) -> None:
         self.here = here
@@ -134,7 +134,7 @@ class Agent:
         self.offered.append((model, residency.name))
 
     def held(self) -> int:
-        """Reservations that are out."""
+        """Number of active reservations."""
         return sum(endpoint.local_load.requests for endpoint in self.endpoints.every())
 
     def upstreams(self) -> list[UpstreamConnection]:
@@ -144,7 +144,7 @@ class Agent:
         return [connection for connection in connections if connection is not None]
 
     def continue_streams(self, kind: EngineKind = EngineKind.VLLM) -> None:
-        """Have streams continued, by endpoints of this kind."""
+        """Enable continuation of streams, and set the kind of all endpoints."""
         policy = self.config.policy
         models = {name: replace(model, continue_streams=True) for name, model in policy.models.items()}
         self.config.policy = replace(policy, models=models)
@@ -161,11 +161,11 @@ class Agent:
         }
 
     def waiting(self) -> int:
-        """Requests that wait for room."""
+        """Number of requests in the admission queue."""
         return self.queue.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
-        """`requests_total` by outcome, without those at zero."""
+        """`requests_total` by outcome, without zeros."""
         found: dict[str, float] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
@@ -175,7 +175,7 @@ class Agent:
         return found
 
     def waited(self) -> dict[str, float]:
-        """`queue_wait_seconds_count` by outcome, without those at zero."""
+        """`queue_wait_seconds_count` by outcome, without zeros."""
         return {
             sample.labels["outcome"]: sample.value
             for family in self.metrics.registry.collect()
@@ -213,13 +213,13 @@ async def running_agent(
     models: Sequence[str] = (MODEL,),
     config: ActiveConfig | None = None,
 ) -> AsyncIterator[Agent]:
-    """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
+    """Run one agent of `region` in front of `engines`, which are ready, with the test fleet's policy in force.
 
     Args:
-        trusted: whether every client counts as a trusted proxy where there is no `locator`.
+        trusted: whether every client is a trusted proxy if there is no `locator`.
         locator: None locates no client.
-        redis_url: what it shares its load through with other agents of other names; None is the only agent.
-        config: None has the test fleet's policy in force, and `plan`.
+        redis_url: Redis through which agents of different names share load; None for the only agent.
+        config: None for the test fleet's policy and `plan`.
     """
     connections = pool or UpstreamPool()
     endpoints = EndpointSet(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
@@ -294,8 +294,8 @@ async def running_agent(
 def admin_service(
     agent: Agent, registrations: Registrations | None = None, access: KeyAccess | None = None
 ) -> AdminService:
-    """The service of an agent's admin listener; requests for what it lacks fail. Without `access` everybody has every
-    role."""
+    """The service of an agent's admin listener. Requests that need a missing argument fail; without `access` every
+    caller has every role."""
     everybody = SimpleNamespace(require=lambda *_: None)
     return AdminService(
         agent.proxy,

@@ -1,4 +1,4 @@
-"""The API of a control plane in the test's own process."""
+"""The API of a control plane in the process of the test."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 
 STEADY_LEASE_S = 60
-"""Lease (s) of a leader in the test's process: a busy machine may stop the process for longer than two seconds."""
+"""Lease (s) of a leader in the test's process, because a busy machine may stop the process for more than 2 s."""
 
 _description: dict[str, Any] | None = None
 
 
 def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:
-    """The API, described beforehand as `penstock serve` does it: in the first request it would cost the lease.
+    """The API, with its OpenAPI description created in advance as by `penstock serve`: its creation during a request
+    would delay the renewal of the lease.
 
-    Every control plane's description is the same, so one is made for all the tests of a process.
+    The description is the same for every control plane, so all tests of a process share it.
     """
     global _description
     app = control_plane.create_api(access, geoip)

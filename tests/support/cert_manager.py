@@ -1,4 +1,4 @@
-"""Certificates in the form in which cert-manager issues them for its CSI driver: no subject, critical names."""
+"""Certificates in the form that cert-manager issues for its CSI driver: no subject, critical names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENDED = {"client auth": ExtendedKeyUsageOID.CLIENT_AUTH, "server auth": Exten
 
 
 def write_requested_identity(directory: Path, attributes: Mapping[str, str], authority: Authority) -> None:
-    """Write the files that the driver mounts for a volume with these attributes."""
+    """Write the files that the driver mounts for a volume with `attributes`."""
     assert attributes["key-algorithm"] == "ECDSA"
     key = ec.generate_private_key(CURVES[attributes["key-size"]]())
     usages = set(attributes["key-usages"].split(","))

@@ -1,4 +1,4 @@
-"""Certificates for loopback, made by openssl when a test needs them."""
+"""Certificates for loopback, created by openssl."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def has_openssl_3() -> bool:
-    """Whether there is an openssl that can sign in one step."""
+    """Whether OpenSSL 3 is installed, which can sign in one step."""
     program = shutil.which("openssl")
     return program is not None and b"OpenSSL 3" in subprocess.run([program, "version"], capture_output=True).stdout
 
 
 def make_authority(directory: Path, name: str) -> Path:
-    """An authority's own certificate."""
+    """Create an authority and return its certificate."""
     directory.mkdir(exist_ok=True)
     certificate = directory / f"{name}.pem"
     _openssl(
@@ -25,7 +25,7 @@ def make_authority(directory: Path, name: str) -> Path:
 
 
 def make_certificate(directory: Path, authority: str, name: str) -> Path:
-    """A certificate for loopback that `authority` signed, good for servers and clients."""
+    """Create a certificate for loopback, signed by `authority`, for servers and clients."""
     certificate = directory / f"{name}.pem"
     _openssl(
         *("req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),

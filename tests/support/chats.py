@@ -1,4 +1,4 @@
-"""One chat request, a client that sends it, and scripts of engines that behave in one way each."""
+"""A chat request, a client that sends the request, and engine scripts with one behaviour each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
 NOBODY = Address("127.0.0.1", 1)
-"""Nothing listens on port 1: connections are refused."""
+"""An address that refuses connections: no process listens on port 1."""
 
 
 async def ask(agent: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions") -> Answer:
-    """Send one chat on a connection of its own; returns the response."""
+    """Send one chat on a new connection and return the response."""
     client = await RawClient.connect(agent.traffic)
     client.send(post(body, *headers, path=path))
     answer = await client.answer()
@@ -71,7 +71,7 @@ async def is_busy(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 
 @asynccontextmanager
 async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
-    """An agent whose only slot is taken, and the client that holds it; the agent expects requests to be short."""
+    """An agent whose only slot is occupied, and the client that occupies it; the agent expects short requests."""
     async with running_agent(directory, [address], slots=1, queue=0, **fields) as agent:  # type: ignore[arg-type]
         pool = agent.endpoints.pool(MODEL)
         pool.prior_s = 0.1

@@ -1,4 +1,4 @@
-"""`penstock` as a test calls it, in this process: wide enough that no table wraps, and without contexts."""
+"""Runs `penstock` in the process of the test, with a wide terminal so that no table wraps, and without contexts."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from control_plane.cli.main import app
 
 
 def run(*arguments: str) -> Result:
-    """What a command prints, and its exit code."""
+    """Run a command and return its output and exit code."""
     return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONTEXTS_FILE": "/nowhere/contexts.yaml"}).invoke(app, arguments)

@@ -1,9 +1,8 @@
-"""A planet in a closed loop on a virtual clock: a real planner, and agents that decide by the rules of the live ones.
+"""A fleet in a closed loop on a virtual clock: a real planner, and simulated agents with the rules of real agents.
 
-Requests, probes, reports and plans are events with delays. An agent's view of others comes from probes that took
-half a round trip each way; the control plane's comes from reports that may be late. Everything
-that decides is `penstock`'s own: `decide`, `grant`, `wanted`, `observe`, `add_report`, `tick`, and the planner under
-test."""
+Requests, probes, reports and plans are events with delays. An agent's view of other regions comes from probes that take
+half a round trip in each direction; the control plane's view comes from reports that may be late. All decisions are
+made by Penstock's code: `decide`, `grant`, `wanted`, `observe`, `add_report`, `tick`, and the planner under test."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ LOOK_S = 0.1
 
 
 class Plan(Protocol):
-    """The door that every planner has."""
+    """The interface of a planner."""
 
     def __call__(
         self,
@@ -45,29 +44,29 @@ class Plan(Protocol):
         generation: int,
         elapsed_s: float,
     ) -> dict[str, RegionPlan]:
-        """One slice for every region of the policy."""
+        """Return one slice for every region of the policy."""
 
 
 class World(msgspec.Struct, frozen=True):
-    """What happens to the planet; the rest follows."""
+    """Inputs of the simulation."""
 
     policy: Policy
     slots: dict[str, int]
-    """By region, for the one model that there is, "m"."""
+    """Slots by region, for the only model, "m"."""
     service_s: float
     rates: Callable[[float], Mapping[tuple[str, frozenset[str]], float]]
     """Requests per second at a time (s) by (home of the clients, permitted regions)."""
     up: Callable[[str, float], bool] = lambda region, at: True
     draw_s: Callable[[Random], float] | None = None
-    """How long (s) one request runs, where they differ: drawn with the mean `service_s`."""
+    """Draws the duration (s) of one request, with the mean `service_s`; None for a constant duration."""
     prior_s: float | None = None
-    """What a region that has just started takes for its service time (s); None: it knows."""
+    """Service time (s) that a started region assumes; None for `service_s`."""
     report_delay_s: Callable[[float], float] = lambda at: 0.0
-    """How long (s) a report made at this time is on its way; infinite where it is lost."""
+    """Delay (s) of a report sent at a time; infinite for a lost report."""
 
 
 class Tick(NamedTuple):
-    """The plan after one of the planner's ticks."""
+    """The plan after one tick of the planner."""
 
     at: float
     shares: dict[tuple[Key, str], float]
@@ -75,14 +74,14 @@ class Tick(NamedTuple):
 
 
 class Loop:
-    """Runs a world under a planner; what it recorded is read afterwards."""
+    """Runs a world with a planner and records the results."""
 
     def __init__(self, world: World, plan: Plan, seed: int = 1) -> None:
         self.world = world
         self.now = 0.0
         self.rng = Random(seed)
         self.lengths = Random(seed)
-        """Apart from what decisions draw, so that the same requests are as long under another plan."""
+        """Separate generator, so that durations of requests are the same with every planner."""
         self.sites: dict[str, Site] = {}
         self.ended: list[Ended] = []
         self.ticks: list[Tick] = []
@@ -96,11 +95,11 @@ class Loop:
         self._due: dict[tuple[str, frozenset[str]], float] = {}
 
     def run(self, until_s: float) -> Loop:
-        """Let time pass up to `until_s`."""
+        """Run the simulation up to `until_s`."""
         if not self._events:
             for at, name in enumerate(self.world.policy.regions):
                 self.after(0.0, lambda name=name: self._every(PROBE_S, lambda: self._with(name, Site.probe)))
-                # Agents report out of step.
+                # Agents do not report at the same time.
                 self.after(0.13 * at, lambda name=name: self._every(REPORT_S, lambda: self._report(name)))
                 self.after(0.0, lambda name=name: self._every(LOOK_S, lambda: self._with(name, Site.look)))
             self._every(ARRIVALS_S, self._arrivals)
@@ -111,28 +110,28 @@ class Loop:
         return self
 
     def after(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do something `delay_s` seconds from now."""
+        """Schedule `act` in `delay_s` seconds."""
         heappush(self._events, (self.now + delay_s, next(self._order), act))
 
     def one_way_s(self, origin: str, server: str) -> float:
         return self.world.policy.round_trip_ms(origin, server) / 2000
 
-    # what was seen
+    # results
 
     def share(self, key: Key, server: str) -> list[tuple[float, float]]:
-        """One share of the plan, as (time, share)."""
+        """One share of the plan over time, as (time, share)."""
         return [(moment.at, moment.shares.get((key, server), 0.0)) for moment in self.ticks]
 
     def changed(self, from_s: float) -> int:
-        """How many ticks since a time changed any class of the plan."""
+        """Number of ticks since `from_s` that changed a class of the plan."""
         return sum(at >= from_s for at in self._changed_at)
 
     def served_at_home(self, home: str, from_s: float, to_s: float) -> float:
-        """The part of the requests of a region's clients, of those that came in a time, that it served itself."""
+        """Share of the requests of clients of `home` in a period that the region itself served."""
         asked = [request for request in self.ended if request.home == home and from_s <= request.came_at < to_s]
         return sum(request.served_by == home for request in asked) / max(1, len(asked))
 
-    # what happens
+    # events
 
     def _every(self, period_s: float, act: Callable[[], None]) -> None:
         act()
@@ -158,7 +157,7 @@ class Loop:
                     entry.arrives(request)
 
     def _entries(self, home: str, permitted: frozenset[str]) -> Iterator[Site]:
-        """Where clients of a region go: home, else the nearest that answers them."""
+        """Entries of the clients of a region: home, then the nearest available regions."""
         order = self.world.policy.nearest_first(home, permitted)
         return (self.sites[name] for name in order if name in self.sites)
 

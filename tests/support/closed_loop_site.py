@@ -1,4 +1,4 @@
-"""The regions of the closed loop: one agent each, which queues, spills and serves by the rules of the live ones."""
+"""The regions of the closed loop: one simulated agent each, with the queueing and spillover rules of real agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
 
 class Ended(NamedTuple):
-    """What became of a request."""
+    """Outcome of a request."""
 
     came_at: float
     home: str
@@ -46,7 +46,7 @@ class Request:
 
 
 class Peer:
-    """The state of another region, as one agent has it."""
+    """An agent's view of another region."""
 
     __slots__ = ("answer", "health", "held_credits", "may_spend")
 
@@ -55,11 +55,11 @@ class Peer:
         self.answer: tuple[bool, float] | None = None
         self.held_credits = HeldCredits()
         self.may_spend = 0
-        """Of the newest answer's credits; counted apart from the held_credits, to check it."""
+        """Remaining credits of the newest probe response, counted independently to check `held_credits`."""
 
 
 class Site:
-    """One region with one agent, as long as it lives; a restart begins a new one."""
+    """One region with one agent, from start to failure; a restart creates a new Site."""
 
     def __init__(self, loop: Loop, region: str, epoch: int, plan: RegionPlan | None) -> None:
         self.loop, self.region, self.epoch = loop, region, epoch
@@ -99,7 +99,7 @@ class Site:
             self.queue.append(request)
 
     def place(self, request: Request, *, its_turn: bool = False) -> bool:
-        """Steps 6 and 7 of the road; False: it has to wait here."""
+        """Run steps 6 and 7 of the request path; False if the request must wait in this region."""
         loop = self.loop
         while True:
             views = {name: self.view(name) for name in request.permitted.regions}
@@ -127,13 +127,13 @@ class Site:
                 peer = self.peers[where.region]
                 peer.held_credits = peer.held_credits.spent(where.region, "m")
                 peer.may_spend -= 1
-                assert peer.may_spend >= 0, f"{self.region} pushed {where.region} over what it granted"
+                assert peer.may_spend >= 0, f"{self.region} sent {where.region} more spillover than granted"
             request.on_credit = where.spends_credit
             loop.after(loop.one_way_s(self.region, where.region), partial(self.reaches, request, where.region))
             return True
 
     def reaches(self, request: Request, server: str) -> None:
-        """A forwarded request is there: it starts, or comes back as refused before it started."""
+        """A forwarded request arrives at `server`, which starts or rejects it."""
         there = self.loop.sites.get(server)
         if there is not None and there.running < there.slots:
             there.start(request)
@@ -164,7 +164,7 @@ class Site:
         self.look()
 
     def look(self) -> None:
-        """Offer room that has appeared to those who wait, first come first served."""
+        """Place waiting requests, in order of arrival, while slots or credits are available."""
         for _ in range(len(self.queue)):
             request = self.queue[0]
             if self.loop.now - request.came_at > MAX_WAIT_S:
@@ -182,7 +182,7 @@ class Site:
                 return
             self.queue.popleft()
 
-    # its view of other regions
+    # view of other regions
 
     def view(self, region: str) -> RegionView:
         if region == self.region:
@@ -211,7 +211,7 @@ class Site:
             loop.after(loop.one_way_s(self.region, name), lambda name=name: self.asked(name, asks))
 
     def asked(self, region: str, asks: int) -> None:
-        """The probe has arrived there."""
+        """A probe arrives at `region`."""
         loop = self.loop
         there = loop.sites.get(region)
         if there is None:

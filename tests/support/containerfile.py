@@ -1,4 +1,4 @@
-"""The instructions of the Containerfile by stage, without a container engine."""
+"""Reads the instructions of the Containerfile by stage, without a container engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Instruction(NamedTuple):
 
 
 def stages() -> dict[str, list[Instruction]]:
-    """The instructions of each stage, in order; those of a stage that it starts from are included."""
+    """The instructions of each stage, in order, including the instructions of its base stage."""
     text = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE))
     found: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []

@@ -38,10 +38,10 @@ from tests.support.wait import PATIENCE_S
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 TOKEN = "a token that is only for tests".replace(" ", "-")
 POLL_S = 0.05
-"""Interval between two requests for a status: shorter ones take a large part of a core from the control planes."""
+"""Interval (s) between two status requests; a shorter interval would take CPU time from the control planes."""
 
 LEASE_S = 8
-"""Lease (s) of the leader: a busy machine may stop its processes for longer than two seconds."""
+"""Lease (s) of the leader, because a busy machine may stop its processes for more than 2 s."""
 
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 
@@ -91,7 +91,7 @@ def control_planes(
     policy_settings: Mapping[str, str] | None = None,
     fleet: int = 0,
 ) -> Iterator[list[ControlPlaneServer]]:
-    """One control plane for each letter of `names`, which serve; `policy_settings` go instead of `policy_dir`."""
+    """Run one control plane per letter of `names`; `policy_settings` replace `policy_dir`."""
 
     def start(name: str) -> ControlPlaneServer:
         def make() -> ControlPlaneServer:
@@ -108,12 +108,12 @@ def control_planes(
 
 
 def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
-    """Whether the newest rollout is the one of this number, and in this phase."""
+    """Whether the newest rollout has the given number and phase."""
     return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
 
 
 class Operator:
-    """Looks at control planes."""
+    """Reads the status of control planes."""
 
     def __init__(self) -> None:
         self.http = httpx.AsyncClient(headers=OPERATOR, timeout=PATIENCE_S)
@@ -126,10 +126,10 @@ class Operator:
     async def until(
         self, server: ControlPlaneServer, holds: Callable[[Status], bool], within_s: float = PATIENCE_S
     ) -> Status:
-        """The first status of `server` for which `holds`."""
+        """Return the first status of `server` for which `holds` returns true."""
         async with asyncio.timeout(within_s):
             while True:
-                # A process that was paused closes idle connections, perhaps while a request is sent on one.
+                # A process that was paused closes idle connections, possibly during a request.
                 with suppress(httpx.ReadError, httpx.RemoteProtocolError):
                     status = await self.status(server)
                     if holds(status):
@@ -139,7 +139,7 @@ class Operator:
     async def leader_among(
         self, servers: Sequence[ControlPlaneServer], besides: int = 0, within_s: float = PATIENCE_S
     ) -> tuple[ControlPlaneServer, int]:
-        """The one of `servers` that leads under another epoch than `besides`, and that epoch."""
+        """Return the leader among `servers` and its epoch, which differs from `besides`."""
         async with asyncio.timeout(within_s):
             while True:
                 for server in servers:
@@ -158,7 +158,7 @@ class Operator:
 
 
 class Reporting(ABC):
-    """Reports in the background, to the leader that the receipts name."""
+    """Sends reports in the background to the leader that the receipts name."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = list(urls)
@@ -170,10 +170,10 @@ class Reporting(ABC):
 
     @abstractmethod
     async def _run(self) -> None:
-        """Report until it is cancelled."""
+        """Send reports until cancelled."""
 
     async def _post(self, reports: Iterable[AgentReport]) -> None:
-        """Post side by side, as agents do, so that one report that is late delays no other."""
+        """Send reports concurrently, as agents do, so that a late report delays no other report."""
         answers = await asyncio.gather(*(self._leader_after(self._url, agent_report) for agent_report in reports))
         leaders = {leader for leader in answers if leader is not None}
         if not leaders:
@@ -182,7 +182,7 @@ class Reporting(ABC):
             self._url = leaders.pop()
 
     async def _leader_after(self, url: str, report: AgentReport) -> str | None:
-        """Post one report; the leader that its receipt names, None without a receipt."""
+        """Send one report and return the leader that its receipt names; None without a receipt."""
         try:
             if url not in self._certificates:
                 self._certificates[url] = decode_certificate((await self._http.get(url + PATH)).content)
@@ -211,17 +211,17 @@ class Reporting(ABC):
 
 
 class ApplyingAgents(Reporting):
-    """One agent in each region: applies plans, reports them to the leader, and rejects those that a test sets."""
+    """One agent per region, which applies and reports plans; a test selects regions that reject plans."""
 
     def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
         super().__init__(urls)
         self._store = store
         self.applied: dict[str, str] = {}
-        """Digest of the policy that each region's agent applies."""
+        """Digest of the applied policy, by region."""
         self.refuses: set[str] = set()
-        """Regions that take nothing new."""
+        """Regions that reject new plans."""
         self.slow_from: set[str] = set()
-        """Regions whose clients wait ten times as long for traffic that their plan sends there from elsewhere."""
+        """Regions for which traffic from other regions takes ten times as long."""
         self.answers = dict.fromkeys(REGIONS, RequestCounts())
 
     async def _run(self) -> None:
@@ -260,17 +260,17 @@ class ApplyingAgents(Reporting):
 
 
 class Agents(Reporting):
-    """One agent in each region: reports a few times a second to the leader that the receipts name."""
+    """One agent per region, which reports four times per second to the leader that the receipts name."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(urls)
         self.demand: dict[str, tuple[DemandReport, ...]] = {}
-        """What clients ask each region for."""
+        """Demand of clients, by region."""
         self.applied: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
-        """Epoch and generation of the plan that each region's agent says it applies."""
+        """Returns epoch and generation of the plan that a region's agent reports as applied."""
 
     def report_of(self, region: str) -> AgentReport:
-        """The report of a region's agent, without the plan that it has applied."""
+        """The report of a region's agent, without the applied plan."""
         return report(region, *self.demand.get(region, ()), seq=self._seq)
 
     async def _run(self) -> None:
@@ -285,12 +285,12 @@ class Agents(Reporting):
 
 
 def roll_out_at_once(bundle: Path) -> None:
-    """Let changes of a bundle be in force as soon as they are accepted."""
+    """Write rollout rules that put changes of a bundle in force immediately."""
     (bundle / "rollout.yaml").write_bytes(rollout_rules())
 
 
 def rollout_rules(**fields: object) -> bytes:
-    """Rules of a bundle's rollouts: at once, but for `fields`."""
+    """Rollout rules of a bundle without stages, except for `fields`."""
     usual: dict[str, object] = {
         "shadow_s": 0,
         "max_moved_share": 1,

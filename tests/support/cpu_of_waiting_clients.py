@@ -1,4 +1,4 @@
-"""Run as a program: what a process with two informers and a registration costs while its etcd does not answer."""
+"""Program that measures the CPU use of a process with two informers and a registration while etcd does not respond."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURE_S = 3.0
 
 
 async def share_of_a_core(endpoint: str) -> float:
-    """CPU time over elapsed time, of this whole process."""
+    """CPU time of this process divided by elapsed time."""
     store, rng = EtcdStore([endpoint]), Random(1)
     async with (
         running(Informer(store, "/plans/", rng=rng)),

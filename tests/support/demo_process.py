@@ -1,4 +1,4 @@
-"""The demo as a process, and what it leaves behind."""
+"""Runs the demo as a process, and finds processes that it did not stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_behind(tmp_path: Path) -> list[str]:
-    """Command lines of the processes that name a file of this test."""
+    """Command lines of running processes that refer to the directory of the test."""
     found = []
     for process in Path("/proc").iterdir():
         try:

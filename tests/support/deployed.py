@@ -1,4 +1,4 @@
-"""Daemons as a deployment starts them: the command and environment of a unit or manifest, under a service manager."""
+"""Starts daemons as a deployment does: with command and environment of a unit or manifest, and a service manager."""
 
 from __future__ import annotations
 
@@ -27,31 +27,30 @@ NAMES = {
     for prefix, model in ((CONTROL_PLANE_PREFIX, ControlPlaneSettings), (AGENT_PREFIX, AgentSettings))
     for name in (*model.model_fields, "config")
 }
-"""Every environment variable that a daemon reads."""
+"""All environment variables that daemons read."""
 
-# What MemoryDenyWriteExecute= does: PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN (Linux 6.3).
+# Implements MemoryDenyWriteExecute=: PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN (Linux 6.3).
 WITHOUT_WRITABLE_CODE = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
 class DeployedDaemon(ServerProcess):
-    """A daemon in a directory that is not its own, without memory that is both writable and executable.
+    """A daemon without memory that is both writable and executable.
 
-    Ready when it has reported readiness to the service manager; the watchdog is a tenth of a second, so that tests need
-    not wait for it.
+    It is ready when it has notified the service manager. The watchdog interval is 100 ms, to keep tests short.
 
     Args:
-        command: as in the unit or manifest; the program is one of the wheel's commands.
-        environment: its whole environment, besides the notification's.
-        directory: of its log.
+        command: command of the unit or manifest, whose program is a command of the wheel.
+        environment: the whole environment, except for variables of notifications.
+        directory: directory of the log.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         program, *arguments = command
         module, function = SCRIPTS[Path(program).name].split(":")
-        # Abstract: the path of a test's directory may be longer than an address of a Unix socket, 107 bytes.
+        # Abstract, because the path of a test's directory may exceed the 107 bytes of a Unix socket address.
         self._address = f"\0penstock-{uuid4().hex}"
         self.states: list[str] = []
         """Notifications that the service manager received."""
@@ -74,7 +73,7 @@ class DeployedDaemon(ServerProcess):
         )
 
     def stop(self, grace_s: float = PATIENCE_S) -> None:
-        """End it as a service manager does, with the time that it needs."""
+        """Stop the daemon as a service manager does, with a long grace period."""
         super().stop(grace_s)
         if self._receiving.is_alive():
             self._systemd.sendto(b"", self._address)
@@ -87,5 +86,5 @@ class DeployedDaemon(ServerProcess):
 
 
 def replaced(text: str, by: Mapping[str, str]) -> str:
-    """The text with each key replaced by its value, in one pass; longer keys win."""
+    """Replace each key of `by` with its value, in one pass; longer keys take precedence."""
     return re.sub("|".join(re.escape(key) for key in sorted(by, key=len, reverse=True)), lambda key: by[key[0]], text)

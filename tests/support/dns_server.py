@@ -1,4 +1,4 @@
-"""A DNS server on loopback, over UDP and TCP, whose records a test decides."""
+"""A DNS server on loopback, over UDP and TCP, with records that a test sets."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import dns.rrset
 from dns.asyncresolver import Resolver
 
 MAX_UDP_BYTES = 512
-"""Longer responses are truncated over UDP, as by a server without EDNS."""
+"""Maximum size of a response over UDP; longer responses are truncated, as by a server without EDNS."""
 
 
 class DnsServer:
-    """Answers from `records` until it is stopped; a restart takes the same port."""
+    """Serves `records` until stopped; a restart uses the same port."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], list[str]] = {}
-        """Texts by name and type; a type without an entry of a name that has others answers without records."""
+        """Texts by name and type. A missing type of an existing name has a response without records."""
         self.ttl_s = 0
         self.rcode: dns.rcode.Rcode | None = None
-        """Sent instead of an answer."""
+        """Response code that replaces all responses."""
         self.queries: list[tuple[str, str, bool]] = []
-        """Name, type, and whether over TCP."""
+        """Received queries: name, type, and whether over TCP."""
         self.port = 0
         self._tcp: asyncio.Server | None = None
         self._udp: asyncio.DatagramTransport | None = None
 
     def resolver(self) -> Resolver:
-        """A resolver that queries this server alone."""
+        """A resolver that queries only this server."""
         resolver = Resolver(configure=False)
         resolver.nameservers, resolver.port = ["127.0.0.1"], self.port
         return resolver

@@ -1,4 +1,4 @@
-"""Fake engines for tests, as the processes that they are in a lab."""
+"""Runs fake engines as processes for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.witness import Findings, Witness
 PROGRAM = Path(sys.executable).with_name("penstock-lab")
 
 Connect = Callable[[str], httpx.AsyncClient]
-"""Gives a client of the engine of a name."""
+"""Returns an HTTP client of an engine, by name."""
 
 
 class EngineProcess:
@@ -31,23 +31,23 @@ class EngineProcess:
         self.witness_dir = witness_dir
 
     def findings(self) -> Findings:
-        """The present content of its witness files."""
+        """Findings of the witness files so far."""
         return Witness(self.witness_dir).read()[0]
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait for the end of the process."""
         self.popen.kill()
         self.popen.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout=100)
 
 
 @contextmanager
 def running_engines(directory: Path, *engines: Mapping[str, Any], region: str = "eu-de") -> Iterator[EngineProcess]:
-    """Run engines until the block ends. By default they load at once and run ten times as fast."""
+    """Run engines until the block ends. By default engines load immediately and run at ten times the speed."""
     common = {"model": "llama-3.1-8b", "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
     config = directory / f"engines-{region}.json"
     witness_dir = directory / "witness"

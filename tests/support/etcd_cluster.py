@@ -9,11 +9,11 @@ from lab.servers.free_ports import LOOPBACK, free_ports
 
 
 def start_etcd_cluster(directory: Path, *, members: int = 3, timeout_s: float = 30.0) -> tuple[EtcdServer, ...]:
-    """A cluster whose every member serves: for losing a member, or the quorum.
+    """Start a cluster and wait until every member is ready.
 
     Raises:
         MissingBinary: etcd is not installed.
-        NotReady, PortTaken: a member does not serve within `timeout_s`.
+        NotReady, PortTaken: a member is not ready within `timeout_s`.
     """
     ports = free_ports(2 * members)
     names = [f"etcd-{number}" for number in range(members)]

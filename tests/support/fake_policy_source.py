@@ -1,4 +1,4 @@
-"""A policy source that has what a test puts into it."""
+"""A policy source whose policy a test sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.policy.provenance import Provenance
 
 
 class OfferedPolicy(PolicySource):
-    """Read just now, unless a test sets another time."""
+    """A source with a policy that a test offers. The policy is fresh unless a test clears `is_fresh`."""
 
     is_fresh = True
 

@@ -1,4 +1,4 @@
-"""The store in memory with faults: one does not respond, another executes a request but responds too late."""
+"""An in-memory store with faults: it is unavailable, or executes a commit but loses the response."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from adapters.store.memory_store import MemoryStore
 
 
 class FaultyStore:
-    """One client's way to a shared MemoryStore."""
+    """One client's access to a shared MemoryStore."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.away = False
-        """Every call fails, watches too."""
+        """Whether every call fails, including watches."""
         self.failures = 0
-        """Calls that found it away."""
+        """Number of calls that failed."""
         self.commits_in_doubt = False
-        """A commit is done, but its answer is lost."""
+        """Whether commits are executed but their responses are lost."""
 
     async def _reach(self) -> None:
         await asyncio.sleep(0)

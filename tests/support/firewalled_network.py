@@ -1,8 +1,8 @@
-"""Machines on a network that passes only what firewall rules permit: network namespaces behind a router.
+"""Machines on a network that forwards only permitted connections: network namespaces behind a router.
 
-Each machine has a namespace with an address, and a mount namespace with its own /etc/hosts and an empty /run. The
-router forwards by policy rules on source, destination and TCP port (ip-rule(8)), without state: a rule for requests and
-one for replies. Everything ends with the processes that hold the namespaces. Needs root.
+Each machine has a network namespace with an address, and a mount namespace with a separate /etc/hosts and an empty
+/run. The router forwards by stateless policy rules on source, destination and TCP port (ip-rule(8)), with one rule for
+requests and one rule for replies. The namespaces end with the processes that hold them. Needs root.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 _PERMITTED = 100
-"""Priority of the rules that permit, and their routing table."""
+"""Priority of the rules that permit connections, and number of their routing table."""
 
 
 class Flow(NamedTuple):
-    """A TCP connection that is permitted, between machines."""
+    """A permitted TCP connection between machines."""
 
     source: str
     target: str
@@ -28,7 +28,7 @@ class Flow(NamedTuple):
 
 
 def can_make_networks() -> bool:
-    """Whether this process may create namespaces, and the tools for them are there."""
+    """Whether this process may create namespaces and the required tools are installed."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         return False
     rule = "ip rule add from 10.0.0.1 to 10.0.0.2 ipproto tcp dport 80 lookup main"
@@ -40,15 +40,15 @@ def can_make_networks() -> bool:
 
 
 class FirewalledNetwork:
-    """Machines by name, and the connections that may be opened between them."""
+    """Machines by name, and the permitted connections between machines."""
 
     def __init__(self, directory: Path, machines: Mapping[str, Sequence[str]], permitted: Collection[Flow]) -> None:
-        """Not made yet.
+        """Create the description of the network; entering the context creates the network.
 
         Args:
-            directory: for hosts files.
+            directory: directory for hosts files.
             machines: host names of each machine.
-            permitted: everything else is prohibited.
+            permitted: permitted connections; all other connections are rejected.
         """
         self._directory = directory
         self._hosts = machines
@@ -76,7 +76,7 @@ class FirewalledNetwork:
             holder.wait()
 
     def command(self, machine: str, *argv: str) -> list[str]:
-        """A command that runs on a machine."""
+        """Return a command line that runs `argv` on a machine."""
         return ["nsenter", "--target", str(self._holders[machine].pid), "--net", "--mount", "--", *argv]
 
     def put(self, machine: str, source: Path, path: str) -> None:
@@ -90,7 +90,7 @@ class FirewalledNetwork:
             "127.0.0.1 localhost\n"
             + "".join(f"{self._addresses[name]} {' '.join(names)}\n" for name, names in self._hosts.items() if names)
         )
-        # Names that are not in the hosts file are refused at once: resolvers wait for name servers that do not answer.
+        # A name server that refuses queries, because resolvers wait for name servers that do not respond.
         resolver = self._directory / "resolv.conf"
         resolver.write_text("nameserver 127.0.0.1\n")
         self._router = _hold("sysctl -qw net.ipv4.ip_forward=1")
@@ -107,7 +107,7 @@ class FirewalledNetwork:
                 f"ip link set m{number} up",
                 f"ip route add {address} dev m{number} table {_PERMITTED}",
             ]
-        # The router rejects by ICMP, but few packets a second; the rest is dropped.
+        # The router rejects by ICMP, at a limited rate; the other packets are dropped.
         script.append(f"ip rule add priority 90 ipproto icmp lookup {_PERMITTED}")
         for flow in self._permitted:
             source, target = self._addresses[flow.source], self._addresses[flow.target]
@@ -131,7 +131,7 @@ class FirewalledNetwork:
 
 
 def _hold(prepare: str) -> subprocess.Popen[bytes]:
-    """A process in namespaces of its own, which last as long as it does."""
+    """Start a process in new namespaces, which exist until the process ends."""
     holder = subprocess.Popen(
         ["unshare", "--net", "--mount", "sh", "-c", f"{prepare} && echo ready && exec sleep infinity"],
         stdout=subprocess.PIPE,

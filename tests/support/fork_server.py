@@ -1,7 +1,7 @@
-"""Starts Penstock's programs by fork from a process that has imported them: a control plane costs 1.3 CPU-seconds less.
+"""Forks Penstock's programs from a process that has imported them, which saves 1.3 s of CPU time per control plane.
 
-A forked program is a process of its own like any other: its own session, environment, log and exit code. Programs other
-than Penstock's, and those whose environment changes what the dynamic linker or Python loads, are executed as usual.
+A forked program has a separate session, environment, log and exit code. Other programs, and programs whose environment
+changes what the dynamic linker or Python loads, are executed as usual.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ MAX_MESSAGE_BYTES = 1 << 20
 
 
 class ForkServer:
-    """The client's side; thread-safe. The server ends when this process does."""
+    """Client of the fork server; thread-safe. The server ends when this process ends."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create a client; the first `spawn` starts the server."""
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO) -> Running:
-        """As `lab.servers.process.spawn_program`."""
+        """Start a program; same interface as `lab.servers.process.spawn_program`."""
         environment = dict(os.environ if env is None else env)
         own = Path(argv[0]).parent == Path(sys.executable).parent and Path(argv[0]).name in ENTRY_POINTS
         if not own or _loads(environment) != _loads(os.environ):
@@ -63,7 +63,7 @@ class ForkServer:
         return ForkedProcess(self, pid, fds[0])
 
     def reap(self, pid: int) -> int:
-        """The exit code of a process that has ended, negative for a signal."""
+        """Return the exit code of a process that has ended; negative for a signal."""
         with self._lock:
             return self._ask({"reap": pid}, [])[0]
 
@@ -77,15 +77,15 @@ class ForkServer:
         socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         answer, answered, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE_BYTES, 1)
         if not answer:
-            raise RuntimeError("the fork server has ended; the standard error of this run says why")
+            raise RuntimeError("the fork server has ended; see the standard error of this run")
         return int(answer), answered
 
 
 class ForkedProcess:
-    """A process that the fork server started; the part of subprocess.Popen that `ServerProcess` uses."""
+    """A process that the fork server started, with the methods of subprocess.Popen that `ServerProcess` uses."""
 
     def __init__(self, server: ForkServer, pid: int, pidfd: int) -> None:
-        """A running process; `pidfd` is closed when it has ended."""
+        """Args: `pidfd` is closed when the process has ended."""
         self.pid = pid
         self._server = server
         self._pidfd = pidfd
@@ -93,14 +93,14 @@ class ForkedProcess:
         self._returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Return the exit code; None while the process runs."""
         return self._wait(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the process has ended.
+        """Wait for the end of the process and return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it runs after `timeout` seconds.
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
         """
         returncode = self._wait(timeout)
         if returncode is None:
@@ -119,12 +119,12 @@ class ForkedProcess:
 
 
 def _loads(environment: Mapping[str, str]) -> dict[str, str]:
-    """What determines which code a process loads; a fork cannot change it."""
+    """Variables that determine which code a process loads, which a fork cannot change."""
     return {name: value for name, value in environment.items() if name.startswith(("LD_", "PYTHON"))}
 
 
 def _serve(requests: socket.socket) -> Callable[[], object] | None:
-    """Answer requests until the client is gone. Returns in every fork too: the entry point that is to run there."""
+    """Serve requests until the client disconnects. In a fork, return the entry point to run."""
     own_pid = os.getpid()
     while True:
         message, fds, _, _ = socket.recv_fds(requests, MAX_MESSAGE_BYTES, 1)
@@ -144,7 +144,7 @@ def _serve(requests: socket.socket) -> Callable[[], object] | None:
             os.close(in_session)
             return _become(request, fds[0], own_pid)
         os.close(in_session)
-        # Ends when the fork has a process group of its own: the client may send it a signal from then on.
+        # Ends when the fork has a separate process group, from when the client may send a signal to the group.
         os.read(ready, 1)
         os.close(ready)
         pidfd = os.pidfd_open(pid)
@@ -154,11 +154,11 @@ def _serve(requests: socket.socket) -> Callable[[], object] | None:
 
 
 def _become(request: Mapping[str, Any], log: int, starter_pid: int) -> Callable[[], object]:
-    """Turn this fork into the requested program, up to its entry point."""
+    """Configure this fork as the requested program and return its entry point."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != starter_pid:
-        sys.exit("the starter has died already")
+        sys.exit("the starting process has ended")
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -172,7 +172,7 @@ def _become(request: Mapping[str, Any], log: int, starter_pid: int) -> Callable[
 
 
 def main() -> None:
-    """Import what the programs need, and serve over the socket whose descriptor is the argument."""
+    """Import the modules of the programs, and serve on the socket whose descriptor is the argument."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     for module in PRELOADED:
         importlib.import_module(module)

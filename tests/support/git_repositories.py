@@ -1,4 +1,4 @@
-"""Real git repositories for tests: commits of given files, and an HTTP server for them."""
+"""Real git repositories for tests, with commits of given files, and an HTTP server for repositories."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PolicyRepository:
         parents: list[bytes] | None = None,
         author: bytes = AUTHOR,
     ) -> str:
-        """Commit a tree of just these files, by path; returns the commit's id. `parents=[]` begins a new history."""
+        """Commit a tree of exactly `files`, by path, and return the commit id. `parents=[]` starts a new history."""
         ref = b"refs/heads/" + branch.encode()
         if parents is None:
             parents = [self._repo.refs[ref]] if ref in self._repo.refs else []
@@ -56,7 +56,7 @@ class PolicyRepository:
         return commit.id.decode()
 
     def tag(self, name: str, commit: str) -> None:
-        """An annotated tag."""
+        """Create an annotated tag."""
         tag = Tag()
         tag.name = name.encode()
         tag.object = (Commit, commit.encode())  # type: ignore[assignment]
@@ -66,7 +66,7 @@ class PolicyRepository:
         self._repo.refs[b"refs/tags/" + name.encode()] = tag.id  # type: ignore[index]
 
     def reset(self, commit: str, branch: str = "main") -> None:
-        """What a forced push does."""
+        """Set a branch to any commit, as a forced push does."""
         self._repo.refs[b"refs/heads/" + branch.encode()] = commit.encode()  # type: ignore[index, assignment]
 
     def delete(self, branch: str = "main") -> None:
@@ -95,7 +95,7 @@ class PolicyRepository:
 
 
 def bundle_files(folder: Path, under: str = "", **replaced: bytes) -> dict[str, bytes]:
-    """The files of a bundle's folder, as a commit has them; `replaced` has other contents by name without suffix."""
+    """The files of a bundle's folder for a commit; `replaced` contains other contents by name without suffix."""
     files = {f"{under}{path.name}": path.read_bytes() for path in sorted(folder.glob("*.yaml"))}
     return files | {f"{under}{name}.yaml": content for name, content in replaced.items()}
 
@@ -107,7 +107,7 @@ class _Quiet(WSGIRequestHandlerLogger):
 
 @contextmanager
 def git_over_http(repository: PolicyRepository, password: str = "") -> Iterator[str]:
-    """The repository's URL while a real HTTP server serves it, with a password to require if one is given."""
+    """Serve a repository with a real HTTP server, which requires `password` if given, and yield its URL."""
     git = HTTPGitApplication(DictBackend({"/policy": Repo(str(repository.path))}))
     wanted = "Basic " + base64.b64encode(f"penstock:{password}".encode()).decode()
 

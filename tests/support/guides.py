@@ -1,4 +1,4 @@
-"""Guides, run: the commands of a page as printed, in one shell as a reader types them, with free ports.
+"""Runs the commands of guides as printed, in one shell, with free ports.
 
 A block of a page is run if its language is `sh`. Commands that need root, a cloud or a cluster have no language.
 """
@@ -33,7 +33,7 @@ def blocks(page: str) -> list[str]:
 
 
 class FreePorts(dict[str, int]):
-    """A free port for each port that guides name."""
+    """Free ports by the port in a guide."""
 
     def __missing__(self, port: str) -> int:
         (free,) = free_ports(1)
@@ -43,16 +43,16 @@ class FreePorts(dict[str, int]):
         return free
 
     def placed(self, text: str) -> str:
-        """The text with the free ports in place of its own."""
+        """Replace the ports of a text with free ports."""
         return PORT.sub(lambda found: f"{found[1]}{self[found[2]]}", text)
 
 
 class Terminal:
-    """One shell, for the pages that continue each other: directory, variables and background jobs stay.
+    """One shell for consecutive pages, which preserves directory, variables and background jobs.
 
     Args:
-        directory: where the shell starts; the reader's checkout.
-        variables: of the environment, besides those of this process that do not configure Penstock.
+        directory: initial directory of the shell; the reader's checkout.
+        variables: environment variables, in addition to those of this process that do not configure Penstock.
     """
 
     def __init__(self, directory: Path, variables: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        # Nothing of the guide outlives the tests, if they are killed.
+        # If the tests are killed, all processes of the guide are killed too.
         assert self._shell.stdin is not None
         watch = f"(tail --pid={os.getpid()} -f /dev/null; kill -KILL -- -$$) & disown\n"
         self._shell.stdin.write(watch.encode())
@@ -93,7 +93,7 @@ class Terminal:
             os.killpg(self._shell.pid, signal.SIGKILL)
 
     def run(self, commands: str) -> str:
-        """What the commands print. Each of them must succeed; background jobs keep running."""
+        """Run commands, which must succeed, and return their output. Background jobs keep running."""
         self._entered += 1
         script, out, err = (self._output / f"{self._entered}.{part}" for part in ("sh", "out", "err"))
         script.write_text(self.ports.placed(commands))
@@ -111,7 +111,7 @@ class Terminal:
         self.run(f"until {command}; do sleep 0.05; done")
 
     def until_ready(self, *ports: str) -> None:
-        """Wait until `/readyz` answers 200 at each port that a guide names."""
+        """Wait until `/readyz` responds with 200 at each port of a guide."""
         ends = time.monotonic() + 2 * PATIENCE_S
         for port in ports:
             url = f"http://{LOOPBACK}:{self.ports[port]}/readyz"
@@ -127,14 +127,14 @@ class Running(NamedTuple):
     """The fleet of docs/running.md."""
 
     terminal: Terminal
-    """In the directory of the fleet, with its context."""
+    """A shell in the directory of the fleet, with its context."""
     shown: str
-    """What the last commands of the page print."""
+    """Output of the last commands of the page."""
 
 
 @contextmanager
 def running_fleet(directory: Path, policy: str = "smallest") -> Iterator[Running]:
-    """Follow docs/running.md, with one of the policies of policies/examples."""
+    """Run the commands of docs/running.md with a policy of policies/examples."""
     (directory / "policies").symlink_to(ROOT / "policies")
     with Terminal(directory) as terminal:
         prepare, control_plane, engine, agent, ask = blocks("running.md")

@@ -1,4 +1,4 @@
-"""Identities for tests: a certificate authority of a fleet, and processes with certificates of it."""
+"""Identities for tests: the certificate authority of a fleet, and certificates of processes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.wire.session import Session, Sessions
 
 FLEET = "test"
 CONTROL_PLANE = "cp-1"
-"""Name of the control plane of a test that has one."""
+"""Name of the control plane in tests with one control plane."""
 YEAR_S = 365 * 86_400.0
 START = time.time() - 86_400.0
-"""Unix time (s) from which certificates are valid: before any time that a test module has taken at its import."""
+"""Unix time (s) from which certificates are valid, earlier than any time that a test module reads at import."""
 HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _making = Lock()
-"""Threads that start processes at the same time have certificates of one authority."""
+"""Ensures that concurrent threads use the same authority."""
 
 
 def authority(fleet: int = 0) -> Authority:
-    """An authority of the fleet `test`; those of other numbers are of other fleets with the same name."""
+    """The authority of a fleet; all fleets have the name `test`."""
     with _making:
         return _authority_and_trust(fleet)[0]
 
@@ -56,7 +56,7 @@ def _issued(id_: SpiffeId, fleet: int) -> tuple[bytes, bytes]:
 
 
 def identity(id_: SpiffeId, fleet: int = 0) -> Identity:
-    """The identity of a process; that of a process whose files `write_identity` wrote is the same."""
+    """The identity of a process, the same as in the files that `write_identity` writes."""
     return Identity(*_issued(id_, fleet), trust(fleet), time.time())
 
 
@@ -73,24 +73,24 @@ def control_plane_sessions(name: str = CONTROL_PLANE, fleet: int = 0) -> Session
 
 
 def introduce(sender: Sessions, receiver: Sessions) -> Session:
-    """The session of `sender` with `receiver`, each of which has received the other's certificate."""
+    """The session of `sender` with `receiver`, after both have received the other's certificate."""
     receiver.session_with(sender.identity.peer.certificate, time.time())
     return sender.session_with(receiver.identity.peer.certificate, time.time())
 
 
 @cache
 def region_sessions(region: str) -> Sessions:
-    """The sessions of the one agent of a region, for tests whose agents share a process."""
+    """The sessions of the only agent of a region, for tests whose agents share a process."""
     return agent_sessions(region)
 
 
 def session_between(sender: str, receiver: str) -> Session:
-    """The session of a region's one agent with that of another region."""
+    """The session of the only agent of a region with the only agent of another region."""
     return introduce(region_sessions(sender), region_sessions(receiver))
 
 
 def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0) -> Path:
-    """Writes the files of an identity into `directory`, as `penstock certs issue` does."""
+    """Write the files of an identity into `directory`, as `penstock certs issue` does."""
     key, certificate = _issued(id_, fleet)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / PRIVATE_KEY).touch(mode=0o600)
@@ -104,5 +104,5 @@ def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0) -> Path:
 
 
 def renew_identity(directory: Path, id_: SpiffeId) -> None:
-    """Replaces the key and the certificate in `directory` by new ones."""
+    """Replace the key and the certificate in `directory`."""
     issue_identity(authority(), id_, HOSTS, directory, YEAR_S)

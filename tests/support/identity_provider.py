@@ -1,4 +1,4 @@
-"""An identity provider at which people sign in: discovery, a sign-in page, and a token endpoint with PKCE."""
+"""An identity provider with a sign-in page: discovery, authorization endpoint, and token endpoint with PKCE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.issuer import Issuer, PrivateKey
 from tests.support.small_http import Headers
 
 CLIENT_ID = "penstock page"
-"""With a space, which HTTP Basic must have encoded."""
+"""Client id with a space, which must be encoded in HTTP Basic."""
 
 
 class IdentityProvider(Issuer):
@@ -27,13 +27,13 @@ class IdentityProvider(Issuer):
         self.host = host
         self.client_id = client_id
         self.secret: str | None = None
-        """What the client must send; None: it is public."""
+        """Secret of the client; None for a public client."""
         self.configuration: dict[str, Any] = {}
-        """Members of the discovery document that replace its own; None leaves one out."""
+        """Replaced members of the discovery document; None removes a member."""
         self.claims: dict[str, Any] = {}
-        """Claims of ID tokens that replace their own."""
+        """Replaced claims of ID tokens."""
         self.token_answer: tuple[int, bytes] | None = None
-        """What the token endpoint answers instead."""
+        """Response that replaces every response of the token endpoint."""
         self.token_requests: list[dict[str, str]] = []
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -106,7 +106,7 @@ class IdentityProvider(Issuer):
 
 
 async def choose(http: httpx.AsyncClient, authorize_url: str, link: str = "accept") -> str:
-    """The address to which the provider's page sends the browser of a person who clicks on a link."""
+    """Return the URL of a link on the provider's page, as followed by a browser."""
     page = await http.get(authorize_url)
     assert page.status_code == 200, page.text
     return unescape(page.text.partition(f'<a id="{link}" href="')[2].partition('"')[0])

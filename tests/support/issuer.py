@@ -1,4 +1,4 @@
-"""An identity provider: a real HTTP server with its public keys, and tokens signed by the private ones."""
+"""An identity provider: a real HTTP server with public keys, and tokens signed by the private keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rsa_key(bits: int = 2048) -> rsa.RSAPrivateKey:
 
 
 def jwk(kid: str | None, key: PrivateKey, **members: Any) -> dict[str, Any]:
-    """The public half of a key, as key sets have it."""
+    """The public key in the format of a key set."""
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
         public_jwk = RSAAlgorithm.to_jwk(public, as_dict=True)
@@ -34,13 +34,13 @@ def jwk(kid: str | None, key: PrivateKey, **members: Any) -> dict[str, Any]:
 
 
 class Issuer:
-    """Serves its key set at `jwks_url`; change `keys` to rotate them."""
+    """Serves a key set at `jwks_url`. Tests change `keys` to rotate keys."""
 
     def __init__(self, **keys: PrivateKey) -> None:
         self.private = keys
         self.keys = [jwk(kid, key) for kid, key in keys.items()]
         self.answer: tuple[int, bytes] | None = None
-        """What to answer instead of the key set."""
+        """Response that replaces the key set."""
         self.http = SmallHttp(self._answer)
 
     @property
@@ -52,7 +52,7 @@ class Issuer:
         return f"{self.url}/keys"
 
     def token(self, kid: str, algorithm: str = "RS256", *, key: Any = None, header: Any = None, **claims: Any) -> str:
-        """A token that is good but for what is given; a claim that is None is left out."""
+        """A valid token, except for the given arguments; None removes a claim."""
         now = time.time()
         whole = {
             "iss": self.url,

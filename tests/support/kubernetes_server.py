@@ -1,7 +1,7 @@
-"""An API server that serves the documented list and watch protocol of Kubernetes over HTTPS, to one token.
+"""An API server with the documented list and watch protocol of Kubernetes over HTTPS, which accepts one token.
 
-Lists have pages and a resource version; watches send the changes after a resource version, bookmarks where a test
-sends one, and 410 for a version whose history was compacted. It supports the label and field selectors that agents use.
+Lists have pages and a resource version. Watches send the changes after a resource version, bookmarks that a test
+creates, and 410 for a version whose history was compacted. Label and field selectors that agents use are supported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 class KubernetesServer(LoopbackServer):
-    """Serves objects that a test puts, to clients with the token."""
+    """Serves objects that a test stores, to clients with the token."""
 
     def __init__(self, directory: Path) -> None:
         self.token = "token-1"
@@ -39,13 +39,13 @@ class KubernetesServer(LoopbackServer):
         self.status = 200
         """Status of every response."""
         self.lists: list[str] = []
-        """Collections in the order in which their first pages were listed."""
+        """Listed collections, in order of the requests for their first pages."""
         self.pages = 0
         self.watches: list[str] = []
-        """Resource versions from which watches began."""
+        """Resource versions from which watches started."""
         self.tokens: set[str] = set()
         self.error_event: Object | None = None
-        """Sent as the first event of the next watch."""
+        """First event of the next watch."""
         self._objects: dict[tuple[str, str], Object] = {}
         self._history: list[tuple[int, str, str, Object, Object | None]] = []
         self._version = 100
@@ -69,7 +69,7 @@ class KubernetesServer(LoopbackServer):
         await self._record("DELETED", path, item, item)
 
     async def bookmark(self) -> str:
-        """Move to a later resource version and send a bookmark to each watch; returns the version."""
+        """Advance the resource version, send a bookmark to each watch, and return the version."""
         self._version += 1
         async with self._changed:
             self._bookmarks += 1
@@ -83,13 +83,13 @@ class KubernetesServer(LoopbackServer):
             self._changed.notify_all()
 
     def compact(self) -> None:
-        """Forget the history."""
+        """Discard the history."""
         self._version += 1
         self._oldest = self._version
         self._history.clear()
 
     def wipe(self) -> None:
-        """Lose all objects without an event, as an API server with another etcd."""
+        """Delete all objects without an event, as after a replacement of etcd."""
         self._objects.clear()
         self.compact()
 
@@ -154,7 +154,7 @@ class KubernetesServer(LoopbackServer):
                 if version > after and of == path:
                     now, was = _selected(item, query), before is not None and _selected(before, query)
                     if now or was:
-                        # An object that a selector no longer matches is deleted, as far as this watch is concerned.
+                        # For a watch, an object that the selector no longer matches is deleted.
                         kind = kind if now and (was or kind == "DELETED") else "ADDED" if now else "DELETED"
                         _chunk(writer, {"type": kind, "object": item})
             after = self._version

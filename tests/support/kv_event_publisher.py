@@ -1,4 +1,4 @@
-"""An engine's log of KV events over ZeroMQ, as vLLM 0.32 keeps and replays it."""
+"""An engine's log of KV events, which is replayed over ZeroMQ as by vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import zmq
 import zmq.asyncio
 
 BLOCK = 4
-"""Tokens of a block."""
+"""Tokens per block."""
 
 
 def stored(names: list[int], parent: int | None, tokens: list[int]) -> dict[str, object]:
-    """The event of blocks that came into the cache."""
+    """The event of blocks that were stored in the cache."""
     return {
         "type": "BlockStored",
         "block_hashes": names,
@@ -34,15 +34,15 @@ def removed(*names: int) -> dict[str, object]:
 
 
 def batch(*events: Mapping[str, object]) -> bytes:
-    """A batch of events as it is published."""
+    """A batch of events, encoded as published."""
     return msgspec.msgpack.encode([1.5, list(events), 0])
 
 
 class KvEventPublisher:
-    """Answers replay requests on a loopback port of its choice, or on `port`."""
+    """Serves replay requests on a free loopback port, or on `port`."""
 
     def __init__(self, port: int = 0) -> None:
-        """Create a publisher that listens, with an empty log."""
+        """Create a publisher with an empty log, and listen."""
         self.log: list[bytes] = []
         self._socket: Any = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -63,7 +63,7 @@ class KvEventPublisher:
             await self._socket.send_multipart([client, b"", (-1).to_bytes(8, "big", signed=True), b""])
 
     async def close(self) -> None:
-        """End, and free the port."""
+        """Stop the publisher and release the port."""
         self._task.cancel()
         await asyncio.wait({self._task})
         self._socket.close()

@@ -15,15 +15,15 @@ from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import CHAT_8B, Topology
 
 BETWEEN_S = 0.1
-"""Time between two requests of one client."""
+"""Time (s) between two requests of one client."""
 KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": SITES[0].address(Random(1))}
-"""Of a client in Hamburg."""
+"""Headers of a client in Hamburg."""
 BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
 
 
 @asynccontextmanager
 async def running(directory: Path, topology: Topology, bundle: Path = SHIPPED_BUNDLE) -> AsyncIterator[Planet]:
-    """A planet with everything that it needs, under the policy in `bundle`."""
+    """Run a planet with all processes, with the policy in `bundle`."""
     geoip = directory / "geoip.mmdb"
     write_geoip(geoip, topology.sites)
     planet = Planet(

@@ -1,4 +1,4 @@
-"""A TCP server on loopback that a test kills and restarts on the same port."""
+"""A TCP server on loopback that a test can kill and restart on the same port."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Self
 
 
 class LoopbackServer(ABC):
-    """Serves from `start` to `stop`; a restart takes the same port.
+    """Serves from `start` to `stop`; a restart uses the same port.
 
     Args:
-        tls: for HTTPS; None for plain text.
+        tls: TLS context for HTTPS; None for plain text.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -30,7 +30,7 @@ class LoopbackServer(ABC):
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the listener and reset every connection, as a process that is killed does."""
+        """Close the listener and reset every connection, as when a process is killed."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -46,7 +46,7 @@ class LoopbackServer(ABC):
         await self.stop()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The event loop may accept a connection and start this coroutine only after the server was stopped.
+        # The event loop may start this coroutine after the server was stopped.
         if self._server is None:
             writer.transport.abort()
             return

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests as `kubectl kustomize` renders them, and what a container of them is started with."""
+"""The Kubernetes manifests as `kubectl kustomize` renders them, and the environment of their containers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def container(objects: list[Object]) -> Object:
 
 
 def environment(of: Object, fields: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a container, in which earlier ones may be named; `fields` are those of the pod."""
+    """The variables of a container, which may refer to earlier variables; `fields` are the fields of the pod."""
     variables: dict[str, str] = {}
     for variable in of["env"]:
         value = variable.get("value")
@@ -63,7 +63,7 @@ def environment(of: Object, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def identity_attributes(objects: list[Object], pod: str) -> dict[str, str]:
-    """What the CSI driver of cert-manager requests for a pod, without the prefix of its names."""
+    """The attributes that the CSI driver of cert-manager requests for a pod, without the prefix of the names."""
     (volume,) = (mounted["csi"] for mounted in pod_spec(objects)["volumes"] if "csi" in mounted)
     assert volume["driver"] == "csi.cert-manager.io"
     return {
@@ -73,7 +73,7 @@ def identity_attributes(objects: list[Object], pod: str) -> dict[str, str]:
 
 
 Endpoint = tuple[Mapping[str, str], Mapping[str, str]]
-"""Labels of a namespace and of a pod in it; both empty for an address outside of the cluster."""
+"""Labels of a namespace and of a pod in the namespace; both empty for an address outside of the cluster."""
 
 
 def selects(selector: Object, labels: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Servers that require client certificates of the fleet, with those that `penstock certs issue server` makes."""
+"""Servers that require client certificates of the fleet, with certificates as of `penstock certs issue server`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.secured_etcd import etcd_with_client_cert_auth
 
 
 def server_identity(directory: Path, name: str) -> Path:
-    """The directory of the certificate of an etcd member or a Redis."""
+    """Write the identity of an etcd member or a Redis and return its directory."""
     return write_identity(directory, SpiffeId(FLEET, ProcessRole.SERVER, name))
 
 
 @contextmanager
 def mutual_tls_etcd(directory: Path) -> Iterator[str]:
-    """An etcd with client-cert-auth; its endpoint."""
+    """Run an etcd with client-cert-auth and yield its endpoint."""
     own = server_identity(directory / "identity", "etcd-1")
     with etcd_with_client_cert_auth(directory, own / AUTHORITIES, own / CERTIFICATE, own / PRIVATE_KEY) as endpoint:
         yield endpoint
@@ -29,9 +29,9 @@ def mutual_tls_etcd(directory: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def mutual_tls_relay(directory: Path, host: str, port: int) -> AsyncIterator[int]:
-    """A relay that terminates TLS in front of a server, as a Redis with tls-auth-clients does; its loopback port.
+    """Run a relay that terminates TLS as a Redis with tls-auth-clients does, and yield its loopback port.
 
-    The Valkey of the tests is built without TLS.
+    The relay is required because the Valkey of the tests is built without TLS.
     """
     own = server_identity(directory, "redis-1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Runs a test's coroutine on uvloop, where what it tests runs in earnest."""
+"""Runs asynchronous tests on uvloop, the event loop of production."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Arguments = ParamSpec("Arguments")
 
 
 def on_uvloop(test: Callable[Arguments, Awaitable[None]]) -> Callable[Arguments, None]:
-    """Make a plain test of an asynchronous one."""
+    """Convert an asynchronous test to a synchronous test."""
 
     @wraps(test)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:

@@ -21,20 +21,20 @@ from tests.support.small_http import Headers, SmallHttp
 
 
 class Collector:
-    """Keeps the spans that it accepts, with the attributes of their resource."""
+    """Stores the accepted spans, with the attributes of their resource."""
 
     def __init__(self) -> None:
         self.http = SmallHttp(self._answer)
         self.spans: list[tuple[dict[str, Any], Span]] = []
         self.answer = (200, b"{}")
-        """Spans are accepted only with status 200."""
+        """Status and body of responses; spans are accepted only with status 200."""
 
     def exporter(self, region: str = "eu-de", metrics: AgentMetrics | None = None) -> SpanExporter:
         address = Address("127.0.0.1", self.http.port)
         return SpanExporter(address, UpstreamPool(), metrics or AgentMetrics(), {"penstock.region": region}, Random(1))
 
     def named(self, region: str) -> dict[str, Span]:
-        """The spans of one region's agent, by name; fails if a name comes twice."""
+        """The spans of one region's agent, by name; fails if a name occurs twice."""
         spans = [span for resource, span in self.spans if resource["penstock.region"] == region]
         assert len({span.name for span in spans}) == len(spans), [span.name for span in spans]
         return {span.name: span for span in spans}
@@ -67,7 +67,7 @@ def attributes(of: Any) -> dict[str, Any]:
 
 
 def _with_base64(value: Any) -> Any:
-    """OTLP/JSON with identifiers as protobuf's own JSON mapping has them, from which OTLP differs."""
+    """Convert the identifiers of OTLP/JSON from hexadecimal to base64, the encoding of protobuf's JSON mapping."""
     if isinstance(value, list):
         return [_with_base64(item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where the checkout is, and the folder of shared data that may stand beside it."""
+"""Paths of the checkout and of the folder of shared data."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ ROOT = Path(__file__).parents[2]
 POLICIES = ROOT / "policies"
 PLANET = POLICIES / "planet"
 SHARED_DATA = ROOT.parent / "shared" / "data"
-"""Real traces, GeoIP databases and latencies. Tests that need them are skipped where the folder is absent."""
+"""Real traces, GeoIP databases and latencies. Tests that need the data are skipped if the folder is absent."""

@@ -30,11 +30,11 @@ EU_ONLY = ResidencyRule(
 AT_ONCE = RolloutRules(
     shadow_s=0.0, max_moved_share=1.0, canary_s=0.0, min_requests=0, max_failure_increase=1.0, watch_s=0.0
 )
-"""Rollout rules under which every change of policy is in force at once."""
+"""Rollout rules with which every change of policy is in force immediately."""
 
 
 def policy(*rules: ResidencyRule) -> Policy:
-    """The fleet's policy with these residency rules, or the EU one."""
+    """The fleet's policy with `rules`, or with EU_ONLY."""
     return Policy(
         regions={region.name: region for region in (FRANKFURT, MADRID, WASHINGTON)},
         models={MODEL: Model(MODEL)},
@@ -47,12 +47,12 @@ def policy(*rules: ResidencyRule) -> Policy:
 
 
 def with_bias(policy: Policy, bias_ms: dict[str, float]) -> Policy:
-    """The policy with these biases (ms) of its regions."""
+    """The policy with other biases (ms) of regions."""
     return _with_fields(policy, {name: {"bias_ms": ms} for name, ms in bias_ms.items()})
 
 
 def with_spillover_orders(policy: Policy, orders: dict[str, tuple[str, ...]]) -> Policy:
-    """The policy with these spillover orders, by origin."""
+    """The policy with other spillover orders, by origin."""
     return _with_fields(policy, {name: {"spillover_order": order} for name, order in orders.items()})
 
 
@@ -62,12 +62,12 @@ def _with_fields(policy: Policy, fields: dict[str, dict[str, Any]]) -> Policy:
 
 
 def healthy(*regions: str, **fields: object) -> dict[str, RegionView]:
-    """Views of regions that are well and ready."""
+    """Views of regions that are healthy and ready."""
     return {name: RegionView(RegionState.HEALTHY, ready=True, **fields) for name in regions}  # type: ignore[arg-type]
 
 
 def plan(origin: str, residency: str, **shares: float) -> RegionPlan:
-    """A plan for one class; regions are given with _ for -."""
+    """A plan for one class; names of regions have _ instead of -."""
     arcs = tuple(
         Arc(name.replace("_", "-"), share, ArcReason.HOME if name.replace("_", "-") == origin else ArcReason.SPILLOVER)
         for name, share in shares.items()
@@ -76,6 +76,6 @@ def plan(origin: str, residency: str, **shares: float) -> RegionPlan:
 
 
 def choose_region(*args: Any, rng: Random, **more: Any) -> RegionChoice | Refusal:
-    """One draw from `region_options`, whose arguments the others are."""
+    """Draw one region from `region_options`, which takes all other arguments."""
     options = region_options(*args, **more)
     return options if isinstance(options, Refusal) else draw(options, rng)

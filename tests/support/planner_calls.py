@@ -1,4 +1,4 @@
-"""Planners called with positional policy, snapshot and plan in force, and defaults for the rest of `TickInput`."""
+"""Calls planners with positional policy, snapshot and plan in force, and defaults for other fields of `TickInput`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tick_input(
     elapsed_s: float,
     **more: Any,
 ) -> TickInput:
-    """A planner's input."""
+    """The input of a planner."""
     return TickInput(
         policy=policy,
         snapshot=snapshot,
@@ -40,12 +40,12 @@ def tick_input(
 
 
 def plans_of(planner: Planner) -> Plan:
-    """The plans of one planner, tick after tick, by the arguments of `tick_input`."""
+    """A function that runs a tick of `planner` with the arguments of `tick_input` and returns the plans."""
     return lambda *args, **more: planner.plan(tick_input(*args, **more)).plans
 
 
 def waterfall_plans(
     policy: Policy, snapshot: Snapshot, previous: Mapping[str, RegionPlan], **more: Any
 ) -> dict[str, RegionPlan]:
-    """The plans of a new waterfall planner, by the arguments of `tick_input`."""
+    """The plans of a new waterfall planner, with the arguments of `tick_input`."""
     return WaterfallPlanner().plan(tick_input(policy, snapshot, previous, **more)).plans

@@ -1,4 +1,4 @@
-"""Small fleets of every kind to plan for, and plans of every kind that may be in force there."""
+"""Hypothesis strategies for small fleets, and for plans that may be in force in a fleet."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class World(msgspec.Struct):
     snapshot: Snapshot
     previous: dict[str, RegionPlan]
     usable: dict[tuple[str, str], float]
-    """Requests per second up to the target by (region, model), where there is anything to plan for."""
+    """Capacity (requests/s) up to the target by (region, model), for regions with usable capacity."""
     ramps: dict[str, float]
-    """The most (0-1) of a class that a region on its failback ramp may have."""
+    """Maximum share (0-1) of a class, by region on its failback ramp."""
 
     def problems(self, *, fresh: bool = False) -> list[Problem]:
         demands = planned_for(self.policy, demand(self.snapshot, 0.0))
@@ -44,7 +44,7 @@ class World(msgspec.Struct):
 
 @st.composite
 def plans_before(draw: st.DrawFn) -> dict[str, RegionPlan]:
-    """Any plan in force: also one that sends a class where it may not be."""
+    """Any plan in force, including plans that violate residency."""
     plans = {}
     for origin in draw(st.frozensets(st.sampled_from(NAMES))):
         classes = []

@@ -1,4 +1,4 @@
-"""A small whole bundle, to change a word of and compile."""
+"""A small complete bundle that tests change and compile."""
 
 from __future__ import annotations
 

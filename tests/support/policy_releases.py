@@ -1,4 +1,4 @@
-"""Policies as other releases write them into the store, and the digests that they have there."""
+"""Policies as other releases write them into the store, with their digests."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def with_a_field_to_come(policy: Policy) -> tuple[bytes, str]:
 
 
 def before_logics_had_names(policy: Policy) -> tuple[bytes, str]:
-    """By the release that had no `planner`, and planned by linear program."""
+    """A policy of a release without `planner`, which planned by linear program."""
     return _written(encode(policy).replace(b'"planner":"linear_program",', b""))

@@ -1,4 +1,4 @@
-"""Reports of made-up agents, as the real ones send them."""
+"""Reports of simulated agents, encoded as by real agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report(
 def endpoint(
     name: str = "gpu-0", condition: EndpointCondition = EndpointCondition.READY, model: str = MODEL, in_flight: int = 0
 ) -> EndpointReport:
-    """One of them."""
+    """The report of one endpoint."""
     return EndpointReport(name, f"{name}.internal:8000", (model,), "zone-a", "h100", condition, 25, in_flight)
 
 
@@ -53,11 +53,11 @@ def _sender(region: str, agent: str, fleet: int) -> Sessions:
 def packed(
     report: AgentReport, receiver: str | bytes = CONTROL_PLANE, fleet: int = 0
 ) -> tuple[bytes, Mapping[str, str]]:
-    """The body of a report and its headers, signed by the agent that it names.
+    """Body and headers of a report, signed by the agent that the report names.
 
     Args:
-        receiver: name of the control plane that the report is signed for, or its certificate (DER).
-        fleet: that the agent belongs to.
+        receiver: name or certificate (DER) of the control plane that the report is signed for.
+        fleet: fleet of the agent.
     """
     body = msgspec.msgpack.encode(report)
     agent = _sender(report.region, report.agent, fleet)

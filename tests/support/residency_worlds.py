@@ -1,11 +1,11 @@
-"""Random fleets and requests, followed from the client to the serving region, to count residency violations.
+"""Random fleets and requests, traced from the client to the serving region, to count residency violations.
 
-A world is a policy, its next revision, which some servers have applied, fleets in many states of failure, and plans
-that the real planners made, some of them spoilt. A request in it is admitted, decided, retried after failures and
-refusals, and checked by its server, by the functions that agents call. Whether a region may touch it is judged by
-`allowed`, which reads the rules region by region and shares no code with the mask.
+A world consists of a policy, its next revision, which serving regions have applied, fleets in many failure states, and
+plans of the real planners, some of them corrupted. A request is admitted, decided, retried after failures and
+rejections, and checked by its server, with the functions that agents call. `allowed` determines whether a region may
+process a request; it reads the rules region by region and shares no code with the mask.
 
-The decisions of admission and of a server depend on few values: each is computed once for a world and cached.
+The decisions of admission and of a server depend on few values, so each decision is computed once per world and cached.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ MODEL = "m"
 SIGNER = SpiffeId("test", ProcessRole.AGENT, "agent", "origin")
 """The agent that signs every forwarded request."""
 FLEETS = 12
-"""States of failure in one world."""
+"""Number of fleets with random failure states per world."""
 REQUESTS = 4_000
-"""Followed in one world."""
+"""Number of requests per world."""
 MAX_TRIES = 4
 
 
 class Tally(msgspec.Struct):
-    """What came of many requests."""
+    """Counts of the results of requests."""
 
     cases: int = 0
-    """Requests: each with its policy, fleet, failure, origin, tenant and place."""
+    """Requests, each with a policy, fleet, failure, origin, tenant and location."""
     attempts: int = 0
-    """Regions that were chosen for them, retries included."""
+    """Regions chosen for requests, retries included."""
     served: int = 0
     refused_at_origin: int = 0
-    """By admission: residency, location, or the wrong entrance."""
+    """Requests that admission rejected because of residency, location, or entry region."""
     refused_by_server: int = 0
-    """By the check that a server makes for itself."""
+    """Attempts that the check of the serving region rejected."""
     retried: int = 0
     worlds: int = 0
     violations: list[str] = []
 
 
 class World:
-    """One planet; every answer that depends on few things is remembered."""
+    """One random world, with cached decisions."""
 
     def __init__(self, seed: int, max_regions: int = len(NAMES)) -> None:
         self.rng = Random(seed)
@@ -90,7 +90,7 @@ class World:
         self.accepted: dict[tuple[RequestFacts, frozenset[str], str, int], bool] = {}
 
     def follow(self, tally: Tally) -> None:
-        """One request, to its end; every region that gets to touch it is judged."""
+        """Trace one request to its end and check every region that receives the request."""
         rng = self.rng
         facts, origin = rng.choice(self.facts), rng.choice(self.names)
         tally.cases += 1
@@ -168,12 +168,12 @@ class World:
         return Region(name, "XX", rng.uniform(-60, 60), rng.uniform(-180, 180), spillover_order=order)
 
     def _orderly(self) -> list[str]:
-        """Origins whose overflow has an order of its own: in most worlds none has."""
+        """Origins with a spillover order; none in most worlds."""
         rng = self.rng
         return rng.sample(self.names, rng.choice((0, 0, 0, 1)))
 
     def _limit(self, number: int) -> SpilloverLimit:
-        """With what regions cost, a ceiling closes none of them or all but the origin."""
+        """A random spillover limit. Regions have equal costs, so a ceiling closes none or all except the origin."""
         rng = self.rng
         return SpilloverLimit(
             f"limit-{number}",
@@ -195,7 +195,7 @@ class World:
         )
 
     def _fleet(self) -> dict[str, RegionView]:
-        """Who lives, who has room, who granted credits; some regions nothing is known of."""
+        """Random health, capacity and credits of regions; some regions are unknown."""
         rng = self.rng
         states = (RegionState.HEALTHY,) * 4 + tuple(RegionState)
         return {
@@ -211,7 +211,7 @@ class World:
         }
 
     def _plans(self) -> list[Mapping[str, RegionPlan | None]]:
-        """None yet, those of both planners, at a loss, with regions closed by operators, and one spoilt on its way."""
+        """Plans: none, those of both planners, after a loss, with regions closed by operators, and corrupted."""
         whole, hurt = self._snapshot(()), self._snapshot(self.rng.sample(self.names, 1))
         before = pour(self.policy, whole, {}, elapsed_s=1.0)
         after = pour(self.policy, hurt, before, elapsed_s=1.0)
@@ -246,7 +246,7 @@ class World:
 
 
 def follow(cases: int, seed: int) -> Tally:
-    """Follow at least so many requests, `REQUESTS` in each of as many worlds as that takes."""
+    """Trace at least `cases` requests, with `REQUESTS` requests per world."""
     tally = Tally()
     while tally.cases < cases:
         world = World(seed + tally.worlds)
@@ -257,7 +257,7 @@ def follow(cases: int, seed: int) -> Tally:
 
 
 def allowed(policy: Policy, about: RequestFacts) -> frozenset[str]:
-    """The rules read region by region, as a lawyer would."""
+    """Regions that the rules permit, computed region by region."""
     permitted = set()
     for region in policy.regions:
         verdicts = []

@@ -1,4 +1,4 @@
-"""Changes of a rollout as a client makes them: with the ETag of the newest one, and again if it changed in between."""
+"""Changes a rollout as a client does: with the ETag of the newest rollout, and a retry if the rollout has changed."""
 
 from __future__ import annotations
 

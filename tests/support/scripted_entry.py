@@ -1,4 +1,4 @@
-"""A regional entry that follows a test's script: responds, streams, stalls, resets; health probes are apart."""
+"""A regional entry that follows the script of a test; health probes are independent of the script."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Asked:
-    """One chat request as the entry got it, and the ways to answer it."""
+    """One received chat request, with methods to respond."""
 
     def __init__(self, head: bytes, body: bytes, writer: asyncio.StreamWriter, connection: int) -> None:
         self.body = body
         self.connection = connection
-        """Number of the connection that it came on."""
+        """Number of the connection of the request."""
         lines = head.decode().strip().split("\r\n")[1:]
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self.writer = writer
 
     def send(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send bytes unchanged."""
         self.writer.write(data)
 
     def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """A whole response; underscores in header names stand for hyphens."""
+        """Send a complete response; underscores in header names are replaced by hyphens."""
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         head = "\r\n".join([f"HTTP/1.1 {status} X", f"content-length: {len(body)}", *lines, "", ""])
         self.send(head.encode() + body)
 
     def open_stream(self, **headers: str) -> None:
-        """The head of a stream."""
+        """Send the head of a stream."""
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.send("\r\n".join(["HTTP/1.1 200 OK", "transfer-encoding: chunked", *lines, "", ""]).encode())
 
     def piece(self, data: bytes) -> None:
-        """A chunk of a stream."""
+        """Send a chunk of a stream."""
         self.send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def tokens(self, count: int) -> None:
-        """A chunk with so many token events."""
+        """Send a chunk with `count` token events."""
         self.piece(b'data: {"choices":[{"index":0,"delta":{"content":" word"}}]}\n\n' * count)
 
     def end_stream(self) -> None:
-        """The end of a stream, as HTTP has it."""
+        """Send the last chunk of a stream."""
         self.send(b"0\r\n\r\n")
 
     def stream(self, tokens: int, **headers: str) -> None:
-        """A whole streamed answer."""
+        """Send a complete streamed response."""
         self.open_stream(**headers)
         self.tokens(tokens)
         self.piece(DONE)
         self.end_stream()
 
     def reset(self) -> None:
-        """Drop the connection with a RST."""
+        """Close the connection with a TCP RST."""
         raw = self.writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         self.writer.transport.abort()
@@ -73,19 +73,19 @@ class ScriptedEntry:
         self.script = script
         self.asked: list[Asked] = []
         self.ready = True
-        """What health probes receive."""
+        """Whether health probes receive 200; else 503."""
         self.probes = 0
         self.left = asyncio.Event()
-        """Set when a client leaves before its answer is over."""
+        """Set when a client disconnects before the end of its response."""
         self.connections = 0
         self.port = 0
 
     def at(self, region: str) -> Entry:
-        """The way to here."""
+        """The entry for clients."""
         return Entry(region, f"http://127.0.0.1:{self.port}")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests on one connection, until either side closes it."""
+        """Serve requests on one connection until either side closes the connection."""
         self.connections += 1
         connection = self.connections
         ahead = b""
@@ -107,7 +107,7 @@ class ScriptedEntry:
             writer.close()
 
     async def _act(self, asked: Asked, reader: asyncio.StreamReader) -> bytes:
-        """Follow the script, unless the client leaves meanwhile; returns what it sent ahead."""
+        """Run the script until the client disconnects; returns bytes that the client sent in advance."""
         acting = asyncio.ensure_future(self.script(asked))
         hearing = asyncio.ensure_future(reader.read(1))
         await asyncio.wait((acting, hearing), return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +123,7 @@ class ScriptedEntry:
 
 @asynccontextmanager
 async def entry(script: Script) -> AsyncIterator[ScriptedEntry]:
-    """A scripted entry on a free port."""
+    """Run a scripted entry on a free port."""
     scripted = ScriptedEntry(script)
     server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
     scripted.port = server.sockets[0].getsockname()[1]
@@ -134,7 +134,7 @@ async def entry(script: Script) -> AsyncIterator[ScriptedEntry]:
 
 
 def unreachable_port() -> socket.socket:
-    """A port that refuses connections for as long as the socket lives."""
+    """Bind a port that refuses connections until the socket is closed."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
     return held

@@ -13,7 +13,7 @@ from lab.servers.process import ServerProcess
 
 @contextmanager
 def secured_etcd(directory: Path, certificates: Path, name: str) -> Iterator[str]:
-    """One that runs in `directory`; its endpoint.
+    """Run an etcd that requires client certificates and yield its endpoint.
 
     Args:
         certificates: folder with the certificates of `name` and of the authority (`tests.support.certificates`).
@@ -25,7 +25,7 @@ def secured_etcd(directory: Path, certificates: Path, name: str) -> Iterator[str
 
 @contextmanager
 def etcd_with_client_cert_auth(directory: Path, authority: Path, certificate: Path, key: Path) -> Iterator[str]:
-    """One that runs in `directory` and requires client certificates of an authority; its endpoint."""
+    """Run an etcd that requires client certificates of an authority, and yield its endpoint."""
     client_port, peer_port = free_ports(2)
     plain = EtcdServer(directory, client_port=client_port, peer_port=peer_port)
     argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]

@@ -1,4 +1,4 @@
-"""What the agents of a region publish to each other through Redis, as tests read it."""
+"""Reads the loads that the agents of a region publish through Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def region_keys(region: str) -> RegionKeys:
 
 
 def published_loads(client: redis.Redis, region: str) -> list[PublishedLoad]:
-    """The loads that are in Redis; fails where one was not published by an agent of the region."""
+    """The loads in Redis; fails if a load was not published by an agent of the region."""
     stored = client.hgetall(loads_key(region))
     assert isinstance(stored, dict)
     key = RegionKey(region_keys(region), region)

@@ -1,4 +1,4 @@
-"""A small real HTTP server whose answers a test decides; keeps connections, counts them, and can go silent."""
+"""A small real HTTP server with responses of a test; keeps and counts connections, and can stop responding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = Callable[[bytes, bytes, Headers, bytes], tuple[int, bytes]]
 
 
 class SmallHttp(LoopbackServer):
-    """Answers each request with what a test decides."""
+    """Responds to each request with the result of a function of the test."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class SmallHttp(LoopbackServer):
         self.requests = 0
         self.connections = 0
         self.silent = False
-        """Take requests and answer none."""
+        """Whether requests are accepted without a response."""
         self.asked = asyncio.Event()
-        """Set with every request."""
+        """Set by every request."""
         self.answering = asyncio.Event()
-        """While it is cleared, requests are carried out and their answers held back."""
+        """While cleared, requests are executed but their responses are held back."""
         self.answering.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

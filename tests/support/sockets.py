@@ -13,13 +13,13 @@ from tests.support.wait import PATIENCE_S
 
 
 class ReceivedRequest(NamedTuple):
-    """One request as an engine received it."""
+    """One request, as received by an engine."""
 
     head: bytes
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """A header's value, or None."""
+        """The value of a header; None if absent."""
         for line in self.head.split(b"\r\n")[1:]:
             key, _, value = line.partition(b":")
             if key.decode().lower() == name:
@@ -31,7 +31,7 @@ Script = Callable[["ScriptedEngine", ReceivedRequest, asyncio.StreamWriter], Awa
 
 
 class ScriptedEngine:
-    """A server that reads whole requests and runs its script for each."""
+    """A server that reads complete requests and runs a script for each request."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -41,7 +41,7 @@ class ScriptedEngine:
         self.address = Address("127.0.0.1", 0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests on one connection, until either side closes it."""
+        """Serve requests on one connection until either side closes the connection."""
         ahead = b""
         try:
             while True:
@@ -72,7 +72,7 @@ class ScriptedEngine:
 async def engine(
     script: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[ScriptedEngine]:
-    """A scripted engine on a free port."""
+    """Run a scripted engine on a free port."""
     scripted = ScriptedEngine(script)
     server = await asyncio.start_server(scripted.serve, host, 0, ssl=tls)
     scripted.address = Address(*server.sockets[0].getsockname()[:2], tls is not None)
@@ -83,7 +83,7 @@ async def engine(
 
 
 class Answer(NamedTuple):
-    """One response as a client read it."""
+    """One response, as read by a client."""
 
     status: int
     headers: dict[str, str]
@@ -98,15 +98,15 @@ class RawClient:
 
     @classmethod
     async def connect(cls, address: Address) -> RawClient:
-        """To an address."""
+        """Connect to an address."""
         return cls(*await asyncio.open_connection(address.host, address.port, limit=1 << 22))
 
     def send(self, data: bytes) -> None:
-        """Write bytes as they are."""
+        """Send bytes unchanged."""
         self.writer.write(data)
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        """Status and headers of the next response."""
+        """Read status and headers of the next response."""
         async with asyncio.timeout(PATIENCE_S):
             raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         status_line, *lines = raw.strip().split("\r\n")
@@ -114,7 +114,7 @@ class RawClient:
         return int(status_line.split()[1]), headers
 
     async def chunk(self) -> bytes:
-        """The next chunk of a chunked body; empty at its end."""
+        """Read the next chunk of a chunked body; empty at the end of the body."""
         async with asyncio.timeout(PATIENCE_S):
             size = int(await self.reader.readuntil(b"\r\n"), 16)
             data = await self.reader.readexactly(size)
@@ -122,7 +122,7 @@ class RawClient:
         return data
 
     async def answer(self) -> Answer:
-        """The next response, whole."""
+        """Read the complete next response."""
         status, headers = await self.head()
         if headers.get("transfer-encoding") == "chunked":
             parts = []
@@ -133,7 +133,7 @@ class RawClient:
             return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", "0"))))
 
     async def closed(self) -> bool:
-        """Whether the server closes the connection without sending more."""
+        """Whether the server closes the connection without sending more data."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self.reader.read(1) == b""
@@ -146,6 +146,6 @@ class RawClient:
 
 
 def post(body: bytes, *headers: str, path: str = "/v1/chat/completions") -> bytes:
-    """A POST request as bytes."""
+    """Encode a POST request."""
     lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body

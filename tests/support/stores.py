@@ -1,4 +1,4 @@
-"""What tests of the store share: following it with an informer, and what only an operator does to etcd."""
+"""Helpers for tests of the store: an informer that records changes, and operator commands of etcd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.wait import PATIENCE_S
 
 
 class SetClock:
-    """A clock that stands still until a test sets it."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ class SetClock:
 
 
 class Following:
-    """An informer that remembers every change, and can be waited on."""
+    """An informer that records every change, with methods to wait for changes."""
 
     def __init__(self, store: ConfigStore, prefix: str, *, seed: int = 1) -> None:
         self.store = store
@@ -44,14 +44,14 @@ class Following:
         return {key: item.value for key, item in self.informer.items.items()}
 
     async def until(self, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-        """Wait until `holds`, looking again after each change."""
+        """Wait until `holds` returns true; it is called after each change."""
         async with asyncio.timeout(within_s):
             while not holds():
                 self._news.clear()
                 await self._news.wait()
 
     async def until_same(self, reader: ConfigStore, within_s: float = PATIENCE_S) -> None:
-        """Wait until the copy equals what `reader` lists; there must be no writer meanwhile."""
+        """Wait until the informer's copy equals the listing of `reader`; the store must not change during the wait."""
         listed = {item.key: item for item in (await reader.list(self.prefix)).items}
         await self.until(lambda: dict(self.informer.items) == listed, within_s)
 
@@ -68,12 +68,12 @@ class Following:
 
 
 async def put(store: ConfigStore, key: str, value: bytes) -> int:
-    """Write a key; returns its revision."""
+    """Write a key and return its revision."""
     return (await store.commit((), (Put(key, value),))).revision
 
 
 async def put_when_possible(store: ConfigStore, key: str, value: bytes) -> int:
-    """Write a key as soon as the store is there."""
+    """Write a key as soon as the store is available."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -83,7 +83,7 @@ async def put_when_possible(store: ConfigStore, key: str, value: bytes) -> int:
 
 
 async def free_etcd_space(server: EtcdServer, revision: int) -> None:
-    """Compact, defragment and disarm the alarm, as an operator does after the space quota was exceeded."""
+    """Compact, defragment and disarm the alarm, as an operator does when the space quota is exceeded."""
     await compact_etcd(server, revision)
     host, _, port = server.endpoint.rpartition(":")
 

@@ -1,4 +1,4 @@
-"""A believable run of the whole story, made up by a seed: what the verdict and the report are tested on."""
+"""A plausible run of the whole demo, generated from a seed, for tests of the verdict and the report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMAGES = 40
 
 @cache
 def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
-    """Everything goes as it should: spillover, failover within a second, ramped failback, nothing lost."""
+    """A run as intended: spillover, failover within 1 s, ramped failback; only streams in progress at the kill fail."""
     rng = Random(seed)
     scenario = full_scenario("eu-de", 4.0, "eu-de")
     killed_s, started_s = scenario.act_at_s(ActName.KILL_REGION), scenario.act_at_s(ActName.START_REGION)
@@ -117,7 +117,7 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
 
 
 def _image(rng: Random, number: int, due_s: float) -> ImageJob:
-    """A job that ran in another region of the EU than the one that fails."""
+    """A job that ran in eu-es, an EU region that does not fail."""
     site = rng.choice(SITES)
     required = EU if number % 3 == 0 else REGIONS
     request = Served(
@@ -142,7 +142,7 @@ def _image(rng: Random, number: int, due_s: float) -> ImageJob:
 
 
 def change_image(run: Run, number: int, accounted: float | None = None, **fields: object) -> Run:
-    """The same run with other facts about one image job, accounted for as usual or with `accounted` megapixel steps."""
+    """The run with other fields of one image job, and optionally with `accounted` megapixel steps."""
     images = list(run.images)
     job = images[number]
     request = msgspec.structs.replace(job.request, **fields)
@@ -152,19 +152,19 @@ def change_image(run: Run, number: int, accounted: float | None = None, **fields
 
 
 def without(run: Run, kind: EventKind) -> Run:
-    """The same run, had that event never been seen."""
+    """The run without the events of a kind."""
     return msgspec.structs.replace(run, events=tuple(event for event in run.events if event.kind is not kind))
 
 
 def change(run: Run, number: int, **fields: object) -> Run:
-    """The same run with other facts about one request."""
+    """The run with other fields of one request."""
     served = list(run.served)
     served[number] = msgspec.structs.replace(served[number], **fields)
     return msgspec.structs.replace(run, served=tuple(served))
 
 
 def in_phase(run: Run, name: PhaseName) -> list[int]:
-    """The numbers of the requests of a phase."""
+    """The indexes of the requests of a phase."""
     return [number for number, request in enumerate(run.served) if run.scenario.phase(name).covers(request.due_s)]
 
 

@@ -1,4 +1,4 @@
-"""Chats that are streamed word by word, by scripted engines that fail in the middle; and a strict reader of streams."""
+"""Scripted engines that stream chats word by word and fail during the stream; and a strict parser of streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAT = {
     "max_tokens": WORDS,
     "ignore_eos": True,
 }
-"""A request for an answer of WORDS words."""
+"""A request for a response of WORDS words."""
 
 Failure = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -46,7 +46,7 @@ async def ends(writer: asyncio.StreamWriter) -> None:
 
 
 def streams_chat(number: int, limit: int | None = None, failure: Failure = dies) -> Script:
-    """Of an engine that streams words as the fake engine does, and fails after `limit` of them."""
+    """The script of an engine that streams words as the fake engine does, and fails after `limit` words."""
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         chat = received.head.startswith(b"POST /v1/chat/completions ")
@@ -80,7 +80,7 @@ def streams_chat(number: int, limit: int | None = None, failure: Failure = dies)
 
 
 def in_turn(*scripts: Script) -> Script:
-    """Of engines that share this script: each request, in order of arrival, is answered as the next of `scripts`."""
+    """A script for several engines that runs the next of `scripts` for each request, in order of arrival."""
     left = list(scripts)
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +90,7 @@ def in_turn(*scripts: Script) -> Script:
 
 
 class Stream(NamedTuple):
-    """A stream as a strict client reads it."""
+    """A stream, as parsed by a strict client."""
 
     text: str
     finish_reason: str | None
@@ -100,7 +100,7 @@ class Stream(NamedTuple):
 
 
 def read_stream(body: bytes) -> Stream:
-    """Read a stream of a chat or a text completion, of one identity, with one role."""
+    """Parse the stream of one chat or text completion; fails on several ids or roles."""
     *events, rest = body.decode().split("\n\n")
     assert rest == ""
     done = events[-1] == "data: [DONE]"
@@ -117,7 +117,7 @@ def read_stream(body: bytes) -> Stream:
 
 
 def is_complete(body: bytes, number_of_words: int = WORDS) -> bool:
-    """Whether a stream is that of an undisturbed engine."""
+    """Whether a stream is complete; fails otherwise."""
     stream = read_stream(body)
     assert (stream.error, stream.done, stream.finish_reason) == (None, True, "length")
     assert stream.text == words(0, number_of_words)
@@ -128,5 +128,5 @@ def is_complete(body: bytes, number_of_words: int = WORDS) -> bool:
 
 
 async def chat(agent: Agent, **fields: Any) -> Answer:
-    """The answer to CHAT, with other fields."""
+    """Send CHAT with other fields and return the response."""
     return await ask(agent, body=json.dumps(CHAT | fields).encode())

@@ -1,6 +1,6 @@
-"""Runs the suite again and again, in random order, with and without CPU hogs, and prints how often each test failed.
+"""Runs the suite repeatedly, in random order, with and without CPU load, and prints the failures of each test.
 
-`make test-stress` runs it: `python -m tests.support.stress --rounds 4 -- [pytest arguments]`. Exits with 1 if any test
+`make test-stress` runs `python -m tests.support.stress --rounds 4 -- [pytest arguments]`. Exits with 1 if any test
 failed.
 """
 
@@ -21,12 +21,12 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
-"""Keeps a core busy until the process that started it is gone."""
+"""Program that keeps a core busy until the parent process ends."""
 
 
 @contextmanager
 def cpu_hogs(count: int) -> Iterator[None]:
-    """As many processes that compute without a pause."""
+    """Run `count` processes that each keep a core busy."""
     hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(count)]
     try:
         yield
@@ -37,7 +37,7 @@ def cpu_hogs(count: int) -> Iterator[None]:
 
 
 def run_once(arguments: Sequence[str], seed: int) -> tuple[int, list[str]]:
-    """Run pytest in the order of a seed; the number of tests, and the names of those that failed."""
+    """Run pytest in the order of a seed. Returns the number of tests and the names of failed tests."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
@@ -59,10 +59,12 @@ def _name(case: ElementTree.Element) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 where any test failed."""
+    """Return the exit code: 1 if any test failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.stress", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4, help="runs of the suite; every other one beside CPU hogs (4)")
-    parser.add_argument("--seed", type=int, default=None, help="seed of the first run's order; else random")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="runs of the suite, every second with CPU load (default 4)"
+    )
+    parser.add_argument("--seed", type=int, default=None, help="seed of the order of the first run; random by default")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     given = parser.parse_args(arguments)
     first = given.seed if given.seed is not None else random.randrange(1_000_000)

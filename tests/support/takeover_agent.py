@@ -1,6 +1,6 @@
 """One agent as a process: `python -m tests.support.takeover_agent DIRECTORY PORT ENGINE_PORT [CERTIFICATES]`.
 
-Serves until SIGTERM, then drains as the daemon does. Prints its port when it listens, and how many requests it cut.
+Serves until SIGTERM, then drains as the daemon does. Prints the port, and then the number of interrupted requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Terraform modules as python-hcl2 reads them, and what refers to what in them: checks that need no provider.
+"""Parses Terraform modules with python-hcl2 and checks their references without provider schemas.
 
-`terraform validate` needs the schemas of providers; these checks need the files alone. They do not check arguments of
-resources.
+`terraform validate` needs the schemas of providers; these checks need only the files. Arguments of resources are not
+checked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Module:
     locals: dict[str, Any] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     resources: dict[str, Any] = field(default_factory=dict)
-    """By address: `aws_vpc.this`, `data.aws_region.this`."""
+    """Resources by address: `aws_vpc.this`, `data.aws_region.this`."""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     checks: list[Any] = field(default_factory=list)
 
     def called(self, name: str) -> Module:
-        """The module that a call names."""
+        """The module that a call refers to."""
         return read_module((self.folder / _plain(self.calls[name]["source"])).resolve())
 
     @property
@@ -48,7 +48,7 @@ class Module:
 
 
 def _plain(text: str) -> str:
-    """python-hcl2 8 keeps the quotes of labels and texts."""
+    """Remove the quotes of labels and texts, which python-hcl2 8 keeps."""
     return text.strip('"')
 
 
@@ -81,13 +81,13 @@ def references(value: Any) -> set[str]:
     for match in _REFERENCE.finditer(text):
         kind, name, call, output, data, type_, label = match.groups()
         found.add(f"{kind}.{name}" if kind else f"module.{call}.{output}" if call else f"{data or ''}{type_}.{label}")
-    # A call with for_each is used whole, as in `for name, machine in module.agent : machine.instance_id`.
+    # Calls with for_each may be used as a whole, as in `for name, machine in module.agent : machine.instance_id`.
     found |= {f"module.{name}" for name in _MODULE.findall(text)}
     return found
 
 
 def problems(module: Module) -> Iterator[str]:
-    """References to what is not declared, declarations that nothing refers to, and wrong inputs of calls."""
+    """References without a declaration, declarations without a reference, and invalid inputs of calls."""
     bodies = (module.locals, module.outputs, module.resources, module.calls, module.checks)
     used = references(bodies)
     for name, body in module.variables.items():
@@ -111,7 +111,7 @@ def problems(module: Module) -> Iterator[str]:
 
 
 def dependencies(root: Module) -> dict[str, set[str]]:
-    """The graph of a root and the modules that it calls: an edge from what is computed to what it is computed from."""
+    """The dependency graph of a root module and its called modules: edges lead from values to their inputs."""
     graph: dict[str, set[str]] = {}
 
     def add(module: Module, at: str) -> None:

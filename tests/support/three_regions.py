@@ -1,4 +1,4 @@
-"""A small fleet for tests of plans: two regions of the EU and one outside; its reports, demand and policy."""
+"""A small fleet for tests of plans: two EU regions and one other region, with reports, demand and policy."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ POLICY = Policy(
 
 
 def offered(rate: float, regions: tuple[str, ...] = EVERYWHERE, model: str = "m") -> DemandReport:
-    """Requests per second that may go to these regions."""
+    """Demand (requests/s) that `regions` may serve."""
     return DemandReport(model, residency_class(frozenset(regions)).name, regions, rate)
 
 
 def region(
     name: str, *demand: DemandReport, slots: int = 100, ready: int = 4, models: tuple[str, ...] = ("m",)
 ) -> HeldReport:
-    """What one region reports: a pool of each model, whose requests take a second."""
+    """The report of one region: one pool per model, with a service time of 1 s."""
     pools = tuple(PoolReport(model, 4, ready, slots if ready else 0, 0, 1.0) for model in models)
     return HeldReport(AgentReport(name, "1", 1, 1, 0.0, pools, demand), received_at=0.0)
 
 
 def fleet(*held: HeldReport, **states: RegionState) -> Snapshot:
-    """What regions report; each is healthy, but for those with a state."""
+    """A snapshot of reports; regions without a state in `states` are healthy."""
     health = {held_report.report.region: RegionHealth(RegionState.HEALTHY) for held_report in held}
     return Snapshot(
         {(held_report.report.region, held_report.report.agent): held_report for held_report in held},
@@ -49,7 +49,7 @@ def fleet(*held: HeldReport, **states: RegionState) -> Snapshot:
 
 
 def in_force(origin: str, shares: dict[str, float], regions: tuple[str, ...] = EVERYWHERE) -> dict[str, RegionPlan]:
-    """One origin's slice for the one class of these regions."""
+    """The slice of one origin for the class of `regions`."""
     arcs = tuple(Arc(server, share, ArcReason.HOME) for server, share in shares.items())
     entry = ClassPlan("m", residency_class(frozenset(regions)).name, arcs, ())
     return {origin: RegionPlan(origin, 1, 1, "", 0.0, (entry,))}

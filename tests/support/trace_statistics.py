@@ -1,4 +1,4 @@
-"""Fits the generator's parameters to a trace, and prints the errors: the constants of `generate` come from it."""
+"""Fits the parameters of the trace generator to a trace, which yields the constants of `lab.traces.generate`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lab.traces.generate import LengthCluster
 from lab.traces.trace import TraceRequest
 
 NARROWEST_LOG_SD = 0.1
-"""A cluster may not shrink onto a single length that happens to be frequent."""
+"""Minimum deviation of a cluster, so that a cluster does not shrink to a single frequent length."""
 
 ENOUGH_GAIN = 1e-5
-"""Stop when a round raises the log-likelihood by less than this part of itself."""
+"""Relative growth of the log-likelihood below which the fit stops."""
 
 
 def fit_lengths(trace: Sequence[TraceRequest], clusters: int, rounds: int, rng: Random) -> list[LengthCluster]:
     """A mixture of log-normals for (prompt, output) by expectation-maximisation (Dempster, Laird & Rubin 1977).
 
     Args:
-        trace: what to fit; requests without output are left out.
-        clusters: how many.
-        rounds: stop after so many, even if the likelihood still grows.
-        rng: picks where to start; the result is a local optimum, so try a few.
+        trace: the trace; requests without output are ignored.
+        clusters: number of clusters.
+        rounds: maximum number of rounds.
+        rng: draws the start; the result is a local optimum, which depends on the start.
     """
     points = Counter((log(r.prompt_tokens), log(r.output_tokens)) for r in trace if r.output_tokens > 0)
     starts = rng.sample(sorted(points), clusters)
@@ -40,7 +40,7 @@ def fit_lengths(trace: Sequence[TraceRequest], clusters: int, rounds: int, rng: 
 
 
 def _improve(points: Counter[tuple[float, float]], mixture: list[LengthCluster]) -> tuple[list[LengthCluster], float]:
-    """One round: how much each point belongs to each cluster, then the clusters' weighted moments."""
+    """One round: weights of each point in each cluster, then the weighted moments of the clusters."""
     sums = [[1e-9, 0.0, 0.0, 0.0, 0.0] for _ in mixture]
     log_likelihood = 0.0
     for (x, y), times in points.items():
@@ -88,7 +88,7 @@ def _misfit(lengths: list[int], mixture: list[tuple[float, NormalDist]]) -> floa
     seen = 0
     for length, times in sorted(Counter(lengths).items()):
         seen += times
-        # Lengths are whole numbers: the model's share up to this one ends half a token above it.
+        # Lengths are integers, so the model's share up to a length ends half a token above the length.
         model = sum(weight * normal.cdf(log(length + 0.5)) for weight, normal in mixture)
         worst = max(worst, abs(seen / len(lengths) - model))
     return worst
@@ -97,7 +97,7 @@ def _misfit(lengths: list[int], mixture: list[tuple[float, NormalDist]]) -> floa
 def dispersion(times_s: Sequence[float], window_s: float) -> float:
     """Index of dispersion of arrivals: variance over mean of the counts in windows of `window_s` seconds.
 
-    1 for a Poisson process; the part of the last window that is not whole is left out.
+    The index of a Poisson process is 1. An incomplete last window is ignored.
     """
     counts = [0] * int(times_s[-1] // window_s)
     for at_s in times_s:
@@ -107,7 +107,7 @@ def dispersion(times_s: Sequence[float], window_s: float) -> float:
 
 
 def cache_hit_ratio(trace: Sequence[TraceRequest]) -> float:
-    """Share of prefix blocks that an unbounded prefix cache would have found."""
+    """Share of prefix blocks that an unbounded prefix cache contains."""
     seen: set[int] = set()
     hits = blocks = 0
     for request in trace:

@@ -1,4 +1,4 @@
-"""A request to upgrade a connection, and a server that accepts it and echoes the bytes."""
+"""A request to upgrade a connection, and a server that accepts upgrades and echoes the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPGRADE = (
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """A server that accepts every upgrade and then echoes the bytes until the client closes."""
+    """Run a server that accepts every upgrade and echoes the bytes until the client closes the connection."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A store in memory whose connection a test breaks, silences or lets fail."""
+"""An in-memory store whose connection a test interrupts, silences or makes fail."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from adapters.store.memory_store import MemoryStore
 
 
 class NoWait(Random):
-    """Jitter that is always the least, so that nothing waits."""
+    """Jitter that is always the minimum, so that no caller waits."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
 class MostWait(Random):
-    """Jitter that is always the most."""
+    """Jitter that is always the maximum."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
 class UnsteadyStore(MemoryStore):
-    """Fails where a test sets it; its content stays correct."""
+    """Fails as a test sets it; the content stays correct."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class UnsteadyStore(MemoryStore):
         self._breaks = 0
 
     def break_watches(self) -> None:
-        """End the watches that are open now."""
+        """End all open watches."""
         self._breaks += 1
         self._wake_watches()
 

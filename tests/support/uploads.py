@@ -1,4 +1,4 @@
-"""What begins an upload, and a server that takes one at the pace that a test sets."""
+"""The head of an upload request, and a server that reads an upload at the pace that a test sets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from regional_agent.upstream.address import Address
 from tests.support.sockets import ReceivedRequest
 
 LIMITS = Limits(kept_body_bytes=256 * 1024, max_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
-"""Under which an upload is soon too large to be kept."""
+"""Limits with a small buffer, so that uploads exceed the buffer."""
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Taker:
-    """A server that counts what it reads, at the pace a test sets, and answers at the end."""
+    """A server that counts the bytes it reads, at the pace that a test sets, and responds at the end."""
 
     def __init__(self) -> None:
         self.head = b""

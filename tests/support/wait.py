@@ -1,4 +1,4 @@
-"""Waits for conditions that have no event: as long as a busy machine may need, and no longer than necessary."""
+"""Waits for conditions without an event: long enough for a busy machine, and no longer than necessary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""Bound (s) of every wait: so long that a busy machine fails no test. No test measures time by it."""
+"""Maximum time (s) of every wait, long enough for a busy machine. No test uses this value to measure time."""
 
 
 async def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
@@ -17,7 +17,7 @@ async def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None
     deadline = asyncio.get_running_loop().time() + within_s
     wait_s = 0.0
     while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "it never came true"
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true in time"
         await asyncio.sleep(wait_s)
         wait_s = min(0.02, wait_s + 0.0001)
 

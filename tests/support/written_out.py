@@ -1,4 +1,4 @@
-"""The linear program of a plan written out in full, as a yardstick for the one that is built arc by arc."""
+"""The complete linear program of a plan, as a reference for the program that is built arc by arc."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PATIENT_S = 30.0
 
 
 def optimum(problem: Problem) -> tuple[Flows, float]:
-    """The planner's flows, and the cost that the solver claims for them."""
+    """The planner's flows, and their cost as computed by the solver."""
     solver = ModelSolver(problem)
     flows = solver.solve(problem, PATIENT_S)
     return flows, solver.cost
 
 
 class WrittenOut:
-    """The program with every permitted arc and, for every region, the whole rerouting at its loss; nothing is clever.
+    """The program with every permitted arc and, for every region, the complete rerouting at its loss.
 
     Args:
-        weigh: whether ordinary costs count; without them, only scarcity does.
+        weigh: whether ordinary costs count; otherwise only scarcity counts.
     """
 
     def __init__(self, problem: Problem, *, weigh: bool = True) -> None:
@@ -38,7 +38,7 @@ class WrittenOut:
         self._keys, self._pools = range(len(shape.keys)), range(len(shape.pools))
         self._may = [[bool(shape.permitted[shape.class_of[k], p]) for p in self._pools] for k in self._keys]
         self._flow: dict[tuple[int, int], list[int]] = {}
-        """By key and pool: the columns of what stays and of what moves."""
+        """Columns of the flow that stays and of the flow that moves, by key and pool."""
         self._load: dict[int, list[int]] = {p: [] for p in self._pools}
         self.reserve: list[int] = []
         held = {(k, p): d for k, p, d in zip(*self._held(problem), strict=True)}
@@ -55,7 +55,7 @@ class WrittenOut:
         self.missing_at_losses = sum(values[c] for c in self.reserve)
 
     def _add_demand(self, k: int, held: dict[tuple[int, int], float]) -> None:
-        """All of a key's demand goes somewhere, within the limits of spillover and of ramps."""
+        """Add rows that assign all demand of a key, within the limits of spillover and of ramps."""
         problem, demand = self._problem, float(self._problem.demand[k])
         for p in self._pools:
             if self._may[k][p]:
@@ -76,7 +76,7 @@ class WrittenOut:
         self._row(demand, demand, [(c, 1.0) for p in self._pools if self._may[k][p] for c in self._flow[k, p]])
 
     def _add_capacity(self, p: int) -> None:
-        """What a pool is sent fills the pieces of its load, each at its price."""
+        """Add rows by which the load of a pool fills the pieces of its cost function."""
         problem = self._problem
         costs = [*problem.piece_cost_s[p, : PIECES - 2] * self._weigh, self._price.past_target, self._price.no_room]
         pieces = [
@@ -86,7 +86,7 @@ class WrittenOut:
         self._row(0.0, 0.0, [(c, 1.0) for c in self._load[p]] + [(c, -1.0) for c in pieces])
 
     def _add_loss(self, lost: int) -> None:
-        """What a region served goes to others at its loss, as far as they have room; what does not is priced."""
+        """Add rows that reroute the load of a lost region to other regions; demand without capacity has a price."""
         arrives: dict[int, list[int]] = {p: [] for p in self._pools}
         for k in self._keys:
             if self._may[k][lost]:
@@ -118,11 +118,11 @@ class WrittenOut:
 
 
 def assert_costs_what_is_written_out(world: World) -> None:
-    """No plan of the program as one would write it down is cheaper than ours, and ours costs what it claims."""
+    """Assert that the planner's plan has the cost of the complete program's optimum, and the cost that it reports."""
     for problem in world.problems():
         flows, claimed = optimum(problem)
         parts = evaluate(flows)
         assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
-        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
+        # If demand exceeds all slots, the demand missing at a loss includes demand that is missing without a loss.
         assume(parts.no_room == 0.0)
         assert abs(WrittenOut(problem).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))
