@@ -31,7 +31,7 @@ def verified_json(found: VerificationReport) -> dict[str, Any]:
 
 
 def verified_view(found: VerificationReport) -> RenderableType:
-    """The classes and what they survive, then what is wrong, then what is odd, then what was done to know it."""
+    """The lines of a verification: classes and the losses that each survives, errors, warnings, and the checks made."""
     return Group(_classes(found), *_lines(found))
 
 

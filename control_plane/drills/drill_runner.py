@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DrillRefused(Exception):
-    """The drill does not begin, or cannot be aborted; the message says why."""
+    """The drill does not begin, or cannot be aborted; the message has the reason."""
 
 
 class NoSuchDrill(Exception):

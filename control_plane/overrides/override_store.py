@@ -29,7 +29,7 @@ MAX_TRIES = 20
 
 
 class OverrideRefused(Exception):
-    """The override is not set; the message says why."""
+    """The override is not set; the message has the reason."""
 
 
 class InvalidOverride(OverrideRefused):

@@ -20,7 +20,7 @@ MAX_REASON = 500
 
 
 class ActionRefused(Exception):
-    """The action is not possible in the rollout's current state; the message says why."""
+    """The action is not possible in the rollout's current state; the message has the reason."""
 
 
 class PolicyNotStored(Exception):

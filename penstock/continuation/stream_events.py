@@ -55,7 +55,7 @@ class EventSplitter:
         return events
 
     def take_rest(self) -> bytes:
-        """Return the incomplete event, and forget it."""
+        """Return the incomplete event, and discard it."""
         rest, self.rest = self.rest, b""
         return rest
 

@@ -1,4 +1,4 @@
-"""Drills that the policy's schedule wants now."""
+"""Drills that are due by the policy's schedule."""
 
 from __future__ import annotations
 

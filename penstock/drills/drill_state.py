@@ -54,7 +54,7 @@ class DrillEvent(StrEnum):
     ELECTED = "elected"
     """Another control plane leads, and has published a plan."""
     ABORT = "abort"
-    """The error budget burns, a region failed, a time limit has passed, or an operator wants it."""
+    """The error budget burns too fast, a region failed, a time limit has passed, or an operator aborts."""
     OVERDUE = "overdue"
     """The region did not return in time."""
 
@@ -82,7 +82,7 @@ FINAL_PHASES = frozenset({DrillPhase.DONE, DrillPhase.ABORTED, DrillPhase.REFUSE
 
 
 class DrillRequest(msgspec.Struct, frozen=True):
-    """What an operator or the policy's schedule wants."""
+    """The drill as an operator or the policy's schedule requests it."""
 
     exercise: Exercise
     region: str | None
@@ -96,7 +96,7 @@ class DrillRequest(msgspec.Struct, frozen=True):
     schedule: str = ""
     """Name of the policy's drill; empty for an operator's."""
     occurrence: float = 0.0
-    """Unix time (s) at which the schedule wants it to begin."""
+    """Unix time (s) of the begin by the schedule."""
 
 
 class DrillStep(msgspec.Struct, frozen=True):

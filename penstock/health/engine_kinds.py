@@ -29,7 +29,7 @@ class EngineKind(StrEnum):
     """trtllm-serve."""
     TGI = "tgi"
     HTTP = "http"
-    """Any HTTP server: healthy when its health path says so, and assumed to serve the models that are configured."""
+    """Any HTTP server: healthy if its health path responds 200, and assumed to serve the configured models."""
 
 
 class ModelDiscovery(StrEnum):

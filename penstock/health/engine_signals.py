@@ -70,7 +70,7 @@ Readings = dict[Signal, Reading]
 
 
 class InvalidSignals(Exception):
-    """An engine's report cannot be used; the message says why."""
+    """An engine's report cannot be used; the message has the reason."""
 
 
 def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal, float]]:

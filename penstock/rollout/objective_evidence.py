@@ -64,7 +64,7 @@ class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
 
 
 def counts_of(reports: Iterable[ObjectiveReport]) -> tuple[ObjectiveCounts, ...]:
-    """Returns an agent's counters since its start, of the objectives that it knows."""
+    """Returns the counters since an agent's start, for the objectives of the agent's policy."""
     return tuple(ObjectiveCounts(*report.wanted, report.answers_ever, report.within_ever) for report in reports)
 
 

@@ -115,7 +115,7 @@ def region_options(
 
 
 def draw(options: Sequence[RegionOption], rng: Random) -> RegionChoice:
-    """One of the choices, each as often as its probability says."""
+    """Draw one of the choices by its probability."""
     if len(options) == 1:
         return options[0].choice
     return rng.choices(options, [option.probability for option in options])[0].choice

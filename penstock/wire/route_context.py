@@ -81,7 +81,7 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str = ""
     """`content_digest` of the request."""
     body_bytes: int | None = None
-    """Length of the request's body; None if the origin did not know it."""
+    """Length (bytes) of the request's body; None if the client did not state the length."""
     extends_text: bool = False
     """Whether the request continues an answer, which not every kind of engine can do."""
 

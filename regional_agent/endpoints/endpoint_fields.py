@@ -58,7 +58,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     headers: Pairs = ()
     """Header fields that every request has, names in lower case."""
     engine_names: Pairs = ()
-    """Names by which the engine knows models, where they are not those of the policy."""
+    """The engine's names of models, where they differ from the policy's."""
     credential_file: str = ""
     """File with the secret that every request contains; empty for none."""
     credential_header: str = AUTHORIZATION

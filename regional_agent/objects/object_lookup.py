@@ -21,7 +21,7 @@ log = structlog.get_logger()
 def look_up_objects(
     objects: KnownObjects, request: Request, connection: RequestSequence, tenant: str, serve: Serve, now: float
 ) -> ObjectLookup | None:
-    """The handler of a request that names an object which only another agent may know; None for any other request.
+    """The handler of a request for an object that only another agent may have recorded; None for other requests.
 
     Args:
         tenant: the owner of the request.

@@ -58,7 +58,7 @@ async def test_makes_a_workload_where_there_is_no_trace() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trace", "absent.csv"], "absent.csv: No such file or directory; give the path of a trace"),
+        (["--trace", "absent.csv"], "absent.csv: No such file or directory; give the path of a readable trace"),
         (["--trace", "broken.csv"], "broken.csv, line 2: TIMESTAMP: 'yesterday' is not a time; write it like"),
         (["--geoip", "broken.csv"], "broken.csv: not a sound MaxMind DB"),
         (["--entry", "ftp://x"], "'ftp://x' is not a URL like http://"),

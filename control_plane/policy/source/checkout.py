@@ -74,7 +74,7 @@ class CheckoutResult(msgspec.Struct, frozen=True):
 
 
 class CheckoutError(Exception):
-    """The repository cannot be read, or has no such ref; the message says why."""
+    """The repository cannot be read, or has no such ref; the message has the reason."""
 
 
 class _Unchanged(Exception):

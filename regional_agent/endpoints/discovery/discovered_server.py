@@ -44,7 +44,7 @@ class DiscoveredServer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What a directory says about a server beyond its address; see DiscoveredServer."""
+    """Properties of a server, besides its address, in a directory; see DiscoveredServer."""
 
     models: tuple[str, ...] = ()
     slots: int | None = None
