@@ -116,7 +116,7 @@ class EventKind(StrEnum):
     NEW_LEADER = "new_leader"
     ETCD_KILLED = "etcd_killed"
     REDIS_KILLED = "redis_killed"
-    DIED_UNASKED = "died_unasked"
+    UNEXPECTED_EXIT = "unexpected_exit"
 
 
 class Event(msgspec.Struct, frozen=True):

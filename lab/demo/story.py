@@ -48,7 +48,7 @@ STYLES = {
     EventKind.LEADER_KILLED: "bold red",
     EventKind.ETCD_KILLED: "bold red",
     EventKind.REDIS_KILLED: "bold red",
-    EventKind.DIED_UNASKED: "bold red",
+    EventKind.UNEXPECTED_EXIT: "bold red",
     EventKind.LOSS_DETECTED: "cyan",
     EventKind.REGION_READY: "green",
     EventKind.NEW_LEADER: "green",
@@ -181,7 +181,7 @@ class Story:
     async def _look(self, witness: WitnessWatch) -> None:
         self._tally.violations = await witness.read()
         for death in await asyncio.to_thread(self._planet.unexpected_exits):
-            self._note(EventKind.DIED_UNASKED, f"{death} exited unexpectedly")
+            self._note(EventKind.UNEXPECTED_EXIT, f"{death} exited unexpectedly")
 
     async def _act(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -242,7 +242,7 @@ class Story:
             await asyncio.to_thread(self._planet.start_region, region)
         except ServerError as error:
             # The checks report that the region did not return; the rest of the scenario still runs.
-            self._note(EventKind.DIED_UNASKED, f"{region} did not restart: {str(error).splitlines()[0]}")
+            self._note(EventKind.UNEXPECTED_EXIT, f"{region} did not restart: {str(error).splitlines()[0]}")
             return
         self._lost_region_is = "returning"
         self._note(EventKind.REGION_READY, f"{region} is ready; its traffic returns gradually")

@@ -230,10 +230,10 @@ def _images(run: Run) -> Check:
     return Check("image jobs", None, passed, says)
 
 
-def _no_process_died(run: Run) -> Check:
-    died = [event for event in run.events if event.kind is EventKind.DIED_UNASKED]
-    says = f"unexpected process exits: {'; '.join(event.text for event in died) or 'none'}"
-    return Check("no process died unasked", None, not died, says)
+def _no_unexpected_exit(run: Run) -> Check:
+    exits = [event for event in run.events if event.kind is EventKind.UNEXPECTED_EXIT]
+    says = f"unexpected exits: {'; '.join(event.text for event in exits) or 'none'}"
+    return Check("processes", None, not exits, says)
 
 
 _CHECKS: tuple[Callable[[Run], Check], ...] = (
@@ -250,7 +250,7 @@ _CHECKS: tuple[Callable[[Run], Check], ...] = (
     _images,
     _new_leader,
     _control_loss,
-    _no_process_died,
+    _no_unexpected_exit,
 )
 
 

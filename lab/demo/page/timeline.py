@@ -21,7 +21,7 @@ BAD = {
     EventKind.LEADER_KILLED,
     EventKind.ETCD_KILLED,
     EventKind.REDIS_KILLED,
-    EventKind.DIED_UNASKED,
+    EventKind.UNEXPECTED_EXIT,
 }
 
 

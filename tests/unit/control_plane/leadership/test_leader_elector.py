@@ -100,7 +100,7 @@ async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) ->
         await able.stop()
         await until(lambda: not idle.mirror.has_key)
         before = asked
-        # Whoever is asked a second time has done nothing after the first.
+        # The second question proves that the elector did nothing after the first.
         await until(lambda: asked >= before + 2)
     assert roles == []
 
