@@ -17,6 +17,8 @@ SHIPPED_BUNDLE = (Path(__file__).parent / "shipped").resolve()
 
 GEO_ROUTING_FILE = "geo-routing.yaml"
 
+MODELS_FILE = "models.yaml"
+
 IMAGES_FILE = Path(__file__).with_name("images.yaml")
 """Policy of image jobs, which the demo adds to the shipped bundle."""
 
@@ -51,6 +53,18 @@ def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
     routing = yaml.safe_load(files[GEO_ROUTING_FILE]) | {"rtt_ms": rtt_ms}
     files[GEO_ROUTING_FILE] = yaml.safe_dump(routing, sort_keys=False)
     files[IMAGES_FILE.name] = IMAGES_FILE.read_text(encoding="utf-8")
+    return files
+
+
+def proxy_bundle(*, continue_streams: bool) -> dict[str, str]:
+    """Return the bundle of the router benchmark by file name: the shipped one, with `continue_streams` in every model.
+
+    Raises:
+        PolicyRefused: the bundle cannot be read.
+    """
+    files = read_folder(SHIPPED_BUNDLE)
+    models = [model | {"continue_streams": continue_streams} for model in yaml.safe_load_all(files[MODELS_FILE])]
+    files[MODELS_FILE] = yaml.safe_dump_all(models, sort_keys=False)
     return files
 
 

@@ -54,6 +54,9 @@ def bench_router(
     slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Concurrent slow streams.")] = 5_000,
     decisions: Annotated[int, typer.Option(min=100, help="Decisions per number of endpoints.")] = 20_000,
     leak_requests: Annotated[int, typer.Option(min=100, help="Requests of the memory check.")] = 200_000,
+    continue_streams: Annotated[
+        bool, typer.Option("--continue-streams", help="Continue streams of failed endpoints, which no peer does.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="File for the results.")] = Path("out/bench/router.json"),
 ) -> None:
     """Compare the cost of a request in Penstock and in other proxies, on one core each."""
@@ -77,7 +80,7 @@ def bench_router(
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
-        found = _measure(setup, parts, None if peer is None else frozenset(peer))
+        found = _measure(setup, parts, None if peer is None else frozenset(peer), continue_streams=continue_streams)
         write_results(out, found)
     except (TooFewCores, ServerError, OSError) as error:
         refuse("bench-router", str(error))
@@ -88,7 +91,7 @@ def bench_router(
     print(closing_line(found.machine, out))
 
 
-def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None) -> Results:
+def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None, *, continue_streams: bool) -> Results:
     machine = this_machine()
     cores = divide_cores()
     keep_to(cores.load)
@@ -103,7 +106,7 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
         field = Field((), (), {})
         if parts - {Part.DECISION}:
             status.update("starting all systems")
-            with start_field(directory, cores, peers) as field:
+            with start_field(directory, cores, peers, continue_streams=continue_streams) as field:
                 if Part.REQUESTS in parts:
                     requests = request_rounds(
                         field,

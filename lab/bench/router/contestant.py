@@ -21,6 +21,7 @@ from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.router.chat import MODEL
 from lab.bench.site import SETTINGS, Site
+from lab.planet.bundle import proxy_bundle, write_bundle
 from lab.planet.topology import Engine
 from lab.servers.errors import ServerError
 from lab.servers.free_ports import LOOPBACK, free_ports
@@ -60,13 +61,16 @@ class Field(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) -> Iterator[Field]:
+def start_field(
+    directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS, *, continue_streams: bool = False
+) -> Iterator[Field]:
     """Start the backends, the agent with all its dependencies, and every installed peer.
 
     Args:
         directory: directory for all files; must be empty.
         cores: division of the cores; this process must already be restricted to the cores of the load.
         peers: peers to start.
+        continue_streams: whether the agent prepares to continue every stream, which no peer does.
 
     Raises:
         ServerError: the backends or Penstock do not start. A peer that does not start is `missing`.
@@ -76,10 +80,13 @@ def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) ->
         running.callback(backends.process.kill)
         engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
         listen = {engine.name: port for engine, port in zip(engines, backends.ports, strict=True)}
-        site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router)
+        bundle = directory / "policy"
+        write_bundle(bundle, proxy_bundle(continue_streams=continue_streams))
+        site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router, bundle=bundle)
         running.enter_context(site)
         version = importlib.metadata.version(PENSTOCK)
-        agent = Contestant(PENSTOCK, version, (*SETTINGS, compiled.form()), site.agents[0], site.traffic_ports[0])
+        settings = (*SETTINGS, f"continue_streams: {str(continue_streams).lower()} in all models", compiled.form())
+        agent = Contestant(PENSTOCK, version, settings, site.agents[0], site.traffic_ports[0])
         others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
         yield Field(backends.ports, (agent, *others), missing)
 
