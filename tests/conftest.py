@@ -29,13 +29,13 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 ServerProcess.spawn = ForkServer().spawn
 
-# A busy machine is slow to make examples, which says nothing of the code.
+# Slow generation of examples indicates a busy machine, not a defect of the code.
 settings.register_profile(
     "penstock", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("penstock")
 
-# By default a traceback is drawn with every variable of every frame: that takes seconds, and nobody reads it.
+# By default a traceback shows every variable of every frame, which takes seconds to format.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],

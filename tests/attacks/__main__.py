@@ -23,7 +23,7 @@ RECOVERY_S = 30.0
 
 
 async def result_of(attack: Attack, fleet: Fleet) -> str:
-    """`held`, or what was broken."""
+    """Return `held`, or the broken property."""
     try:
         async with asyncio.timeout(ATTACK_TIMEOUT_S):
             await attack.run(fleet)

@@ -161,7 +161,7 @@ def selected(names: list[str]) -> Selection:
 
 
 def main() -> int:
-    """Run what the arguments select, and write the report."""
+    """Run the selected cases and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.engines", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="engine or client; NAME/PART for some of its cases")
     parser.add_argument("--environments", type=Path, default=Path("out/engines/environments"), metavar="DIR")

@@ -124,7 +124,7 @@ class Region:
         beside.replace(file)
 
     async def close(self) -> None:
-        """Stop what was started."""
+        """Stop all started processes."""
         await self.http.aclose()
         for server in self.servers.values():
             await asyncio.to_thread(server.stop)

@@ -12,7 +12,7 @@ from tests.engines.suite import Result
 
 
 class Report:
-    """Prints each result as it comes, and rewrites the file, so that an interrupted run leaves what it found."""
+    """Prints each result and rewrites the file, so that an interrupted run leaves a report of the finished cases."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

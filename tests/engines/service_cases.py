@@ -19,7 +19,7 @@ SLOTS = 4
 
 
 async def start_mlserver(region: Region) -> None:
-    """Put MLServer behind the agent."""
+    """Start MLServer as an endpoint of the agent."""
     server = mlserver(region.installed[MLSERVER], region.directory / MLSERVER, SUM)
     await _start(region, server, SUM, engine="triton", metrics_port=server.metrics_port)
 
@@ -156,7 +156,7 @@ async def rejected_embedding(region: Region) -> None:
 
 @case(INFINITY)
 async def rerank(region: Region) -> None:
-    """POST /v1/rerank reaches the server; the tiny model embeds only, and the server says so."""
+    """POST /v1/rerank reaches the server, which responds that the tiny model only computes embeddings."""
     answer = await post(region, "/v1/rerank", {"model": EMBEDDER, "query": "a", "documents": ["b", "c"]})
     expect(answer.status_code == 400 and "rerank" in answer.text, f"{answer.status_code}: {answer.text}")
 

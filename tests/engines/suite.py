@@ -19,7 +19,7 @@ class NotOffered(Exception):
 
 
 class Case(NamedTuple):
-    """One case; the first line of the docstring of `run` states what is expected."""
+    """One case; the first line of the docstring of `run` states the expected result."""
 
     subject: str
     """Engine or client that the case is about."""

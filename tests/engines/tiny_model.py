@@ -111,7 +111,7 @@ def write_encoder(out: Path) -> None:
 
 
 def main() -> None:
-    """Writes what the arguments name."""
+    """Write the files that the arguments select."""
     kind, out, *more = sys.argv[1:]
     if kind == "llama":
         write_llama(Path(out))

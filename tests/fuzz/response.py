@@ -40,7 +40,7 @@ REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r
 
 
 class Relayed(NamedTuple):
-    """What the client received."""
+    """Bytes that the client received."""
 
     status: int
     body: bytes
@@ -48,7 +48,7 @@ class Relayed(NamedTuple):
 
 
 class Relay:
-    """Handles one request by relaying what the engine sends, as an exchange does."""
+    """Handles one request by forwarding the engine's response, as an exchange does."""
 
     def __init__(self, *, from_peer: bool) -> None:
         self.from_peer = from_peer

@@ -49,7 +49,7 @@ def check(data: bytes) -> None:
 
 
 async def _read(key: str, content: bytes, *, signed: bool, by_agent: bool) -> bytes:
-    """What a member of the fleet reads from the store."""
+    """Return the value as a member of the fleet reads it from the store."""
     store = MemoryStore()
     reader = SignedStore(store, _WRITERS[1], clock=time.time)
     if signed:

@@ -1,4 +1,4 @@
-"""What the API shows of a fleet that reports, on a real HTTP server: resources, plans of late, and events."""
+"""Resources, recent plans and events of a reporting fleet over the API, on a real HTTP server."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     await until_async(leads)
     await post_report("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
     await post_report("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
-    # The last report stands until the next; of two agents the first by name counts.
+    # A report is valid until the next one; of two agents, the first by name is authoritative.
     await post_report("eu-de", None, seq=2)
     await post_report("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
     page = await api.get("/v1/endpoints")

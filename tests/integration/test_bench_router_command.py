@@ -1,4 +1,4 @@
-"""The router benchmark end to end, with tiny parameters: a real site, a real peer, and a file with what was found."""
+"""The router benchmark end to end, with tiny parameters: a real site, a real peer, and a file with the results."""
 
 from __future__ import annotations
 

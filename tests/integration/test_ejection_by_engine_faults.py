@@ -35,7 +35,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 
 
 class AdvancingClock:
-    """Goes on as time does, and further when a test says so."""
+    """Advances with real time, plus `skipped_s`."""
 
     def __init__(self) -> None:
         self.skipped_s = 0.0

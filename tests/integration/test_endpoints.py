@@ -34,7 +34,7 @@ class Engine(SmallHttp):
         self.models: list[str] | None = None
         """What /v1/models lists; None for an engine without that page."""
         self.metrics = b""
-        """What its metrics page says; nothing for an engine without one."""
+        """Content of the metrics page; empty for an engine without one."""
         self.metrics_path = b"/metrics"
         self.asked_for: set[bytes] = set()
         super().__init__(self._page)

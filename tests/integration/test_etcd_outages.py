@@ -38,7 +38,7 @@ async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
 
 @pytest.fixture
 async def operator(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    """Another client, that writes and checks."""
+    """Another client, which writes and checks."""
     operator = EtcdStore([own_etcd.endpoint])
     yield operator
     await operator.close()
@@ -46,7 +46,7 @@ async def operator(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
 
 @pytest.fixture
 async def relay(own_etcd: EtcdServer) -> AsyncIterator[Relay]:
-    """What stands between the informer alone and etcd, in the tests that cut it off."""
+    """Relay between the informer and etcd; other clients connect to etcd directly."""
     async with Relay(own_etcd.client_port) as relay:
         yield relay
 
@@ -59,13 +59,13 @@ async def relayed(relay: Relay) -> AsyncIterator[EtcdStore]:
 
 
 class SteadyWriter:
-    """Writes, again and again, whenever etcd lets it; remembers what etcd confirmed."""
+    """Writes continuously while etcd is available, and collects the writes that etcd confirmed."""
 
     def __init__(self, store: EtcdStore) -> None:
         self._store = store
         self.confirmed: set[tuple[str, int]] = set()
         self.writing = asyncio.Lock()
-        """Held during each write; whoever holds it suspends the writes."""
+        """Held during each write; a test that holds it suspends the writes."""
         self._stopping = False
         self._task = asyncio.create_task(self._write())
 
@@ -85,7 +85,7 @@ class SteadyWriter:
             await asyncio.sleep(0.005)
 
     async def confirms(self, more: int) -> None:
-        """Wait for so many further confirmed writes."""
+        """Wait for `more` further confirmed writes."""
         wanted = len(self.confirmed) + more
         await until(lambda: len(self.confirmed) >= wanted or self._task.done())
         assert not self._task.done()
@@ -133,7 +133,7 @@ async def test_converges_after_etcd_is_back(
         stop_serving(own_etcd, how)
         with pytest.raises(StoreUnavailable):
             await store.get(AT)
-        # Long enough for a hung watch to be found out and for backoff to reach its cap.
+        # Long enough to detect a hung watch, and for backoff to reach its maximum.
         await until(lambda: following.informer.age_s > (5.0 if how == "hung" else 2.0))
         assert following.informer.synced
         assert len(following.values) == 50
@@ -186,14 +186,14 @@ async def test_changes_that_were_compacted_are_reported_as_a_difference(
         await following.until_same(operator)
         reported = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
         assert reported == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
-        # And it follows from there.
+        # The informer continues from there.
         await put(operator, AT + "later", b"")
         await following.until_same(operator)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hung etcd is found out sooner than in production, to save time."""
+    """Detect hung etcd sooner than in production, to save time."""
     monkeypatch.setattr(etcd_watch, "ASK_PROGRESS_AFTER_S", 0.3)
     monkeypatch.setattr(etcd_watch, "HUNG_AFTER_S", 0.9)
 
@@ -227,7 +227,7 @@ async def test_hung_watch_is_found_out_by_asking(own_etcd: EtcdServer, store: Et
 async def test_large_catch_up_arrives_whole(
     relay: Relay, relayed: EtcdStore, operator: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Less than the history that is to arrive, so only in fragments can it.
+    # Less than the missed history, which can therefore only arrive in fragments.
     small = [(name, 4 << 20 if "max_receive" in name else value) for name, value in CHANNEL_OPTIONS]
     monkeypatch.setattr(etcd_connection, "CHANNEL_OPTIONS", small)
     async with Following(relayed, AT) as following:
@@ -248,7 +248,7 @@ async def test_wiped_store_is_listed_anew(
         own_etcd.kill()
         shutil.rmtree(tmp_path / "etcd" / "data")
         with await asyncio.to_thread(start_etcd, tmp_path / "etcd", client_port=own_etcd.client_port):
-            # Its revisions begin at 1 again: a watch from where we were would wait for ever.
+            # Revisions begin at 1 again: a watch from the last revision would never return.
             await put_when_possible(operator, AT + "new", b"")
             await following.until_same(operator)
             assert set(following.values) == {AT + "new"}
@@ -298,7 +298,7 @@ async def test_close_returns_while_etcd_is_hung_and_leaves_no_thread(own_etcd: E
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(result) for result in results] == [StoreUnavailable] * 12
     own_etcd.resume()
-    # gRPC's own threads included.
+    # This includes the threads of gRPC.
     await until(lambda: not {thread for thread in threading.enumerate() if "asyncio" not in thread.name} - before)
 
 
@@ -336,7 +336,7 @@ async def test_slow_consumer_holds_etcd_back_and_misses_nothing(store: EtcdStore
         while len(seen) < 60:
             seen += [change.revision for change in await anext(batches)]
         assert seen == revisions[: len(seen)]
-    # Left with more responses unread than the reader may hold.
+    # The watch was closed with more unread responses than the reader may hold.
     await until(lambda: not watch_threads() - before)
 
 

@@ -1,4 +1,4 @@
-"""An agent explains, at its admin listener, what it would do: the same as it does."""
+"""The explanation of a request at the admin listener equals the decision for a real request."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_an_agent_with_a_full_disk_serves_and_applies_plans(tmp_path: Path
         await status_has(agent, "policy_digest", OPEN_AGAIN.digest())
         for _ in range(20):
             assert (await ask(agent)).status == 200
-        # Nothing is half-written: what was kept before is still there, whole.
+        # No file is written in part: the previous content is complete.
         assert kept.items() <= contents(tmp_path / "a/state").items()
         prlimit(agent.pid, RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
         await publish(own_etcd, OPEN, generation=3)

@@ -42,7 +42,7 @@ async def change(store: ConfigStore, value: bytes) -> None:
 
 
 async def written(store: ConfigStore) -> tuple[bytes | None, int]:
-    """The thing, and how many audit entries there are."""
+    """The stored value, and the number of audit entries."""
     item = await store.get(THING)
     return (item.value if item is not None else None), (await AuditLog(store).head()).seq
 

@@ -1,4 +1,4 @@
-"""What the pods of deploy/kubernetes start: real daemons, which answer the probes; and the guide to deploying them."""
+"""The pods of deploy/kubernetes as real daemons that answer the probes, and the deployment guide."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.wait import PATIENCE_S
 
 
 class Pod:
-    """What the kubelet does with a pod of an overlay: its volumes as directories, its container as a process."""
+    """A pod of an overlay as the kubelet would start it: volumes as directories, the container as a process."""
 
     def __init__(self, overlay: str, name: str, directory: Path, secrets: dict[str, str], by: dict[str, str]) -> None:
         objects = render(overlay)
@@ -91,7 +91,7 @@ def ca(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def ports() -> Iterator[list[int]]:
-    """Four ports on which only a server that sets SO_REUSEADDR, as the daemons do, can listen meanwhile."""
+    """Four reserved ports, on which only a server that sets SO_REUSEADDR, as the daemons do, can listen."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
         for reserved in sockets:
@@ -150,7 +150,7 @@ def test_identities_are_of_the_role_region_and_name_of_the_process() -> None:
 
 
 def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
-    """Without a cluster: kubectl prints what it would create and apply."""
+    """Without a cluster, kubectl prints the objects that it would create and apply."""
     guide = (ROOT / "docs" / "deploying-kubernetes.md").read_text()
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE))
     kubectl = Path(sys.executable).with_name("kubectl")

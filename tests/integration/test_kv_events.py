@@ -1,4 +1,4 @@
-"""Follows an engine's KV events over a real socket: what is stored, evicted and cleared, restarts, and no answer."""
+"""KV events of an engine over a real socket: stored, evicted and cleared blocks, restarts, and silence."""
 
 from __future__ import annotations
 

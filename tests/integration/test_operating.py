@@ -152,7 +152,7 @@ async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
     assert slices.keys() == {"eu-de", "eu-es", "eu-gb", "jp-tok", "us-east"}
     listed: list[PlanSummary] = []
     async with asyncio.timeout(PATIENCE_S):
-        while not listed:  # the leader looks at what it has published now and then
+        while not listed:  # the leader lists its publications periodically
             listed = msgspec.json.decode((await penstock("plan", "list", "-o", "json")).out, type=list[PlanSummary])
     newest, oldest = listed[0].generation, listed[-1].generation
     assert newest >= oldest

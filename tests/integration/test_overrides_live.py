@@ -52,7 +52,7 @@ MAX_STEP = 0.25
 
 @asynccontextmanager
 async def real_agents(directory: Path, store: SignedStore) -> AsyncIterator[dict[str, Agent]]:
-    """An agent in each region of the EU, with an engine, that apply what the store holds."""
+    """An agent with an engine in each region of the EU; the agents apply the stored overrides."""
     async with (
         engine(answers) as german,
         engine(answers) as spanish,

@@ -39,7 +39,7 @@ class Agent(SmallHttp):
         super().__init__(self._answer)
         self.sessions = sessions
         self.region = "there"
-        """What its answers say."""
+        """The region in its responses."""
         self.models = {"m": ModelReadiness(True, 0.125, 4)}
         self.starting = False
         """Whether it has no policy yet."""

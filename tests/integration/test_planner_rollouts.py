@@ -69,7 +69,7 @@ def serving(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
 
 
 async def shares(store: SignedStore) -> dict[str, dict[str, float]]:
-    """Who serves each region's demand."""
+    """The serving regions of each region's demand."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {
         plan.region: {arc.server: arc.share for class_plan in plan.classes for arc in class_plan.arcs} for plan in plans

@@ -1,4 +1,4 @@
-"""Policies and rollouts over the API, on the store in memory: what is shown, judged, ordered, refused and audited."""
+"""Policies and rollouts over the API, on the store in memory: views, verdicts, commands, refusals and audit."""
 
 from __future__ import annotations
 

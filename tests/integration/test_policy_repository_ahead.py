@@ -41,7 +41,7 @@ def waiting() -> list[int]:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             command = (stat.parent / "cmdline").read_bytes()
         except OSError:
-            # It ended meanwhile.
+            # The rollout ended in the meantime.
             continue
         if parent == os.getpid() and checkout.__name__.encode() in command:
             pids.append(int(stat.parent.name))

@@ -1,4 +1,4 @@
-"""Clients that leave while nothing is read from them are noticed at once, and what was held for them is given back."""
+"""Disconnects are detected at once while nothing is read from the client, and all reservations are released."""
 
 from __future__ import annotations
 

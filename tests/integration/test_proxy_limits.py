@@ -59,7 +59,7 @@ async def only(connections: set[ClientConnection]) -> ClientConnection:
 
 
 async def comes(connection: ClientConnection, body_bytes: int) -> None:
-    """Wait for so much of a body."""
+    """Wait until `body_bytes` of a body have arrived."""
     await until(lambda: connection._current is not None and connection._current.received_bytes == body_bytes)
 
 

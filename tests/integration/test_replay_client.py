@@ -1,4 +1,4 @@
-"""One request of a client on real sockets: what it sends, where it goes next, and what it makes of each answer."""
+"""One request of a client on real sockets: its bytes, redirects, and the outcome of each response."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_what_has_started_is_never_tried_again(how: str) -> None:
         if how in ("without [DONE]", "with an error event"):
             asked.end_stream()
             return
-        # A reset takes away what the client has not read yet.
+        # A reset discards bytes that the client has not read yet.
         await clock.is_read(sent + (1 if how == "after the head" else 2))
         asked.reset()
 

@@ -1,4 +1,4 @@
-"""Real server processes: they serve, survive what a test does to them, and never outlive their parent."""
+"""Real server processes: they serve, recover from stop, kill and pause, and never outlive their parent."""
 
 from __future__ import annotations
 

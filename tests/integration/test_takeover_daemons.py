@@ -80,7 +80,7 @@ class Site:
     def __init__(
         self, directory: Path, etcd: EtcdServer, shared: RedisServer, gpu: Address, stack: AsyncExitStack
     ) -> None:
-        """Nothing runs yet; the stack stops what is started here."""
+        """Create the files only; the stack stops processes that are started later."""
         self._directory = directory
         self._etcd = etcd
         self._redis_url = shared.url

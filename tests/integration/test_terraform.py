@@ -217,7 +217,7 @@ def test_it_is_valid_and_its_own_tests_pass(workspace: Path, root: str) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(workspace: Path) -> dict[str, Any]:
-    """What the example computes."""
+    """The outputs of the example."""
     root = "examples/five-regions"
     terraform(workspace, root, "init", "-no-color")
     terraform(workspace, root, "apply", "-auto-approve", "-no-color")

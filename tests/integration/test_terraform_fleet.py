@@ -345,7 +345,7 @@ async def test_the_daemons_serve_under_the_rules_and_nothing_else_is_open(
 
         await until(all_seen)
 
-        # What the rules do not permit does not open.
+        # Connections that the rules do not permit do not open.
         all_ports = {flow.port for flow in fleet.permitted}
         opened = await asyncio.gather(
             *(asyncio.to_thread(fleet.reachable, machine, all_ports) for machine in fleet.role)

@@ -152,7 +152,7 @@ async def test_a_failed_agent_delays_no_other(region: Region, monkeypatch: pytes
     for name in ("b", "c"):
         exchange = region.agents[name].exchange
         assert exchange is not None
-        await cancel(exchange._tasks)  # as if killed: what it published stays until its lease expires
+        await cancel(exchange._tasks)  # as if killed: its published queue remains until its lease expires
         exchange._tasks = []
         region.agents[name].queue.close()
     region.gpu.go_on.release()

@@ -67,7 +67,7 @@ class Supervisor(AgentProcess):
         return {face: Address.parse(workers[0][face]) for face in ("traffic", "peer", "admin")} if workers else {}
 
     def workers(self) -> list[dict[str, str]]:
-        """What the supervisor reports when all workers serve."""
+        """The supervisor's report when all workers serve."""
         for line in self.log_path.read_bytes().splitlines():
             if line.startswith(b'{"supervisor"'):
                 found: list[dict[str, str]] = json.loads(line)["workers"]

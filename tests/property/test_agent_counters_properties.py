@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class FlappingEngine(LoopbackServer):
-    """An engine that counts what it runs, treats each request as its id says, and can be stopped and restarted."""
+    """An engine that counts running requests, treats each as its id specifies, and can be stopped and restarted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Region:
             self.clients.pop(which % len(self.clients)).close()
 
     async def finish(self) -> None:
-        """Every engine ends what it holds."""
+        """Every engine ends all its requests."""
         for engine in self.engines:
             engine.finish()
 

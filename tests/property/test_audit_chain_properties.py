@@ -1,4 +1,4 @@
-"""After any change to a chain of audit entries, verification names the first entry that is not what was written."""
+"""After any change to a chain of audit entries, verification reports the first entry that differs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class World(msgspec.Struct):
 def report(
     name: str, groups: Mapping[frozenset[str], int], demand: tuple[DemandReport, ...], service_s: Mapping[str, float]
 ) -> AgentReport:
-    """What an agent with one endpoint per capacity group reports."""
+    """The report of an agent with one endpoint per capacity group."""
     endpoints = [
         GroupReport(tuple(sorted(models)), 1, 1, slots, 0) for models, slots in groups.items() if len(models) > 1
     ]

@@ -175,7 +175,7 @@ def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(pla
 @planners
 @delays
 def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str, delay_s: float) -> None:
-    """Each return begins a ramp of its own, and between its deaths nothing but what it loses and regains moves."""
+    """Each recovery starts a new ramp; only the shares that the region loses and regains change."""
     flaps = (20.0, 50.0)
     scenario = world(
         lambda at: even(5.0),

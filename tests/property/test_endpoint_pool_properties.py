@@ -31,7 +31,7 @@ Event = ProbeOutcome | AttemptOutcome | str | float | int
 def happen(
     members: Sequence[Endpoint], which: int, event: Event, pools: Sequence[EndpointPool], now: list[float]
 ) -> None:
-    """One thing to one member, or time to all of them; a string is a break."""
+    """Apply an event to the endpoint `which`, or pass time for all (a float, s); a string is a failed connection."""
     endpoint = members[which]
     if isinstance(event, ProbeOutcome):
         endpoint.probed(event)

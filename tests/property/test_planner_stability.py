@@ -76,7 +76,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
                 epoch=1,
                 generation=tick,
                 elapsed_s=TICK_S,
-                # Reports fade with their age on both sides, capacity and demand, and so must what is made of them.
+                # The planner discounts old reports, so a forecast from old reports is dropped.
                 forecast_per_s=ahead if delay_s <= 2.0 else {},
             )
         ).plans

@@ -68,7 +68,7 @@ class Wire(asyncio.Transport):
 
 
 class Repeater:
-    """An application whose response states what it parsed."""
+    """An application whose response contains the parsed request."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
@@ -91,7 +91,7 @@ class Repeater:
 
 
 def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
-    """What is written for pieces of a client's bytes, and whether the connection ends."""
+    """Return the bytes written for a client's reads, and whether the connection ends."""
 
     async def body() -> tuple[bytes, bool]:
         listener = Listener(Repeater(), BOUNDS)
@@ -226,9 +226,9 @@ class RecordingSink:
         self.status = 0
         self.body = b""
         self.chunks: list[bytes] = []
-        """What was relayed of it, with its framing."""
+        """Forwarded bytes, with their framing."""
         self.connection: UpstreamConnection | None = None
-        """To be relayed from."""
+        """Connection that gives its chunks to the relay; None for no relay."""
         self.over: list[str] = []
 
     def on_head(self, head: ResponseHead) -> None:
@@ -244,7 +244,7 @@ class RecordingSink:
         self.body += chunk
 
     def write(self, transport: object, chunk: bytes) -> None:
-        """In the place of what a relay writes to."""
+        """Stands in for the client of a relay."""
         self.chunks.append(chunk)
         self.on_body(chunk.partition(b"\r\n")[2][:-2])
 
@@ -357,7 +357,7 @@ LIKE_CHUNKS = st.lists(
 @example([b"5\r\nhello\r\n", b"1", b"5\r\nhello\r\n"])
 @example([b"5\r\nhello\r\n1", b"5\r\nhello\r\n"])
 def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
-    # Except whether the connection is kept: only in a read of their own are bytes after the end told from empty lines.
+    # The last field differs: bytes after the end close the connection only if they arrive in a read of their own.
     assert read_response([CHUNKED, *reads])[:3] == read_response([CHUNKED + b"".join(reads)])[:3]
 
 

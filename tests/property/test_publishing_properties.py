@@ -1,4 +1,4 @@
-"""For any order of publications the store holds only what the leader of that moment wrote, and never an older plan."""
+"""For any order of publications the store holds only values of the current leader, and never an older plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def elect(store: MemoryStore, seat: Seat) -> None:
 
 
 async def publish(seat: Seat, number: int, now: float) -> None:
-    """What a tick does; the answer to every write is lost where the seat's way is in doubt."""
+    """Publish as one tick does. The store loses the response of every write to an uncertain publisher."""
     try:
         if seat.publisher.uncertain:
             await seat.publisher.adopt(seat.epoch)

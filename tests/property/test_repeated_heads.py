@@ -43,7 +43,7 @@ class Unwanted:
 
 
 async def reported(connection: ClientConnection, read: bytes) -> bytes:
-    """What is written for one read."""
+    """Return the bytes written for one read."""
     wire: Any = connection._transport
     wire.written.clear()
     connection.data_received(read)

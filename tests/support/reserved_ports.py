@@ -11,7 +11,7 @@ from lab.servers.free_ports import LOOPBACK
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Distinct ports that the kernel gives to nobody else meanwhile.
+    """Distinct ports that the kernel assigns to no other process while they are reserved.
 
     They are bound and do not listen, so they refuse connections; a server that sets SO_REUSEADDR, as nearly all do, can
     listen on them.

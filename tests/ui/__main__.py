@@ -51,7 +51,7 @@ def topology() -> Topology:
 
 
 async def act(page: Page, opener: str, confirm: str, reason: str, *, expected: str, refusal: str = "") -> None:
-    """Do an action in its dialog: it shows what it would do before it can be confirmed, and is done or refused."""
+    """Run an action in its dialog, which shows the effect before confirmation; the action succeeds or is refused."""
     await page.get_by_role("button", name=opener, exact=True).click()
     dialog = page.get_by_role("dialog")
     button = dialog.get_by_role("button", name=confirm, exact=True)
@@ -123,7 +123,7 @@ async def region(page: Page, planet: Planet, token: str) -> None:
 
 
 async def drain(page: Page, planet: Planet, token: str) -> None:
-    """A drain shows what it would move before it can be confirmed, and is undone."""
+    """A drain shows the requests that it would move before confirmation, and can be lifted."""
     await act(page, "Drain…", "Drain", "a test of the page", expected="would be served elsewhere")
     await expect(page.get_by_role("table", name="Overrides")).to_contain_text("a test of the page", timeout=PATIENCE_MS)
     await act(page, "Undrain…", "Undrain", "the test is over", expected="a test of the page")
@@ -177,7 +177,7 @@ async def change(page: Page, planet: Planet, token: str) -> None:
 
 
 async def roll_back(page: Page, planet: Planet, token: str) -> None:
-    """A rollout is shown with its phase, evidence and limits; a rollback shows what it undoes."""
+    """A rollout is shown with its phase, evidence and limits; a rollback shows the changes that it reverts."""
     await expect(page.locator(".phases [aria-current]")).to_have_text("done", timeout=PATIENCE_MS)
     file = POLICY / "spillover.yaml"
     file.write_text(file.read_text().replace("0.8", "0.75"))

@@ -1,4 +1,4 @@
-"""Accessibility of what a page shows, by axe-core (https://github.com/dequelabs/axe-core), in light and dark."""
+"""Accessibility of a page by axe-core (https://github.com/dequelabs/axe-core), in light and dark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = {
 
 
 async def findings(page: Page) -> list[str]:
-    """The serious findings of axe for what the page shows, each with its rule and the first element."""
+    """Return the serious findings of axe for the current page, each with its rule and the first element."""
     found = []
     for scheme in SCHEMES:
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ PATIENCE_MS = 60_000.0
 
 
 async def checked(name: str, work: Awaitable[str | None]) -> int:
-    """Await a check, which may return what it measured, and print its line; 1 if it failed, else 0."""
+    """Await a check, which may return its measurement, and print a line; returns 1 if it failed, else 0."""
     failed = False
     try:
         result = await work or "ok"

@@ -14,14 +14,14 @@ COMPILED = HOOK["mypyc"]["include"]
 
 
 def problems(source: str) -> list[str]:
-    """Each as the line and what is wrong with it."""
+    """Return the findings, each with its line and the problem."""
     tree = ast.parse(source)
     assigned = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple))
     tuples = {ast.unparse(target) for node in assigned for target in node.targets}
     found = []
     for node in ast.walk(tree):
         match node:
-            # The field definitions of a msgspec.Struct state what is encoded and what may change.
+            # The field definitions of a msgspec.Struct define the encoding and its defaults.
             case ast.ClassDef(keywords=[_, *_]):
                 found.append(f"{node.lineno}: options of class {node.name} are dropped")
             case ast.ClassDef() if any(ast.unparse(base).endswith("Struct") for base in node.bases):

@@ -1,4 +1,4 @@
-"""The Containerfile: what it copies, sets and starts exists, and nothing runs as root."""
+"""The Containerfile: all files, settings and commands in it exist, and nothing runs as root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAEMONS = ("control-plane", "agent")
 
 
 def copied() -> set[str]:
-    """What the build needs of the checkout."""
+    """The files of the checkout that the build needs."""
     return {source for value in values("build", "COPY") for source in value.split()[:-1]}
 
 

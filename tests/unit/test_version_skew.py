@@ -1,4 +1,4 @@
-"""What docs/upgrading.md permits: processes of two releases read each other, unless a policy uses what is new."""
+"""The version skew that docs/upgrading.md permits: two releases read each other's values, except new policy fields."""
 
 from __future__ import annotations
 

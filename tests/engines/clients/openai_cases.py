@@ -99,7 +99,7 @@ def one_model() -> None:
 
 @case
 def embeddings() -> None:
-    """An embedding is a list of numbers, whichever encoding the SDK asks for."""
+    """An embedding is a list of numbers with every encoding that the SDK requests."""
     try:
         found = client(max_retries=0).embeddings.create(model=ASKED["models"]["embeddings"], input=["one", "two"])
     except (openai.NotFoundError, openai.InternalServerError) as error:
@@ -126,7 +126,7 @@ def unknown_model() -> None:
 
 @case
 def bad_requests() -> None:
-    """What the agent or the engine rejects is BadRequestError."""
+    """A rejection by the agent or the engine raises BadRequestError."""
     with raises(openai.BadRequestError, 400):
         client().chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=100_000)
     with raises(openai.BadRequestError, 400):

@@ -43,7 +43,7 @@ def country(lookup: GeoIpLookup) -> str | None:
 
 
 async def polled(lookup: GeoIpLookup, times: int = 2) -> list[str]:
-    """What was logged meanwhile."""
+    """Lines logged during the call."""
     with capture_logs() as logs:
         for _ in range(times):
             await lookup.poll()

@@ -1,4 +1,4 @@
-"""The page's files, and sessions of browsers: what a cookie grants, and to whom."""
+"""The page's files, and sessions of browsers: which roles a cookie grants, and to whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock serve` as a process, since it sets the logs of a whole process up: what it cannot start with is named."""
+"""`penstock serve` as a process, since it configures the process's logs: a failed start names the wrong setting."""
 
 from __future__ import annotations
 

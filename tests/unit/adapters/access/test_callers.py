@@ -1,4 +1,4 @@
-"""Roles cover those before them, and a scope holds what it names."""
+"""A role includes all lesser roles, and a scope contains the regions and tenants that it names."""
 
 from __future__ import annotations
 

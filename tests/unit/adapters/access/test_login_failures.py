@@ -1,4 +1,4 @@
-"""Failed logins of one address run out, come back with time, and are its own affair; what is remembered is bounded."""
+"""Failed logins are limited for each address, allowed again with time, and counted in bounded memory."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_one_connection_is_shared_until_it_fails_and_then_the_next_endpoint_has_
             assert third.endpoint == HERE
             assert third is not first
         assert closed(second)
-        # Somebody still uses the first.
+        # The first channel is still in use.
         assert not closed(first)
     assert closed(first)
     connections.close()

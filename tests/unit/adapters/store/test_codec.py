@@ -1,4 +1,4 @@
-"""Values in the store: readable, versioned, bounded, and refused whole when they are not what was expected."""
+"""Values in the store: readable, versioned, bounded, and rejected as a whole if they are of another type."""
 
 from __future__ import annotations
 

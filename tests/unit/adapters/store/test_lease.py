@@ -27,7 +27,7 @@ class FailingCommits(MemoryStore):
 
 
 class CountedRenewals(MemoryStore):
-    """In which time stands still, so that a lease never expires, however late its renewal is."""
+    """A store whose clock stands still, so that a lease never expires, however late its renewal is."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: 0.0)

@@ -1,4 +1,4 @@
-"""A backup of the store: what is in it, and which backups and stores are refused."""
+"""A backup of the store: its content, and which backups and stores are rejected."""
 
 from __future__ import annotations
 

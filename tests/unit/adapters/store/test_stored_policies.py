@@ -1,4 +1,4 @@
-"""A stored policy equals its digest, whichever release wrote it; fields of newer releases are refused, not ignored."""
+"""A stored policy matches its digest, with any release that wrote it; fields of newer releases are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills over the API, on the store in memory: what is refused and why, and what begins and is aborted."""
+"""Drills over the API, on the store in memory: start, abort, and refusals with their reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides over the API, on the store in memory: what is needed, what is refused and why, and what is written down."""
+"""Overrides over the API, on the store in memory: required fields, refusals with their reasons, and audit."""
 
 from __future__ import annotations
 

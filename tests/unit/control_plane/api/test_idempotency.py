@@ -1,4 +1,4 @@
-"""A change sent again is answered again, by the same caller with the same request alone; what is kept is bounded."""
+"""A repeated change receives the stored response, for the same caller and request only; the store is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEE = {"authorization": "Bearer see"}
 
 
 class Changes:
-    """What was done, and a gate that holds it up."""
+    """Counts the changes, and blocks them with a gate."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,4 +1,4 @@
-"""The API describes itself: every operation with a summary, a tag, what it answers, and how it refuses."""
+"""The OpenAPI document: every operation has a summary, a tag, its responses, and its errors."""
 
 from __future__ import annotations
 

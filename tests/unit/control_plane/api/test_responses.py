@@ -12,7 +12,7 @@ from control_plane.api import responses
 
 
 class Order(BaseModel):
-    """What the API under test takes."""
+    """The request body of the API under test."""
 
     reason: str
 

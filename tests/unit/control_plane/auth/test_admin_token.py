@@ -1,4 +1,4 @@
-"""The operators' token opens what it should, and is never shown."""
+"""The admin token authenticates its role, and is never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators call in a hurry loads only what it needs: no planner, no git client, no web server."""
+"""Commands for emergencies import only the modules they need: no planner, no git client, no web server."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def penstock(url: str, tmp_path: Path) -> Any:
 
 
 def printed(result: Result) -> Any:
-    """The JSON that a command printed: one line, besides what the control plane in this process logs."""
+    """The JSON that a command printed: one line, apart from the log lines of the control plane in this process."""
     return json.loads(result.stdout.splitlines()[-1])
 
 

@@ -57,7 +57,7 @@ async def test_an_evaluation_is_given_up_and_its_process_killed() -> None:
         running = asyncio.create_task(evaluator.evaluate("a", LARGE))
         await until(lambda: bool(evaluator._processes))
         (process,) = evaluator._processes
-        # Without this process nothing goes on: the work is done there alone.
+        # Only this process evaluates, so killing it stops the evaluation.
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(EvaluationFailed, match="more than 2 s"):
             await running

@@ -23,7 +23,7 @@ NOW = time.time()
 
 
 class Desk:
-    """An intake with what stands around it."""
+    """An intake with its collaborators."""
 
     def __init__(self, policy: Policy | None = None, receipt: ReportReceipt | None = None) -> None:
         self.fleet = FleetSnapshot()

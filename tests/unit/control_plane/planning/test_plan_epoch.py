@@ -1,4 +1,4 @@
-"""Plans have a larger epoch than any plan that an agent runs, whichever control plane leads."""
+"""Plans of a new leader have a larger epoch than any plan that an agent applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is wanted is run at once, and what is wanted during a run is not lost to the scheduler."""
+"""A requested job runs at once, and a request during a run is not lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a live run: who was never answered counts, engines' use, and one workload for everybody."""
+"""Results of a live run: unanswered requests count, use of the engines, and one workload for all systems."""
 
 from __future__ import annotations
 

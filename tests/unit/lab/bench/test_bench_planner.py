@@ -1,4 +1,4 @@
-"""The planner's benchmark measures what it states, and its plans beat the waterfall's by the same measure."""
+"""The benchmark of the planner measures the stated quantities, and its plans cost less than those of the waterfall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report.json has what was promised, and the page shows it in one file that needs nothing from anywhere."""
+"""report.json has all documented fields, and the page shows them in one file without external resources."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_counts_of_a_report_add_up() -> None:
 
 
 class Outline(HTMLParser):
-    """Checks that elements nest, and remembers what the page refers to."""
+    """Checks that elements nest, and collects all references of the page."""
 
     def __init__(self) -> None:
         super().__init__()

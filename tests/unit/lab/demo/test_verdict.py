@@ -1,4 +1,4 @@
-"""The verdict: what a good run shows passes, and each thing that can be missing is missed by its own check alone."""
+"""The verdict: a good run passes all checks, and each defect fails exactly its own check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler: what each pass computes, who waits, who is preempted, what a prefix spares."""
+"""The scheduler of a pass: computed tokens, waiting requests, preemption, and cached prefixes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def engine(kv_blocks: int = 20_000, max_num_seqs: int = 256, budget: int = 2048)
 
 
 def one_pass(model: BatchingModel) -> dict[Sequence, int]:
-    """Run one pass; what it computed."""
+    """Run one pass and return its computed tokens."""
     step = model.begin(horizon_s=0)
     assert step is not None
     assert len(step.durations_s) == 1

@@ -1,4 +1,4 @@
-"""What an engine exports is what Prometheus reads: parsed by its own client, held against what was observed."""
+"""An engine's metrics page, parsed by the client of Prometheus, equals the observed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated autoscalers: the demand that they are given, and what the comparison is to show."""
+"""The simulated autoscalers: their demand, and the expected comparison."""
 
 from __future__ import annotations
 

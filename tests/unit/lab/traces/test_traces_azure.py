@@ -1,4 +1,4 @@
-"""The Azure reader: exact on good lines, and exact about what is wrong with a bad one."""
+"""The Azure reader: exact on valid lines, with an exact error for an invalid one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One direction of a connection: order, holding back, and what a reset may overtake."""
+"""One direction of a connection: order, pauses, and which bytes a reset may overtake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.wan.delay_line import INSTANT_S, ITEM_OVERHEAD_BYTES, DelayLine, Signal
 
 
 class Receiver:
-    """Receives what a line delivers, and signals when it has enough."""
+    """Receives delivered bytes, and signals when `wanted` of them have arrived."""
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self.got: list[bytes | Signal] = []

@@ -1,4 +1,4 @@
-"""When a drill may begin, and when the policy's schedule wants one."""
+"""When a drill may begin, and when one is due by the policy's schedule."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_other_refusals() -> None:
 
 
 def missing(load_per_s: float, in_force: Interventions = NO_INTERVENTIONS) -> str:
-    """What is missing without Germany, with 100 slots of a second in each of three regions."""
+    """Missing capacity without Germany, with 100 slots of one second in each of three regions."""
     reports = [report(region, offered(load_per_s, *REGIONS)) for region in REGIONS]
     agents = {(agent_report.region, agent_report.agent): HeldReport(agent_report, 0.0) for agent_report in reports}
     health = {region: RegionHealth(RegionState.HEALTHY) for region in REGIONS}

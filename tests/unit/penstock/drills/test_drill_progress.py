@@ -1,4 +1,4 @@
-"""Drills step by step: what ends each phase, what aborts it, and what is to be done in it."""
+"""Drills step by step: the end of each phase, the reasons to abort, and the effects of each phase."""
 
 from __future__ import annotations
 

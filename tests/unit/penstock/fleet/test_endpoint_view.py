@@ -1,4 +1,4 @@
-"""Endpoints in the snapshot: the last report stands with its age, and impossible reports are refused."""
+"""Endpoints in the snapshot: the last report is kept with its age, and impossible reports are rejected."""
 
 from __future__ import annotations
 

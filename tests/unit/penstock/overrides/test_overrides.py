@@ -1,4 +1,4 @@
-"""Overrides as facts: when they hold, what they grant, and what is wrong with some."""
+"""Overrides: when they apply, their effect, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share turns round only when that is wanted enough, for long enough; what is at home stays."""
+"""A share reverses only if the planner requests enough of it for long enough; shares at home remain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def waited_s(hysteresis: Hysteresis, standing: Shares, wanted: Shares, from_s: f
 
 
 def away(hysteresis: Hysteresis) -> Shares:
-    """What stands once a share has gone to b, after some time."""
+    """Return the shares after a share has moved to b, and some time has passed."""
     standing = {"a": 1.0}
     wanted = {"a": 0.6, "b": 0.4}
     waited_s(hysteresis, standing, wanted, 0.0)
@@ -67,7 +67,7 @@ def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:
 
 
 def moves(wishes: list[float]) -> bool:
-    """Whether a share at rest at home moves when the planner wants so much of it elsewhere in every tick."""
+    """Whether a share at home moves if the planner assigns that much of it elsewhere in every tick."""
     hysteresis, home = resting(), {"a": 1.0}
     return any(
         hysteresis.damped(KEY, "a", home, {"a": 1.0 - wish, "b": wish}, at / 2) != home

@@ -35,7 +35,7 @@ NOTHING = SpilloverLimit("nothing", max_share=0.0)
 
 
 def planet(*limits: SpilloverLimit, order: tuple[str, ...] = (), dear: str = "us-east") -> Policy:
-    """Three regions, of which `dear` costs five times as much as the others."""
+    """Three regions; `dear` costs five times as much as the others."""
     plain = policy()
     regions = {
         name: msgspec.structs.replace(plain.regions[name], cost_per_gpu_hour=5.0 if name == dear else 1.0)

@@ -1,4 +1,4 @@
-"""Names of adapters: what a pattern matches, and when two patterns have a name in common."""
+"""Patterns of adapter names: which names match, and when two patterns overlap."""
 
 from __future__ import annotations
 

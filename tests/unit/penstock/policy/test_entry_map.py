@@ -1,4 +1,4 @@
-"""Entry maps: the closest one about a client counts, and only orders what is permitted."""
+"""Entry maps: the most specific one for a client applies, and only orders the permitted regions."""
 
 from __future__ import annotations
 

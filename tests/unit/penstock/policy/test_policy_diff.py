@@ -1,4 +1,4 @@
-"""A diff names each thing that changed its meaning, and nothing that did not."""
+"""A diff names each object whose meaning changed, and no other."""
 
 from __future__ import annotations
 

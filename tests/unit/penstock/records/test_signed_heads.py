@@ -1,4 +1,4 @@
-"""Signed heads show what the chain alone does not: an end that was cut off, and a log that was written anew."""
+"""Signed heads reveal changes that the chain alone does not: a removed end, and a log computed anew."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def head(lines: list[bytes], seq: int) -> ChainHead:
 
 
 def signed(lines: list[bytes], seq: int, *, final: bool = False, after_s: float = 60.0) -> bytes:
-    """What the agent signs after the line `seq`."""
+    """The head that the agent signs after the line `seq`."""
     epoch = head(lines, seq).started_at
     return sign_head(head(lines, seq), epoch + seq * HOUR_S + after_s, final, AGENT)
 

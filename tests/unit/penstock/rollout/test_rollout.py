@@ -1,4 +1,4 @@
-"""A candidate's way through its phases: by evidence, by people, by what the source has next."""
+"""The phases of a candidate: advanced by evidence, by operators, and by the next version of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a placement expects of its endpoint."""
+"""The expected time of a placement at its endpoint."""
 
 import pytest
 

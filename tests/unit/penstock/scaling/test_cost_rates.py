@@ -1,4 +1,4 @@
-"""What the fleet costs an hour."""
+"""The cost of the fleet per hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A demand under a policy: it passes the live decision code, none of it is lost, and differences are listed."""
+"""A demand under a policy: evaluated by the live decision code, completely, with the differences listed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ GOOD = {"url": "http://127.0.0.1:9001", "models": ["m"], "slots": 4}
 
 
 class Api:
-    """The API as an engine's sidecar uses it, on a clock that stands still."""
+    """The registration API as an engine's sidecar uses it, on a clock that stands still."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""An agent's choices: what is reserved for them comes back whole, and what comes of them is learned."""
+"""Attempts of an agent: reservations are released completely, and outcomes are learned."""
 
 from __future__ import annotations
 

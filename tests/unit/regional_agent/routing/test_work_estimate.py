@@ -108,7 +108,7 @@ def test_an_inline_image_costs_what_an_image_does() -> None:
 
 
 def test_a_conversation_about_an_image_has_one_prefix() -> None:
-    """What the cache spares of it is at most its prefill, however many blocks its image has."""
+    """The cached share is at most the whole prefill, however many blocks the image has."""
     first, second = (estimate(TOKENS, messages=with_image(text)) for text in ("what is this?", "and this?"))
     assert first.prefix == second.prefix
     assert first.prefix
