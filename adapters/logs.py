@@ -78,6 +78,13 @@ class LossyLogger(structlog.PrintLogger):
     log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
+def print_line(line: str) -> None:
+    """Write one line to standard output. Raises OSError if it cannot be written."""
+    # In one piece: workers of one host share the stream, and an unbuffered `print` writes the line feed by itself.
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def configure_logs() -> None:
     """Send structlog's and the standard library's logs the same way; call once, before anything logs."""
     limit = RepeatLimit()

@@ -18,6 +18,7 @@ from adapters.access.key_access import KeyAccess
 from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.settings_loader import BadSettings
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
+from adapters.logs import print_line
 from adapters.loopback import is_loopback
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
@@ -160,7 +161,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         )
         _freeze_garbage_collector()
         await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
-        print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode(), flush=True)
+        print_line(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode())
         log.info("serving", **urls)
         await service_manager.ready()
         background.append(asyncio.create_task(service_manager.keep_watchdog(), name="watchdog"))

@@ -22,6 +22,7 @@ import structlog
 
 from adapters.backoff import full_jitter_s
 from adapters.configuration.settings_loader import BadSettings
+from adapters.logs import print_line
 from adapters.service_manager import ServiceManager
 from regional_agent.config.settings import AgentSettings
 from regional_agent.http.listen_port import open_port
@@ -173,7 +174,7 @@ async def _announce(
         await worker.announced.wait()
     urls = [worker.urls for worker in workers]
     summary = {"supervisor": settings.name, "region": settings.region, "workers": urls}
-    print(msgspec.json.encode(summary).decode(), flush=True)
+    print_line(msgspec.json.encode(summary).decode())
     _log.info("serving", host=host, port=port, workers=len(workers))
     await service_manager.ready()
     await service_manager.keep_watchdog()

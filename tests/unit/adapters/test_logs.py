@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from contextlib import suppress
-from io import StringIO
+from io import RawIOBase, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import structlog
 
 from adapters import logs
-from adapters.logs import MAX_EVENTS, MAX_REPEATS, REPEAT_WINDOW_S, LossyLogger, RepeatLimit
+from adapters.logs import MAX_EVENTS, MAX_REPEATS, REPEAT_WINDOW_S, LossyLogger, RepeatLimit, print_line
 
 
 class Clock:
@@ -97,3 +98,26 @@ def test_a_line_that_cannot_be_written_is_dropped() -> None:
     with suppress(OSError):
         full.close()
     logger.warning("three")
+
+
+class RecordedWrites(RawIOBase):
+    """A raw stream that collects each write."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.writes.append(bytes(data))
+        return len(data)
+
+
+def test_a_line_to_unbuffered_standard_output_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = RecordedWrites()
+    # As Python opens standard output with PYTHONUNBUFFERED.
+    unbuffered: Any = raw
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(unbuffered, write_through=True))
+    print_line("{}")
+    assert raw.writes == [b"{}\n"]
