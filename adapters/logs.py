@@ -80,9 +80,9 @@ class LossyLogger(structlog.PrintLogger):
 
 def print_line(line: str) -> None:
     """Write one line to standard output. Raises OSError if it cannot be written."""
-    # In one piece: workers of one host share the stream, and an unbuffered `print` writes the line feed by itself.
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    # The line feed is part of the text: workers of one host share the stream, and with PYTHONUNBUFFERED `print`
+    # writes its `end` separately.
+    print(f"{line}\n", end="", flush=True)
 
 
 def configure_logs() -> None:
