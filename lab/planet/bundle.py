@@ -56,7 +56,7 @@ def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
     return files
 
 
-def proxy_bundle(*, continue_streams: bool) -> dict[str, str]:
+def bench_router_bundle(*, continue_streams: bool) -> dict[str, str]:
     """Return the bundle of the router benchmark by file name: the shipped one, with `continue_streams` in every model.
 
     Raises:

@@ -21,7 +21,7 @@ from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.router.chat import MODEL
 from lab.bench.site import SETTINGS, Site
-from lab.planet.bundle import proxy_bundle, write_bundle
+from lab.planet.bundle import bench_router_bundle, write_bundle
 from lab.planet.topology import Engine
 from lab.servers.errors import ServerError
 from lab.servers.free_ports import LOOPBACK, free_ports
@@ -62,7 +62,7 @@ class Field(msgspec.Struct, frozen=True):
 
 @contextmanager
 def start_field(
-    directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS, *, continue_streams: bool = False
+    directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS, *, continue_streams: bool
 ) -> Iterator[Field]:
     """Start the backends, the agent with all its dependencies, and every installed peer.
 
@@ -81,7 +81,7 @@ def start_field(
         engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
         listen = {engine.name: port for engine, port in zip(engines, backends.ports, strict=True)}
         bundle = directory / "policy"
-        write_bundle(bundle, proxy_bundle(continue_streams=continue_streams))
+        write_bundle(bundle, bench_router_bundle(continue_streams=continue_streams))
         site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router, bundle=bundle)
         running.enter_context(site)
         version = importlib.metadata.version(PENSTOCK)
