@@ -76,7 +76,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
                 epoch=1,
                 generation=tick,
                 elapsed_s=TICK_S,
-                # The planner discounts old reports, so a forecast from old reports is dropped.
+                # The planner discounts old reports, so there is no forecast where reports are old.
                 forecast_per_s=ahead if delay_s <= 2.0 else {},
             )
         ).plans

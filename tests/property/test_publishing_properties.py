@@ -42,7 +42,7 @@ async def elect(store: MemoryStore, seat: Seat) -> None:
 
 
 async def publish(seat: Seat, number: int, now: float) -> None:
-    """Publish as one tick does. The store loses the response of every write to an uncertain publisher."""
+    """Publish as one tick does. With `seat.way.commits_in_doubt` the response of every write is lost."""
     try:
         if seat.publisher.uncertain:
             await seat.publisher.adopt(seat.epoch)

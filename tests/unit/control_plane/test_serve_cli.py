@@ -1,4 +1,4 @@
-"""`penstock serve` as a process, since it configures the process's logs: a failed start names the wrong setting."""
+"""`penstock serve` as a process, since it configures the process's logs: a failed start names the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The residency witness: counts violations, accepts a truncated line, and imports none of the modules it checks."""
+"""The residency witness: counts violations, accepts a truncated line, and imports only the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock-agent` as a process, since it configures the process's logs: a failed start names the wrong setting."""
+"""`penstock-agent` as a process, since it configures the process's logs: a failed start names the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A role includes all lesser roles, and a scope contains the regions and tenants that it names."""
+"""A role includes all lesser roles, and a scope limits a caller to its regions."""
 
 from __future__ import annotations
 

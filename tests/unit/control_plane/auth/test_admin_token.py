@@ -1,4 +1,4 @@
-"""The admin token authenticates its role, and is never shown."""
+"""The admin token is accepted, other credentials are rejected, and the token is never shown."""
 
 from __future__ import annotations
 

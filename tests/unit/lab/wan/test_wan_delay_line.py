@@ -9,7 +9,7 @@ from lab.wan.delay_line import INSTANT_S, ITEM_OVERHEAD_BYTES, DelayLine, Signal
 
 
 class Receiver:
-    """Receives delivered bytes, and signals when `wanted` of them have arrived."""
+    """Receives delivered items; `until` waits for a number of them."""
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self.got: list[bytes | Signal] = []
