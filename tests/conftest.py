@@ -21,7 +21,7 @@ from tests.support.fork_server import ForkServer
 # Collecting tests creates millions of objects that stay; without the garbage collector it takes a third less.
 gc.disable()
 
-# The files that tests write may hold secrets, and one that is open to everybody is refused.
+# Tests write files with secrets, which Penstock refuses if other users may read them.
 os.umask(0o077)
 
 # No test connects to a public server, and reading 140 public authorities for each HTTP client takes 6% of all CPU.
@@ -56,7 +56,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Let the garbage collector go on, and ignore what exists by now; in workers and in the process above them."""
+    """Enable the garbage collector again, and exclude all existing objects; in workers and in their parent process."""
     gc.freeze()
     gc.enable()
 
@@ -79,7 +79,7 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
 
 @pytest.fixture
 def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    """An etcd of the test's own, to stop, kill, pause, compact or wipe."""
+    """A separate etcd, which the test may stop, kill, pause, compact or wipe."""
     with start_etcd(tmp_path / "etcd") as server:
         yield server
 
@@ -93,6 +93,6 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of the test's own, to stop, kill, pause or flush."""
+    """A separate Redis, which the test may stop, kill, pause or flush."""
     with start_redis(tmp_path / "redis") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Runs every attack against one fleet and prints a line each; exit code 1 if one was not held.
+"""Runs every attack against one fleet and prints a line for each; exit code 1 if an attack succeeded.
 
 Arguments select attacks: those whose number or function name contains one of them.
 """
@@ -39,7 +39,7 @@ async def result_of(attack: Attack, fleet: Fleet) -> str:
 
 
 async def run(selected: list[Attack]) -> int:
-    """Run attacks; the number of those that were not held."""
+    """Run attacks; returns the number of successful ones."""
     broken = 0
     with tempfile.TemporaryDirectory(prefix="penstock-attacks-") as directory:
         async with running_fleet(Path(directory)) as fleet:

@@ -213,11 +213,11 @@ class Fleet:
         return not await self.counted()
 
     async def healthy(self) -> bool:
-        """Whether nothing is wrong with the fleet; see `problem`."""
+        """Whether `problem` finds none."""
         return await self.problem() is None
 
     async def problem(self) -> str | None:
-        """What is wrong with the idle fleet: a control plane leads, and every region serves, if none of it is."""
+        """The first problem of the idle fleet; empty if a control plane leads and every region serves."""
         if await self.leader() is None:
             return "no control plane leads"
         if counted := await self.counted():

@@ -109,7 +109,7 @@ async def second_fleet(fleet: Fleet) -> None:
         expect(other.url not in status.text, "a control plane follows the leader of another fleet")
     finally:
         await asyncio.to_thread(others.__exit__, None, None, None)
-        # What the operator does whose fleet it is: the log of the control planes names this remedy.
+        # The remedy of the fleet's operator, which the log of the control planes names.
         await fleet.store.commit((), (Delete(keys.LEADER), Delete(keys.FLEET)))
 
 
@@ -168,7 +168,7 @@ async def forged_leader(fleet: Fleet) -> None:
 
 
 async def _effect(fleet: Fleet) -> tuple[object, ...]:
-    """What forged values could have changed: the agents' policies, and the overrides and plans' origins shown."""
+    """The state that forged values could change: the agents' policies, the overrides, and the origins of plans."""
     overrides = (await fleet.http.get(f"{(await fleet.follower()).url}/v1/overrides", headers=OPERATOR)).json()
     return (await fleet.digests(), json.dumps(overrides.get("items", overrides), sort_keys=True))
 
@@ -177,7 +177,7 @@ async def _effect(fleet: Fleet) -> tuple[object, ...]:
 async def forged_plans_and_overrides(fleet: Fleet) -> None:
     """The attacker writes a newer plan and a drain of a region, unsigned and with the keys of others.
 
-    No agent's plan becomes the forged one, no override appears, and requests go where they went.
+    No agent applies the forged plan, no override appears, and requests are served by the same regions.
     """
     before = await _effect(fleet)
     forged_epoch = 2**40

@@ -32,7 +32,7 @@ async def _flood(client: redis.asyncio.Redis) -> None:
     """Write forged loads again and again: sealed by another region's key, unsealed, of a wrong type, and too many."""
     others = RegionKey(region_keys("us-east"), "us-east")
     for number in count(1):
-        with suppress(ResponseError):  # of the turn after the key was no hash, until an agent has deleted it
+        with suppress(ResponseError):  # until an agent has deleted the key, which was no hash in the previous iteration
             await _write_forged(client, number, others)
         await asyncio.sleep(0.05)
 

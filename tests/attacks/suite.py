@@ -1,4 +1,4 @@
-"""The list of attacks, and what each of them uses to state its result."""
+"""The list of attacks, and the functions by which an attack states its result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Run = Callable[[Fleet], Awaitable[None]]
 
 
 class Broken(Exception):
-    """The fleet did not hold; the message states what happened instead."""
+    """The attack succeeded; the message states what happened."""
 
 
 class Attack(NamedTuple):
-    """One attack; the docstring of `run` states what is attacked and what is expected."""
+    """One attack; the docstring of `run` states the attack and the expected result."""
 
     number: str
     run: Run

@@ -66,7 +66,7 @@ class Clients:
 
 
 @pytest.mark.timeout(300)
-async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_between_fail_no_request(
+async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, two_regions()) as planet:

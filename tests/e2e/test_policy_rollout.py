@@ -1,4 +1,4 @@
-"""Policy rolled out to real agents under live traffic: a good one goes through, a poisoned one comes back by itself."""
+"""Rollouts to real agents under live traffic: a good policy is promoted, a bad policy is rolled back automatically."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def ask(address: str, statuses: list[int]) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back_by_itself(tmp_path: Path) -> None:
+async def test_a_policy_without_a_tenants_key_affects_one_region_and_is_rolled_back(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(SHIPPED_BUNDLE, tmp_path / "policy"))
     (bundle / "rollout.yaml").write_bytes(RULES)
     async with running(tmp_path, two_regions(), bundle) as planet:

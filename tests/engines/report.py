@@ -1,4 +1,4 @@
-"""The report: per engine and client its version, and each case with what became of it."""
+"""The report: the version of each engine and client, and the result of each case."""
 
 from __future__ import annotations
 

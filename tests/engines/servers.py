@@ -1,4 +1,4 @@
-"""Starts each engine on loopback, with a tiny model that its own Python wrote."""
+"""Starts each engine on loopback, with a tiny model that the engine's Python environment wrote."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def start_infinity(region: Region) -> None:
 async def start_llama_cpp(region: Region) -> None:
     """Put llama.cpp behind the agent."""
     server = llama_cpp(region.installed[LLAMA_CPP], region.directory / LLAMA_CPP, GGUF)
-    # It runs one request at a time, and any other interrupts its stream: GET /v1/models too, so nothing may poll that.
+    # The server runs one request at a time, and any other request, GET /v1/models too, interrupts its stream.
     await _start(region, server, GGUF, engine="http", slots=1, health="/openapi.json")
 
 

@@ -1,4 +1,4 @@
-"""The list of cases, and what each of them uses to state its result."""
+"""The list of cases, and the functions by which a case states its result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Run = Callable[[Region], Awaitable[None]]
 
 
 class Failed(Exception):
-    """A case did not hold; the message states what happened instead."""
+    """A case failed; the message states what happened."""
 
 
 class NotOffered(Exception):
-    """A case needs what this engine, this client or Penstock does not offer; the message states what."""
+    """A case needs a feature that this engine, this client or Penstock does not have; the message names the feature."""
 
 
 class Case(NamedTuple):
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a case."""
+    """The outcome of a case."""
 
     title: str
     outcome: Literal["passed", "failed", "not offered"]

@@ -1,4 +1,4 @@
-"""Writes tiny models with random weights, so that engines load a model that nothing downloads.
+"""Writes tiny models with random weights, so that engines load a model without a download.
 
 Run by the Python of an engine's virtual environment, which has PyTorch and Transformers:
 `tiny_model.py llama OUT`, `tiny_model.py adapter OUT LLAMA` or `tiny_model.py encoder OUT`.

@@ -41,7 +41,7 @@ async def start(region: Region) -> None:
 
 
 def chat_body(tokens: int, **fields: object) -> dict[str, Any]:
-    """A chat request whose response has exactly that many tokens, the same each time."""
+    """A chat request whose response has exactly `tokens` tokens, the same in each call."""
     messages = [{"role": "user", "content": "Tell me about rivers."}]
     body = {"model": MODEL, "messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     return body | fields
@@ -287,7 +287,7 @@ async def cancelled_stream(region: Region) -> None:
 
 @case(SUBJECT)
 async def cancelled_whole_response(region: Region) -> None:
-    """A client that gives up a response that is not streamed leaves the engine idle within 1 s."""
+    """A client that cancels a response that is not streamed leaves the engine idle within 1 s."""
     request = asyncio.ensure_future(chat(region, LONG))
     expect(await within(5.0, lambda: running(region)), "no engine reports the request")
     request.cancel()
@@ -454,7 +454,7 @@ async def continued_after_kill(region: Region) -> None:
 
 
 class KilledStream:
-    """A streamed chat whose engine may be killed."""
+    """A streamed chat whose engine a case may kill."""
 
     def __init__(self, options: dict[str, bool] | None) -> None:
         self.options = options
@@ -462,7 +462,7 @@ class KilledStream:
         self.events: list[str] = []
 
     async def receive(self, region: Region) -> None:
-        """Receive all of it."""
+        """Receive the complete stream."""
         async with stream(region, LONG, model=CONTINUED, stream_options=self.options) as (response, events):
             self.endpoint = response.headers["x-penstock-endpoint"]
             async for event in events:

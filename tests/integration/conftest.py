@@ -35,7 +35,7 @@ async def operator() -> AsyncIterator[Operator]:
 
 @pytest.fixture(params=["memory", "etcd"])
 async def either_store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
-    """Each kind of store in turn: what holds for one holds for the other."""
+    """Run the test on each kind of store: etcd and the store in memory."""
     if request.param == "memory":
         memory = MemoryStore()
         yield memory
@@ -49,7 +49,7 @@ async def either_store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigSt
 
 @pytest.fixture
 async def connect(engines: EngineProcess) -> AsyncIterator[Connect]:
-    """Makes clients of the fake engines that the module runs, by the engine's name."""
+    """Return a function that connects to a fake engine of the module, by the engine's name."""
     clients: list[httpx.AsyncClient] = []
 
     def to(name: str) -> httpx.AsyncClient:

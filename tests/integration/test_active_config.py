@@ -70,7 +70,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await agent.active_config.stop()
 
 
-async def test_nothing_is_in_force_before_anything_is_published(start: Start) -> None:
+async def test_nothing_is_in_force_before_the_first_publication(start: Start) -> None:
     agent = start(MemoryStore())
     assert (agent.active_config.policy, agent.active_config.plan, agent.active_config.policy_digest) == (None, None, "")
     assert agent.active_config.no_policy_reason() == "no policy accepted yet"
@@ -103,7 +103,7 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
     assert agent.policies == [POLICY, NEWER_POLICY]
 
 
-async def test_a_policy_that_an_earlier_release_wrote_is_obeyed_under_its_name(start: Start) -> None:
+async def test_a_policy_of_an_earlier_release_is_applied_under_its_digest(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     raw, digest = before_logics_had_names(POLICY)
@@ -114,7 +114,7 @@ async def test_a_policy_that_an_earlier_release_wrote_is_obeyed_under_its_name(s
     assert (agent.active_config.policy, agent.active_config.policy_digest) == (POLICY, digest)
 
 
-async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothing(start: Start) -> None:
+async def test_an_invalid_configuration_is_rejected_with_the_reason(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(5, 5), POLICY)
@@ -210,7 +210,7 @@ class Flaky(MemoryStore):
         return await super().get(key)
 
 
-async def test_a_policy_that_cannot_be_read_yet_is_read_again(start: Start) -> None:
+async def test_an_unreadable_policy_is_read_again(start: Start) -> None:
     store = Flaky()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
@@ -266,7 +266,9 @@ async def test_an_agent_that_starts_without_etcd_serves_by_its_last_configuratio
     await store.close()
 
 
-async def test_a_memory_of_another_region_or_a_damaged_one_is_not_obeyed(tmp_path: Path, start: Start) -> None:
+async def test_a_saved_configuration_of_another_region_or_a_damaged_one_is_ignored(
+    tmp_path: Path, start: Start
+) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)

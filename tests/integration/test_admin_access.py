@@ -1,4 +1,4 @@
-"""Who may do what at the admin listener of an agent: over TLS, by key or by client certificate."""
+"""Authorisation at the admin listener of an agent: over TLS, by key or by client certificate."""
 
 from __future__ import annotations
 
@@ -113,20 +113,20 @@ async def test_health_is_open_and_each_page_has_its_role(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("id_", "status"), [(MONITOR, 200), (SERVER, 401), (HERE, 401), (control_plane_id(), 401)], ids=str
 )
-async def test_a_certificate_permits_what_its_role_does(tmp_path: Path, id_: SpiffeId, status: int) -> None:
+async def test_a_certificate_has_the_permissions_of_its_role(tmp_path: Path, id_: SpiffeId, status: int) -> None:
     async with admin(tmp_path) as url, client(tmp_path, url, id_) as http:
         assert await status_of(http, "/metrics") == status
         assert await status_of(http, "/status") == (403 if status == 200 else 401)
         assert await status_of(http, "/status", "viewer") == 200
 
 
-async def test_certificates_of_others_and_revoked_ones_permit_nothing(tmp_path: Path) -> None:
+async def test_foreign_and_revoked_certificates_permit_nothing(tmp_path: Path) -> None:
     async with admin(tmp_path, frozenset({identity(MONITOR).peer.serial})) as url:
         async with client(tmp_path, url, MONITOR) as revoked:
             assert await status_of(revoked, "/metrics") == 401
-        async with client(tmp_path, url, MONITOR, fleet=1) as unknown_peer:
+        async with client(tmp_path, url, MONITOR, fleet=1) as foreign:
             with pytest.raises(httpx.TransportError):
-                await status_of(unknown_peer, "/livez")
+                await status_of(foreign, "/livez")
         async with httpx.AsyncClient(base_url=url.replace("https", "http")) as plain:
             with pytest.raises(httpx.TransportError):
                 await status_of(plain, "/livez")

@@ -72,7 +72,7 @@ async def test_follows_registrations(start: Start) -> None:
     assert ports(directory, "nowhere") == set()
 
 
-async def test_the_settings_word_on_addresses_comes_first(start: Start) -> None:
+async def test_addresses_in_settings_take_precedence(start: Start) -> None:
     store = MemoryStore()
     directory = start(store, there=["https://127.0.0.1:100", "https://127.0.0.1:101"])
     await register(store, member("there", "a", 1))
@@ -80,7 +80,7 @@ async def test_the_settings_word_on_addresses_comes_first(start: Start) -> None:
     assert directory.addresses("there") == tuple(Address("127.0.0.1", port, True, "there") for port in (100, 101))
 
 
-async def test_what_is_no_registration_is_not_believed(start: Start) -> None:
+async def test_an_invalid_registration_is_ignored(start: Start) -> None:
     store = MemoryStore()
     directory = start(store)
     await store.commit((), (Put(keys.agent("there", "x"), b"garbage"),))
@@ -108,7 +108,7 @@ async def test_an_agent_with_an_unencrypted_address_counts_but_is_sent_nothing(t
         await directory.stop()
 
 
-async def test_a_registration_outlives_what_is_written_over_it(start: Start) -> None:
+async def test_an_overwritten_registration_is_restored(start: Start) -> None:
     store = MemoryStore()
     directory = start(store)
     await register(store, member("there", "a", 1))
@@ -150,7 +150,7 @@ async def test_an_agent_that_starts_without_etcd_finds_its_peers(
     await store.close()
 
 
-async def test_an_agent_that_starts_anew_or_renews_its_certificate_accepts_its_peers_at_once(tmp_path: Path) -> None:
+async def test_a_restarted_agent_or_a_renewed_certificate_is_accepted_at_once(tmp_path: Path) -> None:
     here = agent_sessions("here")
     token = introduce(agent_sessions("there", "a"), here).seal(Purpose.ROUTE, b"request")
     store = MemoryStore()

@@ -50,7 +50,7 @@ def plan(region: str, generation: int = 1) -> RegionPlan:
 
 
 class Site:
-    """One region: an engine, a control plane that listens, an agent's knowledge, and its peer socket."""
+    """One region: an engine, a control plane that records reports, and the inputs and peer socket of an agent."""
 
     def __init__(self, region: str, directory: Path, etcd: EtcdServer, redis: RedisServer) -> None:
         self.region = region
@@ -269,7 +269,7 @@ async def test_a_successor_that_just_registered_keeps_the_region_ready(sites: li
     await store.close()
 
 
-async def test_starts_and_serves_with_everything_above_it_dead(
+async def test_starts_and_serves_without_control_plane_etcd_and_redis(
     sites: list[Site], own_etcd: EtcdServer, own_redis: RedisServer
 ) -> None:
     de, es = sites

@@ -58,7 +58,7 @@ class Api:
             assert (await self.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
 
     async def until(self, holds: Callable[[], Awaitable[Any]]) -> Any:
-        """Report again and again until `holds` gives something."""
+        """Send reports until `holds` returns a result."""
         async with asyncio.timeout(PATIENCE_S):
             while not (result := await holds()):
                 await self.report()
@@ -91,7 +91,7 @@ async def api() -> AsyncIterator[Api]:
     await store.close()
 
 
-async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning_loop, "RECOMMEND_EVERY_S", 0.0)
 
     async def reported() -> bool:
@@ -125,7 +125,7 @@ async def test_the_fleet_by_resource(api: Api, monkeypatch: pytest.MonkeyPatch) 
     assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges
 
 
-async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
+async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
     async def post_report(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
         rows = None if endpoints == (None,) else tuple(row for row in endpoints if row is not None)
         sent = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
@@ -182,7 +182,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     assert paged == every
 
 
-async def test_tenants_without_their_secrets(api: Api) -> None:
+async def test_tenants_are_shown_without_secrets(api: Api) -> None:
     policy = api.control_plane.policies.current
     assert policy is not None
     response = await api.http.get("/v1/tenants")
@@ -197,7 +197,7 @@ async def test_tenants_without_their_secrets(api: Api) -> None:
     assert (await api.http.get("/v1/tenants/nobody")).status_code == 404
 
 
-async def test_plans_of_late_and_what_changed(api: Api) -> None:
+async def test_recent_plans_and_their_differences_are_served(api: Api) -> None:
     async def any_arcs() -> bool:
         return any(region_plan["classes"] for region_plan in (await api.get("/v1/plans/current")).values())
 
@@ -207,7 +207,7 @@ async def test_plans_of_late_and_what_changed(api: Api) -> None:
 
     api.requests_per_s = 5.0
     await api.until(any_arcs)
-    # More than Frankfurt has room for, where three of five regions have their home, and Madrid has some left.
+    # The demand of three of five regions exceeds Frankfurt, their home; Madrid has free slots.
     api.requests_per_s = 30.0
     newest, *older = await api.until(changed)
     assert newest["generation"] > older[-1]["generation"]
@@ -223,14 +223,14 @@ async def test_plans_of_late_and_what_changed(api: Api) -> None:
 
 
 class Stream:
-    """Events as they come."""
+    """A stream of events, read one by one."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
         self._lines = response.aiter_lines()
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        """The next event: its name and its data."""
+        """Return name and data of the next event."""
         name, data = "", ""
         async with asyncio.timeout(PATIENCE_S):
             async for line in self._lines:
@@ -243,7 +243,7 @@ class Stream:
         raise EOFError
 
     async def of(self, kind: str) -> dict[str, Any]:
-        """The next event of a kind."""
+        """Return the next event of a kind, skipping others."""
         while True:
             name, data = await self.next()
             if name == kind:
@@ -285,9 +285,7 @@ async def test_events_are_streamed_as_they_happen(api: Api) -> None:
     assert {event["kind"] for event in (led, region)} == {"leadership", "region"}
 
 
-async def test_a_stream_with_the_status_has_all_of_it_then_what_changed_and_ends(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_status_stream_sends_all_then_changes_and_ends(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(api, status=True) as stream:
         first = await stream.of("status")
         assert (first["parts"]["name"], first["parts"]["agents"]) == ("north", [])
@@ -301,7 +299,7 @@ async def test_a_stream_with_the_status_has_all_of_it_then_what_changed_and_ends
             await stream.of("status")
 
 
-async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
+async def test_a_disconnected_reader_resumes_without_a_gap(api: Api) -> None:
     duty = Caller("duty", Role.OPERATOR)
 
     async def do(what: str) -> None:
@@ -319,7 +317,7 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("bound", "status"), [("MAX_STREAMS", 503), ("MAX_STREAMS_PER_CALLER", 429)])
-async def test_readers_are_bounded_and_given_back(
+async def test_the_number_of_readers_is_bounded_and_released(
     api: Api, monkeypatch: pytest.MonkeyPatch, bound: str, status: int
 ) -> None:
     monkeypatch.setattr(events_module, bound, 1)
@@ -329,7 +327,7 @@ async def test_readers_are_bounded_and_given_back(
     await api.until(lambda: takes_a_reader(api))
 
 
-async def test_two_callers_cannot_hold_all_streams(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_callers_cannot_use_all_streams(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "MAX_STREAMS", 4)
     monkeypatch.setattr(events_module, "MAX_STREAMS_PER_CALLER", 2)
     streams = OpenStreams()
@@ -352,7 +350,7 @@ async def test_two_callers_cannot_hold_all_streams(api: Api, monkeypatch: pytest
         opened("e")
 
 
-async def test_a_stream_that_makes_room_ends(api: Api) -> None:
+async def test_a_displaced_stream_ends(api: Api) -> None:
     closed: list[EventStream] = []
     sent: list[Message] = []
     begun = asyncio.Event()
@@ -370,7 +368,7 @@ async def test_a_stream_that_makes_room_ends(api: Api) -> None:
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_is_disconnected(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "SEND_TIMEOUT_S", 0.2)
     monkeypatch.setattr(events_module, "MAX_STREAMS", 1)
     async with listening(api) as stream:

@@ -1,7 +1,7 @@
 """The API conforms to /openapi.json: schemathesis against a real control plane on a real etcd.
 
-Every operation, with data that its description allows and data that it does not: no defect, no answer that is not
-described, no malformed input accepted, no authenticated operation open.
+Every operation is called with valid and with invalid data: no server error, no undocumented response, no malformed
+input accepted, no authenticated operation open.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Admin:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlaneServer]:
     directory = tmp_path_factory.mktemp("schemathesis")
-    # Wrong credentials are part of the game: each request is another client's, or a few would lock out the rest.
+    # Each request has another client address, because failed logins of some cases would block the address.
     settings = {"POLICY_DIR": str(PLANET), "TRUSTED_PROXIES": "127.0.0.1"}
     with (
         start_etcd(directory / "etcd") as etcd,
@@ -63,7 +63,7 @@ def schema(server: ControlPlaneServer) -> BaseSchema:
     return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
-# One test of many parts: as a test each, they would all have the same name, and of these pytest-xdist runs the first.
+# One test for all operations: separate tests would have the same name, of which pytest-xdist runs the first only.
 @every_operation.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(600)
@@ -94,7 +94,7 @@ def test_the_api_conforms_to_its_description(case: schemathesis.Case, server: Co
         ("/v1/status", {}),
     ],
 )
-def test_what_is_there_is_as_described(
+def test_existing_objects_conform_to_the_description(
     server: ControlPlaneServer, schema: BaseSchema, path: str, named: dict[str, object]
 ) -> None:
     for region in REGIONS:
@@ -110,11 +110,11 @@ def test_what_is_there_is_as_described(
 
 @schemathesis.serializer("application/msgpack")
 def as_msgpack(context: schemathesis.SerializationContext, value: object) -> bytes:
-    """What agents send their reports as."""
+    """Encode a document as agents encode reports."""
     return msgspec.msgpack.encode(value)
 
 
 @schemathesis.serializer("application/x-tar")
 def as_it_is(context: schemathesis.SerializationContext, value: object) -> bytes:
-    """Bytes that are no bundle."""
+    """Return bytes unchanged, and other values as text."""
     return value if isinstance(value, bytes) else str(value).encode()

@@ -1,4 +1,4 @@
-"""No change without its entry and no entry without its change, on both stores and with several writers at once."""
+"""Each change has exactly one audit entry, on both stores and with several concurrent writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.stores import put
 CALLER = Caller("duty", Role.OPERATOR)
 
 
-async def test_a_change_and_its_entry_are_one(either_store: ConfigStore) -> None:
+async def test_a_change_and_its_entry_are_one_transaction(either_store: ConfigStore) -> None:
     audit = AuditLog(either_store, clock=lambda: 12.5)
     assert await audit.head() == BEGINNING
     key = keys.ROOT + "thing"
@@ -36,7 +36,7 @@ async def test_a_change_and_its_entry_are_one(either_store: ConfigStore) -> None
     assert await audit.head() == AuditHead(2, second.hash)
 
 
-async def test_writers_at_once_make_one_chain(either_store: ConfigStore) -> None:
+async def test_concurrent_writers_extend_one_chain(either_store: ConfigStore) -> None:
     logs = [AuditLog(either_store) for _ in range(4)]
     await asyncio.gather(
         *(
@@ -62,7 +62,7 @@ async def test_pages_cross_blocks() -> None:
     assert [entry.seq async for entry in audit.entries(PAGE, 2 * PAGE)] == list(range(PAGE, 2 * PAGE + 1))
 
 
-async def test_a_lost_answer_leaves_no_half() -> None:
+async def test_a_lost_response_leaves_no_partial_change() -> None:
     faulty = FaultyStore(MemoryStore())
     audit = AuditLog(faulty)
     faulty.commits_in_doubt = True
@@ -76,7 +76,7 @@ async def test_a_lost_answer_leaves_no_half() -> None:
     assert verify_chain([entry async for entry in audit.entries()], head=await audit.head()) is None
 
 
-async def test_what_does_not_fit_changes_nothing() -> None:
+async def test_a_change_that_is_too_large_changes_nothing() -> None:
     store = MemoryStore()
     audit = AuditLog(store)
     with pytest.raises(ValueError, match="`after` of an audit entry has"):

@@ -16,7 +16,7 @@ BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> None:
+def test_all_systems_get_the_same_requests_and_serve_all(tmp_path: Path) -> None:
     out = tmp_path / "live.json"
     tiny = ["--workload", "multi-turn", "--seconds", "20", "--warm-up", "4", "--rate", "2", "--engines", "1"]
     few = ["--time-scale", "20", "--instances", "1", "--instances", "3", "--peer", "haproxy"]
@@ -48,7 +48,7 @@ def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> No
         (["--seconds", "5", "--warm-up", "5"], "nothing is left"),
     ],
 )
-def test_input_that_cannot_be_used_is_one_line(tmp_path: Path, options: list[str], message: str) -> None:
+def test_invalid_input_is_a_one_line_error(tmp_path: Path, options: list[str], message: str) -> None:
     ran = subprocess.run([*BENCH, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.returncode == 2
     assert message in ran.stderr

@@ -1,4 +1,4 @@
-"""The benchmark's load and backends on real sockets: right answers are counted, wrong ones are errors, streams flow."""
+"""The benchmark's load and backends on real sockets: right responses count, wrong ones are errors, streams flow."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_request_and_response_have_the_stated_sizes() -> None:
         msgspec.json.decode(body)
 
 
-def test_a_closed_loop_counts_right_answers(backend: Backend) -> None:
+def test_a_closed_loop_counts_correct_responses(backend: Backend) -> None:
     load = Load(backend.port, [ASK] * 4, answer())
     run = load.closed_loop(30.0, max_answers=200)
     load.close()
@@ -79,7 +79,7 @@ def test_a_closed_loop_counts_right_answers(backend: Backend) -> None:
     assert resident_bytes(backend.process.pid) > 1_000_000
 
 
-def test_a_fixed_rate_times_every_answer(backend: Backend) -> None:
+def test_a_fixed_rate_times_every_response(backend: Backend) -> None:
     load = Load(backend.port, [ASK] * 8, answer())
     run = load.fixed_rate(200.0, 1.0, Random(1))
     load.close()

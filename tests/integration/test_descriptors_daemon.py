@@ -1,4 +1,4 @@
-"""After a client opened as many connections as it can, the agent still probes, logs and serves."""
+"""An agent still probes, logs and serves while a client holds as many connections as it can open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.wait import PATIENCE_S
 DESCRIPTORS = 300
 
 
-async def test_clients_cannot_take_every_descriptor(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_clients_cannot_use_every_descriptor(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
     async with engine(answers) as gpu:
         agent = AgentProcess(

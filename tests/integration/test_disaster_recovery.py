@@ -42,7 +42,7 @@ def configuration(directory: Path, etcd: str, fleet: int = 0) -> str:
 
 
 async def is_drained(operator: Operator, server: ControlPlaneServer, region: str) -> bool:
-    """Sets an override; a leader that has just begun refuses it with 503."""
+    """Drain a region; false if a new leader refuses with 503."""
     body = {"kind": "drain", "region": region, "expires_in_s": "none", "reason": "a test"}
     response = await operator.http.post(f"{server.url}/v1/overrides", json=body)
     assert response.status_code in (201, 503), response.text
@@ -57,7 +57,7 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
     try:
         result = await penstock("backup", file, "--config", config)
         assert (result.exit_code, "the store has no fleet" in result.stderr) == (1, True)
-        # A history, so that epochs are larger than those of a store that begins.
+        # The store has a history, so that epochs exceed those of an empty store.
         for number in range(300):
             await store.commit([], [Put(keys.ROOT + "history", str(number).encode())])
         agent.start()
@@ -78,8 +78,8 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
             (tmp_path / "etcd" / "data").mkdir(mode=0o700)
             await asyncio.to_thread(etcd.restart)
 
-            unknown_peer = configuration(tmp_path / "stranger", etcd.endpoint, fleet=1)
-            result = await penstock("restore", file, "--config", unknown_peer)
+            foreign_config = configuration(tmp_path / "stranger", etcd.endpoint, fleet=1)
+            result = await penstock("restore", file, "--config", foreign_config)
             assert (result.exit_code, "of another fleet" in result.stderr) == (1, True)
             result = await penstock("restore", file, "--config", config)
             assert result.exit_code == 0, result.output
@@ -87,7 +87,7 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
             assert (result.exit_code, "restore with --force" in result.stderr) == (1, True)
 
             with control_planes("b", tmp_path, etcd.endpoint) as (server,):
-                # These agents do not report the plans that they run: without the restored base they would keep them.
+                # These agents do not report applied plans, so only the restored epoch base makes the new epochs larger.
                 async with Agents([server.url]) as agents:
                     agents.demand = {"eu-de": (offered(10.0, *EU),)}
                     _, anew = await operator.leader_among([server])

@@ -1,4 +1,4 @@
-"""What clients see while engines fail in each way that they can: real engines, real sockets, one agent in front."""
+"""What clients receive while engines fail in each way: real engines and sockets, and one agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AdvancingClock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancingClock:
-    """The clock by which ejections end: no sooner than a test lets them."""
+    """The clock that ends ejections; a test advances it."""
     clock = AdvancingClock()
     monkeypatch.setattr(
         "regional_agent.endpoints.endpoint_set.OutlierDetection",
@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancingClock:
 
 @asynccontextmanager
 async def between(process: EngineProcess, directory: Path, **faults: Any) -> AsyncIterator[Agent]:
-    """An agent before both engines, the first with faults."""
+    """Run an agent in front of both engines, the first with faults."""
     addresses = [Address.parse(process.urls[name]) for name in ("sick", "well")]
     await turn(addresses[SICK])
     async with running_agent(directory, addresses) as agent:
@@ -81,7 +81,7 @@ async def turn(address: Address, **faults: Any) -> None:
 
 
 async def ask(agent: Agent, model: str = MODEL) -> Answer | None:
-    """One short completion; None where the connection broke."""
+    """Send a short completion; None if the connection broke."""
     client = await RawClient.connect(agent.traffic)
     request = {"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}
     client.send(post(json.dumps({**request, "max_tokens": 5, "ignore_eos": True}).encode()))
@@ -108,7 +108,7 @@ async def ask_until_ejected(agent: Agent) -> None:
 @pytest.mark.parametrize(
     "faults", [{"error_rate": 1.0}, {"error_rate": 1.0, "error_status": 503}, {"die_mid_stream": 2}]
 )
-async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_is_served(
+async def test_an_engine_that_fails_requests_only_is_ejected_until_one_succeeds(
     process: EngineProcess, tmp_path: Path, clock: AdvancingClock, faults: dict[str, Any]
 ) -> None:
     async with between(process, tmp_path, **faults) as agent:
@@ -206,7 +206,7 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
 
 
 async def give_up_after_the_head(agent: Agent) -> None:
-    """A request whose deadline comes in the middle of the response."""
+    """Send a request whose deadline expires during the response."""
     client = await RawClient.connect(agent.traffic)
     client.send(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 2000"))
     await client.head()

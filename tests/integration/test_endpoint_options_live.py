@@ -74,7 +74,7 @@ class KeyedEngine(SmallHttp):
 
 
 def put(file: Path, text: str) -> Path:
-    """Replace a file as a secret's volume does."""
+    """Replace a file as Kubernetes updates a mounted secret."""
     fresh = file.with_suffix(".new")
     fresh.write_text(text)
     fresh.chmod(0o600)
@@ -84,7 +84,7 @@ def put(file: Path, text: str) -> Path:
 
 @asynccontextmanager
 async def serving(directory: Path, *entries: Mapping[str, Any], limits: Limits | None = None) -> AsyncIterator[Agent]:
-    """An agent with these entries in its endpoints file."""
+    """Run an agent with these entries in its endpoints file."""
     async with running_agent(directory / "agent", [], limits=limits) as agent:
         write(directory, *entries)
         await agent.endpoints.sources.reload_file()
@@ -134,7 +134,7 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
                 assert (headers[b"authorization"], headers[b"x-team"]) == (f"Bearer {SECRET}".encode(), b"search")
 
 
-async def test_a_credential_may_have_a_header_of_its_own(tmp_path: Path) -> None:
+async def test_a_credential_may_have_a_custom_header(tmp_path: Path) -> None:
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL, header="x-api-key") as keyed:
         entry = {"url": keyed.url, "credential_file": str(secret), "credential_header": "X-Api-Key"}
@@ -209,7 +209,7 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
 
 
 async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
-    """Its engine has no list of models, so that only requests show it; such an engine always looks idle."""
+    """Only requests detect the wrong secret, since the engine lists no models; it always appears idle."""
     secret = put(tmp_path / "key", "sk-0123456789-wrong")
     async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
         keyed_entry = {"url": keyed.url, "credential_file": str(secret), "engine": "http"}
@@ -245,7 +245,7 @@ async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_
         assert named(agent, "gpu-0").status(None)["problem"] is None
 
 
-async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> None:
+async def test_a_retry_uses_the_model_name_of_its_engine(tmp_path: Path) -> None:
     busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
     order: list[str] = []
 
@@ -275,7 +275,7 @@ async def test_a_retry_elsewhere_has_the_name_of_that_engine(tmp_path: Path) -> 
             assert seen == {("org/llama", MODEL), (MODEL, "org/llama")}
 
 
-async def test_a_name_that_cannot_be_replaced_is_never_sent(tmp_path: Path) -> None:
+async def test_a_body_whose_model_cannot_be_replaced_is_not_sent(tmp_path: Path) -> None:
     escaped = json.dumps({"model": MODEL, "messages": []}).replace("model", "mod\\u0065l").encode()
     async with KeyedEngine("org/llama", secret="") as alias, KeyedEngine(MODEL, secret="") as plain:
         entries = {"url": alias.url, "engine_names": {MODEL: "org/llama"}}, {"url": plain.url}
@@ -405,9 +405,9 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             for _ in range(4):
                 assert (await ask(agent)).status == 200
             assert (bad.requests, misnamed.requests) == ([], [])
-            # Another trust closes the connections that were opened with the former one.
-            unknown_peer = {**entries[0], "ca_file": str(made / "stranger.pem")}
-            write(tmp_path, unknown_peer)
+            # A change of the trusted authority closes the connections that were opened before.
+            other_authority = {**entries[0], "ca_file": str(made / "stranger.pem")}
+            write(tmp_path, other_authority)
             await agent.endpoints.sources.reload_file()
             await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
             before = len(good.requests)

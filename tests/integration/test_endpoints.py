@@ -119,7 +119,7 @@ async def test_an_endpoint_fails_and_recovers_with_its_health_check(
     await until(lambda: pool.ready == 2)
 
 
-async def test_a_request_that_cannot_connect_takes_it_out_at_once_until_a_good_probe(
+async def test_a_failed_connect_removes_the_endpoint_until_a_good_probe(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
@@ -165,7 +165,7 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (0, 0, 0)
 
 
-async def test_service_time_starts_at_what_policy_expects(endpoints: EndpointSet) -> None:
+async def test_service_time_starts_at_the_prior_of_the_policy(endpoints: EndpointSet) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
@@ -198,7 +198,7 @@ async def test_the_file_is_read_again_when_it_changes(
     assert [endpoint.name for endpoint in endpoints.every()] == ["gpu-0", "gpu-2"]
 
 
-async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_has(
+async def test_an_endpoint_that_returns_while_draining_keeps_its_requests(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
@@ -223,7 +223,7 @@ async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_h
     assert (returning.view.takes_more, endpoints.pool("m").in_flight) == (True, 0)
 
 
-async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
+async def test_a_new_kind_of_engine_at_an_address_is_detected(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     file = tmp_path / "endpoints.yaml"
@@ -241,11 +241,11 @@ async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
     assert endpoint.health.ready
 
 
-async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints: EndpointSet, tmp_path: Path) -> None:
+async def test_a_file_that_was_unreadable_is_read_again(endpoints: EndpointSet, tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text(file.read_text() + entry("gpu-2", "http://127.0.0.1:1"))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    await asyncio.to_thread(int)  # its thread is there before descriptors are short
+    await asyncio.to_thread(int)  # starts the resolver's thread before descriptors run out
     held = os.open(os.devnull, os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (held, most[1]))
     try:
@@ -282,7 +282,7 @@ async def test_a_bad_or_missing_file_changes_nothing_and_is_reported(
     assert endpoints.pool("m").endpoints == pool.endpoints
 
 
-async def test_a_server_that_moved_is_another_server(
+async def test_an_endpoint_with_another_address_is_a_new_endpoint(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
@@ -294,7 +294,7 @@ async def test_a_server_that_moved_is_another_server(
     await until(lambda: endpoints.pool("m").ready == 1)
 
 
-async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
+async def test_an_endpoint_is_ready_for_its_loaded_models_only(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 0.1)
@@ -365,7 +365,7 @@ async def test_an_engine_is_identified_by_its_metrics_and_then_polled_by_its_own
     }
 
 
-async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_found(
+async def test_metrics_are_read_at_the_path_of_each_kind(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     for engine in engines:
@@ -384,7 +384,7 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
 
 
 @pytest.mark.parametrize("page", [b"x" * (MAX_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
-async def test_an_unusable_metrics_page_is_reported_and_stops_nothing(
+async def test_an_invalid_metrics_page_is_reported_and_ejects_no_endpoint(
     endpoints: EndpointSet, engines: list[Engine], page: bytes
 ) -> None:
     for engine in engines:
@@ -407,8 +407,8 @@ async def test_load_headers_of_responses_are_read_and_bad_ones_reported(endpoint
     assert "TEXT" in malformed.signals_problem
 
 
-async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(endpoints: EndpointSet) -> None:
-    """It has nothing to do and is the first choice of everybody: all would be turned down there first."""
+async def test_an_endpoint_that_rejects_requests_is_chosen_last_for_a_while(endpoints: EndpointSet) -> None:
+    """The endpoint is idle and would be every request's first choice, so that all would be rejected there first."""
     pool = endpoints.pool("m")
     busy, sibling = pool.endpoints
     for endpoint in pool.endpoints:
@@ -427,7 +427,7 @@ async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(e
     assert endpoints.answered(busy, 500, []) is AttemptOutcome.SERVER_ERROR
 
 
-async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
+async def test_endpoints_follow_the_addresses_of_a_name(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.RESOLVE_S", 0.05)
@@ -514,7 +514,7 @@ def engines_address(engine: Engine) -> Address:
     return Address("127.0.0.1", engine.port)
 
 
-async def test_an_agent_does_not_start_without_a_file(connections: UpstreamPool, tmp_path: Path) -> None:
+async def test_an_agent_does_not_start_without_an_endpoints_file(connections: UpstreamPool, tmp_path: Path) -> None:
     with pytest.raises(BadEndpointFile, match="cannot read"):
         EndpointSet(tmp_path / "none.yaml", connections, Random(1))
 

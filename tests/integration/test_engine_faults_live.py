@@ -1,4 +1,4 @@
-"""Every fault knob of a fake engine, turned over HTTP while it runs."""
+"""Every fault setting of a fake engine, changed over HTTP while the engine runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def complete(client: httpx.AsyncClient, tokens: int = 20, **more: Any) -> 
     return await client.post("/v1/chat/completions", json=body, headers=headers)
 
 
-async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
+async def test_slow_multiplies_the_duration(connect: Connect) -> None:
     client, clock = connect("slow"), asyncio.get_running_loop()
 
     async def took_s() -> float:
@@ -57,7 +57,7 @@ async def test_a_hang_delays_every_response_until_it_ends(engines: EngineProcess
     client, control = connect("hang"), connect("hang")
     headers = {"x-request-id": "under-way"}
     body = {**CHAT, "stream": True, "max_tokens": 300, "ignore_eos": True}
-    # So slow that it does not end before the hang begins.
+    # Slow enough to be in progress when the hang begins.
     await turn(control, slow=1000)
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
         pieces = answer.aiter_bytes()
@@ -75,7 +75,7 @@ async def test_a_hang_delays_every_response_until_it_ends(engines: EngineProcess
         assert b"[DONE]" in await rest
 
 
-async def test_a_client_that_gives_up_on_a_hung_engine_is_forgotten(engines: EngineProcess, connect: Connect) -> None:
+async def test_a_client_that_leaves_a_hung_engine_is_cancelled(engines: EngineProcess, connect: Connect) -> None:
     client, control = connect("hang"), connect("hang")
     await turn(control, hang=True)
     asked = asyncio.create_task(complete(client, 100_000, headers={"x-request-id": "gave-up"}))
@@ -84,7 +84,7 @@ async def test_a_client_that_gives_up_on_a_hung_engine_is_forgotten(engines: Eng
     await asyncio.wait([asked])
     await turn(control)
     assert (await complete(control, 2)).status_code == 200
-    # Its leaving may be noticed just after the hang ends; then it has started, and is dropped at once.
+    # The engine may detect the disconnect just after the hang ends; the request then starts and is cancelled.
     await until(lambda: engines.findings().started["gave-up"] == engines.findings().aborted["gave-up"])
 
 
@@ -124,7 +124,7 @@ async def test_the_engine_exits_mid_stream_after_the_set_tokens(
     assert f"died-{tokens}" not in engines.findings().finished
 
 
-async def test_dying_resets_whole_answers_too(connect: Connect) -> None:
+async def test_an_exit_resets_responses_that_are_not_streamed(connect: Connect) -> None:
     client = connect("dies")
     await turn(client, die_mid_stream=5)
     with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
@@ -142,7 +142,7 @@ async def test_refused_health_leaves_completions_alone(connect: Connect) -> None
     assert (await client.get("/health")).status_code == 200
 
 
-async def test_rejects_with_429_and_when_to_come_back(connect: Connect) -> None:
+async def test_rejects_with_429_and_retry_after(connect: Connect) -> None:
     client = connect("rejects")
     await turn(client, reject=True)
     answer = await complete(client, 2)
@@ -152,7 +152,7 @@ async def test_rejects_with_429_and_when_to_come_back(connect: Connect) -> None:
     assert (await complete(client, 2)).status_code == 200
 
 
-async def test_nonsense_changes_nothing(connect: Connect) -> None:
+async def test_invalid_faults_change_nothing(connect: Connect) -> None:
     client = connect("knobs")
     await turn(client, slow=2)
     for nonsense in (

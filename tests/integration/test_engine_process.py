@@ -1,4 +1,4 @@
-"""`penstock-lab engines` as a process: many at once, bad input, signals, and a witness that outlives a SIGKILL."""
+"""`penstock-lab engines` as a process: several engines, bad input, signals, a witness file that survives SIGKILL."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
         assert not findings.finished
 
 
-async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
+async def test_each_start_writes_a_separate_witness_file(tmp_path: Path) -> None:
     for _ in range(2):
         with running_engines(tmp_path, {"name": "a"}) as process:
             async with httpx.AsyncClient(timeout=100) as client:
@@ -103,7 +103,7 @@ async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
     assert Witness(tmp_path / "witness").read()[0].started == {"1": 2}
 
 
-def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:
+def test_an_engine_without_a_writable_witness_does_not_serve(tmp_path: Path) -> None:
     def small_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -134,7 +134,7 @@ def test_sigint_ends_it_as_sigterm_does(tmp_path: Path) -> None:
         assert process.popen.wait(timeout=100) == 0
 
 
-async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path: Path) -> None:
+async def test_sigterm_ends_requests_in_progress_and_records_the_ends(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "max_num_seqs": 1}) as process:
         url = process.urls["a"] + "/v1/chat/completions"
         body = CHAT | of_length(100_000)
@@ -157,7 +157,7 @@ async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path
         assert findings.aborted == findings.arrived == {"runs": 1, "waits": 1}
 
 
-async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
+async def test_a_pause_delays_the_tokens(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "time_scale": 1}) as process:
         async with httpx.AsyncClient(timeout=100) as client:
             clock = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
                 os.kill(process.popen.pid, signal.SIGCONT)
                 async for _ in pieces:
                     pass
-            # 300 tokens of 6.5 ms take 2 s; the pause comes on top, less what may be caught up.
+            # 300 tokens of 6.5 ms take 2 s; the pause adds its length, less the catch-up limit.
             assert clock.time() - began_s > 2 + 1.5 - 0.25 - 0.1
 
 

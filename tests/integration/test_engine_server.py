@@ -1,4 +1,4 @@
-"""A fake engine over real sockets: the shapes of vLLM's answers, its errors, its limits, and clients that leave."""
+"""A fake engine over real sockets: response formats of vLLM, errors, limits, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def of_length(tokens: int) -> dict[str, Any]:
 
 
 def prompt_of(tokens: int) -> list[dict[str, str]]:
-    """Messages that are that many tokens, with the role and the separators that surround the text."""
+    """Messages of exactly that many tokens, including role and separators."""
     return [{"role": "user", "content": "x" * (tokens * 4 - len("<|user|>\n\n"))}]
 
 
@@ -114,7 +114,7 @@ async def test_a_whole_chat_response_equals_a_streamed_one(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_plain_completions_speak_text(connect: Connect, stream: bool) -> None:
+async def test_text_completions_are_served(connect: Connect, stream: bool) -> None:
     body = {"model": MODEL, "prompt": "hello", "stream": stream, **of_length(5)}
     answer = await connect("plain").post("/v1/completions", json=body)
     if not stream:
@@ -141,7 +141,7 @@ async def test_the_head_of_a_stream_comes_before_its_first_token(
         assert events((await answer.aread()).decode())[-1] == "[DONE]"
 
 
-async def test_models_health_and_what_is_not_there(connect: Connect) -> None:
+async def test_models_health_and_unknown_paths(connect: Connect) -> None:
     client = connect("plain")
     (card,) = (await client.get("/v1/models")).json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == (MODEL, "model", 131_072)
@@ -156,7 +156,7 @@ async def test_a_connection_without_requests_is_closed_after_five_seconds(connec
     url = httpx.URL(connect("plain").base_url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     clock = asyncio.get_running_loop()
-    for pause_s in (0.0, 3.0):  # each request begins the time anew
+    for pause_s in (0.0, 3.0):  # each request restarts the time
         await asyncio.sleep(pause_s)
         writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
@@ -216,7 +216,7 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(engines: EnginePr
     assert "left-1" not in findings.finished
 
 
-async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(engines: EngineProcess, connect: Connect) -> None:
+async def test_a_client_that_leaves_the_queue_is_removed(engines: EngineProcess, connect: Connect) -> None:
     client = connect("full")
     headers, body = {"x-request-id": "runs-1"}, chat(stream=True, **of_length(100_000))
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers):
@@ -270,19 +270,19 @@ async def test_responses_take_the_time_of_the_engine_model(connect: Connect) -> 
     assert elapsed_s > 0.64
 
 
-async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(engines: EngineProcess, connect: Connect) -> None:
+async def test_a_slow_reader_gets_everything_with_bounded_buffers(engines: EngineProcess, connect: Connect) -> None:
     client, tokens = connect("slow-reader"), 120_000
     body = chat(stream=True, **of_length(tokens))
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         before_mb = _resident_mb(engines.popen.pid)
-        # It has all been generated, over 20 MB, before the client reads a byte of it.
+        # The engine generates all of it, over 20 MB, before the client reads a byte.
         await until_async(lambda: _is(client, "vllm:generation_tokens", tokens))
         assert _resident_mb(engines.popen.pid) - before_mb < 10
         text = (await answer.aread()).decode()
     assert len(events(text)) == 1 + tokens + 1
 
 
-def test_nonsense_is_answered_and_cut_off(engines: EngineProcess) -> None:
+def test_invalid_http_is_answered_and_closed(engines: EngineProcess) -> None:
     assert _send(engines, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert _send(engines, b"GET /health HTTP/1.1\r\nx: " + b"y" * 70_000).startswith(b"HTTP/1.1 431 ")
     huge = b"POST /v1/completions HTTP/1.1\r\ncontent-length: 17000000\r\n\r\n" + b" " * 16_900_000
@@ -303,7 +303,7 @@ def test_connections_are_kept_alive_unless_the_client_closes_them(engines: Engin
     assert answer.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_body_in_pieces_and_one_that_waits_for_100_continue(engines: EngineProcess) -> None:
+def test_split_bodies_and_100_continue(engines: EngineProcess) -> None:
     body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 2}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
     with _connection(engines) as sock:
@@ -315,7 +315,7 @@ def test_a_body_in_pieces_and_one_that_waits_for_100_continue(engines: EnginePro
         assert _all(sock).startswith(b"HTTP/1.1 200 ")
 
 
-def test_pipelining_is_cut_off(engines: EngineProcess) -> None:
+def test_pipelining_is_refused(engines: EngineProcess) -> None:
     with _connection(engines) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\n\r\n" * 2)
         with pytest.raises(ConnectionResetError):
@@ -332,7 +332,7 @@ def _connection(engines: EngineProcess) -> socket.socket:
 
 
 def _send(engines: EngineProcess, data: bytes) -> bytes:
-    """What comes back for `data` until the engine closes; it may do so before it has read everything."""
+    """Send `data` and return the response up to the close; the engine may close before it has read everything."""
     with _connection(engines) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(data)

@@ -14,12 +14,12 @@ MAX_SHARE = 0.2
 """Maximum CPU time, as a share of elapsed time. The clients use 0.03; a busy loop uses 1."""
 
 
-def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
+def test_no_busy_loop_while_etcd_is_unavailable_or_hung(own_etcd: EtcdServer) -> None:
     own_etcd.pause()
     with socket.socket() as nobody:
-        # Bound and not listening: connections are refused, and no other process can take the port.
+        # Bound without listening: connections are refused, and no other process can use the port.
         nobody.bind((LOOPBACK, 0))
-        # In processes of their own, so that nothing but these clients is measured.
+        # In separate processes, so that only these clients are measured.
         measuring = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.support.cpu_of_waiting_clients", endpoint],

@@ -91,7 +91,7 @@ class SteadyWriter:
         assert not self._task.done()
 
     async def stop(self) -> None:
-        # Not by cancelling: a commit in flight would continue, and change the store after it is compared.
+        # Not cancelled: a commit in flight would continue, and change the store after the comparison.
         self._stopping = True
         await self._task
 
@@ -186,7 +186,7 @@ async def test_changes_that_were_compacted_are_reported_as_a_difference(
         await following.until_same(operator)
         reported = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
         assert reported == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
-        # The informer continues from there.
+        # The informer resumes at this revision.
         await put(operator, AT + "later", b"")
         await following.until_same(operator)
 
@@ -199,7 +199,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_frozen_connection_gives_way_to_another_endpoint(
+async def test_a_frozen_connection_is_replaced_by_another_endpoint(
     own_etcd: EtcdServer, relay: Relay, operator: EtcdStore
 ) -> None:
     await put(operator, AT + "x", b"1")
@@ -216,7 +216,7 @@ async def test_frozen_connection_gives_way_to_another_endpoint(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_hung_watch_is_found_out_by_asking(own_etcd: EtcdServer, store: EtcdStore) -> None:
+async def test_a_hung_watch_is_detected_by_probing(own_etcd: EtcdServer, store: EtcdStore) -> None:
     batches = store.watch(AT, 0)
     await anext(batches)
     own_etcd.pause()
@@ -224,7 +224,7 @@ async def test_hung_watch_is_found_out_by_asking(own_etcd: EtcdServer, store: Et
         await anext(batches)
 
 
-async def test_large_catch_up_arrives_whole(
+async def test_a_large_backlog_is_received_completely(
     relay: Relay, relayed: EtcdStore, operator: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Less than the missed history, which can therefore only arrive in fragments.
@@ -239,7 +239,7 @@ async def test_large_catch_up_arrives_whole(
         assert {len(value) for value in following.values.values()} == {1_000_000}
 
 
-async def test_wiped_store_is_listed_anew(
+async def test_a_wiped_store_is_listed_again(
     tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore, operator: EtcdStore
 ) -> None:
     for number in range(20):
@@ -262,7 +262,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[EtcdServer, ...]]:
         server.kill()
 
 
-async def test_lost_member_gives_way_to_another(cluster: tuple[EtcdServer, ...]) -> None:
+async def test_a_lost_member_is_replaced_by_another(cluster: tuple[EtcdServer, ...]) -> None:
     store = EtcdStore([server.endpoint for server in cluster])
     async with Following(store, AT) as following:
         cluster[0].kill()
@@ -271,7 +271,7 @@ async def test_lost_member_gives_way_to_another(cluster: tuple[EtcdServer, ...])
     await store.close()
 
 
-async def test_member_without_quorum_does_not_pose_as_current(cluster: tuple[EtcdServer, ...]) -> None:
+async def test_a_member_without_quorum_does_not_count_as_current(cluster: tuple[EtcdServer, ...]) -> None:
     store = EtcdStore([cluster[0].endpoint])
     async with Following(store, AT) as following:
         cluster[1].pause()
@@ -323,11 +323,11 @@ def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
         await store.close()
         return turns
 
-    # The call waits 2 s for an answer, some 200 turns; a blocked loop would have had one.
+    # The call waits 2 s for a response, which is about 200 iterations; a blocked loop would run one.
     assert uvloop.run(turns_during_a_call()) > 5
 
 
-async def test_slow_consumer_holds_etcd_back_and_misses_nothing(store: EtcdStore, operator: EtcdStore) -> None:
+async def test_a_slow_consumer_applies_back_pressure_and_misses_nothing(store: EtcdStore, operator: EtcdStore) -> None:
     before = watch_threads()
     async with aclosing(store.watch(AT, 0)) as batches:
         await anext(batches)

@@ -1,4 +1,4 @@
-"""A real etcd that exceeds its space quota: leadership stays, nothing is published until there is room."""
+"""A real etcd that exceeds its space quota: leadership is kept, and plans are published once space is free."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def fill(store: EtcdStore) -> None:
         await store.commit((), (Put("/junk", os.urandom(JUNK_BYTES)),))
 
 
-async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_etcd_over_its_quota_stops_changes_only(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd", quota_bytes=QUOTA_BYTES)
-    unknown_peer = EtcdStore([etcd.endpoint])
+    client = EtcdStore([etcd.endpoint])
     agent = ActiveConfig(
-        "eu-de", SignedStore(unknown_peer, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
+        "eu-de", SignedStore(client, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
     )
     agent.start()
     try:
@@ -45,7 +45,7 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                 leader, epoch = await operator.leader_among(servers)
                 await until(lambda: agent.plan is not None and bool(agent.plan.classes))
                 with pytest.raises(StoreUnavailable, match="space exceeded"):
-                    await fill(unknown_peer)
+                    await fill(client)
                 agents.demand = {"eu-de": (offered(10.0, *EU), offered(10.0, "eu-de"))}
 
                 async def is_refused() -> bool:
@@ -58,9 +58,9 @@ async def test_an_etcd_without_room_stops_changes_and_nothing_else(tmp_path: Pat
                 held = agent.plan
                 assert held is not None
                 assert not agent.refused
-                await free_etcd_space(etcd, (await unknown_peer.list("/")).revision)
+                await free_etcd_space(etcd, (await client.list("/")).revision)
                 await until(lambda: agent.plan is not None and agent.plan.generation > held.generation)
     finally:
         await agent.stop()
-        await unknown_peer.close()
+        await client.close()
         etcd.kill()

@@ -69,7 +69,7 @@ def regions(explanation: Explanation) -> dict[str, ConsideredRegion]:
     return {considered.region: considered for considered in explanation.regions}
 
 
-async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
+async def test_the_explanation_equals_the_decision(tmp_path: Path) -> None:
     async with (
         engine(answers) as serving,
         running_agent(
@@ -95,7 +95,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         assert answer.headers["x-penstock-endpoint"] == reported.endpoints[0].name
 
 
-async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
+async def test_waits_and_credits_are_those_of_the_agent(tmp_path: Path) -> None:
     peers, credits = {"eu-es": NOBODY, "us-east": NOBODY}, {"us-east": 3}
     async with running_agent(tmp_path, [NOBODY], peers=peers, credits=credits) as agent, admin(agent) as address:
         reported = await explained(address, "tenant=open&tried=eu-de:saturated&overflow=true")
@@ -124,14 +124,14 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         ("model", "malformed"),
     ],
 )
-async def test_bad_questions(tmp_path: Path, query: str, message: str) -> None:
+async def test_invalid_queries_are_refused(tmp_path: Path, query: str, message: str) -> None:
     async with running_agent(tmp_path, []) as agent, admin(agent) as address:
         status, body = await get(address, f"/explain?{query}")
         assert status == 400
         assert message in json.loads(body)["problem"]
 
 
-async def test_without_a_policy(tmp_path: Path) -> None:
+async def test_without_a_policy_the_error_states_so(tmp_path: Path) -> None:
     async with running_agent(tmp_path, []) as agent, admin(agent) as address:
         agent.config.policy = None
         status, body = await get(address, f"/explain?model={MODEL}")
@@ -144,7 +144,7 @@ async def test_clients_cannot_use_explain(tmp_path: Path) -> None:
             assert (await get(face, f"/explain?model={MODEL}"))[0] == 404
 
 
-async def test_from_the_command_line(tmp_path: Path) -> None:
+async def test_the_command_prints_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     environment = {"COLUMNS": "200"}
     server = FakeControlPlane()

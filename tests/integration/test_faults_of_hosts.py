@@ -1,4 +1,4 @@
-"""Whole agents on hosts that differ from the usual: IPv6 alone, and a full disk."""
+"""Whole agents on unusual hosts: without IPv4, and with a full disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPEN_AGAIN = replace(OPEN, models={name: replace(model, request_bytes=1.0) for n
 
 
 def has_ipv6() -> bool:
-    """Whether ::1 can be listened on."""
+    """Whether a socket can listen on ::1."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True
@@ -35,7 +35,7 @@ def has_ipv6() -> bool:
 
 
 async def ask(agent: AgentProcess, *headers: str) -> Answer:
-    """The response to one chat request."""
+    """Send one chat request and return the response."""
     client = await RawClient.connect(agent.faces()["traffic"])
     client.send(post(BODY, *headers))
     answer = await client.answer()
@@ -63,7 +63,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
-async def test_two_regions_serve_on_hosts_that_have_ipv6_alone(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_two_regions_serve_on_hosts_without_ipv4(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, OPEN)
     listens = {face: Address("::1", 0) for face in ("traffic", "peer", "admin")}
     async with AsyncExitStack() as stack:

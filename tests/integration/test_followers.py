@@ -1,4 +1,4 @@
-"""Two control planes on a real etcd: the follower, which gets no reports, responds as the leader, or states why not."""
+"""Two control planes on a real etcd: the follower, without reports, responds as the leader, or with a reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "
 
 
 class HalfOfEurope(Agents):
-    """Agents of every region, of which that of Madrid has nothing ready, and the others lost it."""
+    """Agents of every region; Madrid's has no ready endpoint, and the others cannot reach Madrid."""
 
     def report_of(self, region: str) -> Any:
         reported = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
@@ -88,7 +88,7 @@ async def guarded(operator: Operator, leader: ControlPlaneServer, follower: Cont
         ("/v1/overrides", DRAIN | {"kind": "fail_over", "region": "eu-de"}),
     ):
         refused = await operator.http.post(follower.url + path, json=body)
-        # By policy alone Madrid would do, and it has nothing ready.
+        # Policy permits Madrid, which has no ready endpoint.
         assert (refused.status_code, refused.json()["guard"]) == (409, True), refused.text
         assert "eu-de+eu-es" in [class_["residency"] for class_ in refused.json()["classes"]]
     set_ = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=DRAIN)
@@ -120,7 +120,7 @@ async def without_etcd_the_last_leader_responds(
         assert all(region["pools"] for region in page["items"])
 
 
-async def test_both_give_the_same_answers_with_etcd_and_without(
+async def test_leader_and_follower_respond_alike_with_and_without_etcd(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:

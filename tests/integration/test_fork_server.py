@@ -1,4 +1,4 @@
-"""Programs that the fork server starts are as others: their own session, environment, directory, log and exit code."""
+"""Programs started by the fork server have a separate session, environment, directory, log and exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent and a control plane whose GeoIP database is truncated, overwritten and replaced in place as they serve."""
+"""An agent and a control plane whose GeoIP database is truncated, overwritten and replaced while they serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 
 
 class Site:
-    """An agent and a control plane that locate clients by one file."""
+    """An agent and a control plane that read the same GeoIP file."""
 
     def __init__(self, agent: AgentProcess, control_plane: ControlPlaneServer, http: httpx.AsyncClient) -> None:
         self._agent, self._control_plane, self._http = agent, control_plane, http

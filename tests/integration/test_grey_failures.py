@@ -140,7 +140,7 @@ async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -
     ):
         asked = asyncio.create_task(ask(running))
         await until(lambda: running.endpoints.pool(MODEL).ejected == 2)
-        await asyncio.sleep(0.5)  # several turns of the timers
+        await asyncio.sleep(0.5)  # several intervals of the timers
         assert sum(len(hung.requests) for hung in (first, second, third, fourth)) == 2
         assert not asked.done()
         asked.cancel()

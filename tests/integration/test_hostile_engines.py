@@ -1,4 +1,4 @@
-"""Hostile engines: their responses are refused or relayed, and never leak into another response or fill the memory."""
+"""Hostile engines: responses are rejected or relayed, never mixed into another response, and use bounded memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 @asynccontextmanager
 async def engine_that_sends(blocks: Sends) -> AsyncIterator[Address]:
-    """An engine that answers each request with these bytes, for as long as they are taken."""
+    """Run an engine that responds to each request with these bytes until the client closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -92,7 +92,7 @@ ENDLESS: dict[str, Sends] = {
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-async def test_a_response_that_becomes_endless_framing_is_cut(tmp_path: Path, case: str) -> None:
+async def test_a_response_with_endless_framing_is_cut(tmp_path: Path, case: str) -> None:
     async with engine_that_sends(ENDLESS[case]) as address, running_agent(tmp_path, [address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
@@ -122,7 +122,7 @@ async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("extra", [OK.replace(b"ok", b"no"), b"garbage"])
-async def test_what_follows_a_response_is_in_no_other_response(tmp_path: Path, extra: bytes) -> None:
+async def test_bytes_after_a_response_are_in_no_other_response(tmp_path: Path, extra: bytes) -> None:
     async with engine_that_sends(lambda: iter([OK + extra])) as address, running_agent(tmp_path, [address]) as agent:
         client = await RawClient.connect(agent.traffic)
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""A change is made once for one key, across crashes and retries at another control plane: on both stores, and live."""
+"""One idempotency key makes one change, across crashes and retries at another control plane, on both stores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def written(store: ConfigStore) -> tuple[bytes | None, int]:
     return (item.value if item is not None else None), (await AuditLog(store).head()).seq
 
 
-async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
+async def test_a_stored_response_is_found_by_another_control_plane(either_store: ConfigStore) -> None:
     clock = SetClock()
     first, second = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
     with under(await first.claim("name", "print")) as claim:
@@ -68,14 +68,14 @@ async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
     assert item.lease_id != 0
 
 
-async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> None:
+async def test_of_concurrent_requests_one_gets_the_claim(either_store: ConfigStore) -> None:
     planes = [IdempotencyStore(either_store, name, SetClock()) for name in "abcd"]
     results = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
     assert sum(isinstance(result, Claim) for result in results) == 1
     assert {result.phase for result in results if isinstance(result, IdempotencyRecord)} == {Phase.CLAIMED}
 
 
-async def test_a_death_between_the_change_and_its_answer(either_store: ConfigStore) -> None:
+async def test_a_crash_after_the_change_and_before_its_response(either_store: ConfigStore) -> None:
     clock = SetClock()
     with under(await IdempotencyStore(either_store, "one", clock).claim("name", "print")):
         await change(either_store, b"1")
@@ -85,14 +85,14 @@ async def test_a_death_between_the_change_and_its_answer(either_store: ConfigSto
     assert (record.phase, record.audit) == (Phase.MADE, 1)
 
 
-async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: ConfigStore) -> None:
+async def test_a_crash_before_the_change_and_a_delayed_process(either_store: ConfigStore) -> None:
     clock = SetClock()
     first, second = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
     slow = await first.claim("name", "print")
     assert isinstance(await second.claim("name", "print"), IdempotencyRecord), "it may be under way"
     clock.now += CLAIM_TIMEOUT_S
     with under(await second.claim("name", "print")) as taken_over:
-        # The first wakes up after all.
+        # The first control plane resumes.
         with under(slow), pytest.raises(ClaimLost):
             await change(either_store, b"slow")
         assert await written(either_store) == (None, 0)
@@ -120,7 +120,7 @@ async def test_several_changes_of_one_request(either_store: ConfigStore) -> None
     assert (record.phase, record.audit) == (Phase.MADE, 2)
 
 
-async def test_what_was_refused_is_judged_anew(either_store: ConfigStore) -> None:
+async def test_a_refused_change_can_be_repeated(either_store: ConfigStore) -> None:
     answers = IdempotencyStore(either_store, "one", SetClock())
     for _ in range(2):
         claim = await answers.claim("name", "print")
@@ -129,8 +129,8 @@ async def test_what_was_refused_is_judged_anew(either_store: ConfigStore) -> Non
 
 
 @pytest.mark.parametrize("done", [True, False])
-async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
-    """The store's answer was lost: it is found out, and never made again by guessing."""
+async def test_a_change_with_an_unknown_outcome_is_not_repeated(done: bool) -> None:
+    """The store's response was lost: the control plane reads the outcome, and does not repeat the change."""
     memory = MemoryStore()
     faulty = FaultyStore(memory)
     answers = IdempotencyStore(faulty, "one", SetClock())
@@ -141,7 +141,7 @@ async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
         faulty.commits_in_doubt = faulty.away = False
         await answers.release(claim)
         with pytest.raises(ClaimLost):
-            # As a transaction of it that reaches the store late.
+            # As a transaction of the first that reaches the store late.
             await change(faulty, b"late")
     outcome = await answers.claim("name", "print")
     if done:
@@ -172,7 +172,7 @@ async def test_a_retry_at_another_control_plane_and_after_a_restart(own_etcd: Et
             second = await freeze(operator, servers[1], "launch")
             assert second == (201, "true", first[2])
             assert (await freeze(operator, servers[1], "another"))[0] == 409, "it stands"
-            # Lifting is not handed to the leader: each of the two does it by itself.
+            # A follower removes an override itself, without the leader.
             (standing,) = (await operator.http.get(f"{servers[0].url}/v1/overrides")).json()["items"]
             where = f"/v1/overrides/{standing['override']['id']}?reason=over"
             headers = {"idempotency-key": "over", "if-match": "*"}

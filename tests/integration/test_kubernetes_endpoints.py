@@ -180,7 +180,9 @@ async def test_resumes_a_watch_without_a_list_and_from_a_bookmark(api: Kubernete
 
 
 @pytest.mark.parametrize("as_event", [False, True])
-async def test_lists_again_where_the_history_is_gone(api: KubernetesServer, tmp_path: Path, as_event: bool) -> None:
+async def test_lists_again_after_the_history_was_compacted(
+    api: KubernetesServer, tmp_path: Path, as_event: bool
+) -> None:
     await api.put(SLICES, endpoint_slice("llama", server("10.0.0.1")))
     async with watching(api, tmp_path, "service: llama, port: http") as endpoints:
         await until(lambda: len(api.watches) == 1)
@@ -241,9 +243,7 @@ async def test_an_agent_that_starts_without_the_api_server_uses_the_last_endpoin
         assert addresses(endpoints) == ["10.0.0.1:8000"]
 
 
-async def test_the_token_is_read_again_and_sent_to_a_verified_server_alone(
-    api: KubernetesServer, tmp_path: Path
-) -> None:
+async def test_the_token_is_read_again_and_sent_to_verified_servers_only(api: KubernetesServer, tmp_path: Path) -> None:
     api.token = "token-2"
     good = api.ca_file.read_bytes()
     api.ca_file.write_bytes(authority(1).pem)
@@ -309,7 +309,7 @@ async def test_an_event_that_is_too_long_breaks_the_watch(
         assert addresses(endpoints) == ["10.0.0.1:8000"]
 
 
-async def test_of_an_invalid_object_the_last_valid_version_stays(api: KubernetesServer, tmp_path: Path) -> None:
+async def test_an_invalid_object_keeps_its_last_valid_version(api: KubernetesServer, tmp_path: Path) -> None:
     await api.put(SLICES, endpoint_slice("llama", server("10.0.0.1")))
     async with watching(api, tmp_path, "service: llama, port: http") as endpoints:
         await until(lambda: len(api.watches) == 1 and len(endpoints.sources.specs) == 1)

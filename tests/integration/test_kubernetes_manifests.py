@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes: valid by the schemas, consistent, and what their pods start serves."""
+"""The manifests of deploy/kubernetes: valid by the schemas, consistent, with settings that the daemons accept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_object_is_valid(objects: list[Object]) -> None:
 
 
 def test_an_unknown_field_is_found() -> None:
-    """That is, the schemas are strict."""
+    """The schemas are strict."""
     service = next(of_kind(render("control-plane"), "Service"))
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**service, "spec": {**service["spec"], "selectors": {}}}, "1.32", strict=True)
@@ -82,7 +82,7 @@ def test_settings_and_commands_exist_and_paths_are_mounted(objects: list[Object]
 
 
 def test_pods_are_restricted(objects: list[Object]) -> None:
-    """By the profile `restricted` of the Pod Security Standards, which the namespace enforces."""
+    """The namespace enforces the profile `restricted` of the Pod Security Standards."""
     (namespace,) = of_kind(objects, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     spec, pod = pod_spec(objects), container(objects)
@@ -99,7 +99,7 @@ def test_pods_are_restricted(objects: list[Object]) -> None:
     assert {kind for volume in spec["volumes"] for kind in volume} <= {"name", "configMap", "csi", "emptyDir", "secret"}
 
 
-def test_nothing_may_change_objects_of_the_cluster(objects: list[Object]) -> None:
+def test_no_role_permits_changes_of_cluster_objects(objects: list[Object]) -> None:
     assert not list(of_kind(objects, "ClusterRole", "ClusterRoleBinding"))
     for role in of_kind(objects, "Role"):
         assert {verb for rule in role["rules"] for verb in rule["verbs"]} <= {"list", "watch"}

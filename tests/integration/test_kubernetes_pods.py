@@ -41,7 +41,7 @@ from tests.support.wait import PATIENCE_S
 
 
 class Pod:
-    """A pod of an overlay as the kubelet would start it: volumes as directories, the container as a process."""
+    """A pod of an overlay: volumes are directories, the container is a process."""
 
     def __init__(self, overlay: str, name: str, directory: Path, secrets: dict[str, str], by: dict[str, str]) -> None:
         objects = render(overlay)
@@ -63,7 +63,7 @@ class Pod:
         self.daemon = DeployedDaemon(command, variables, directory / "run")
 
     def probe(self, name: str, port: int, ca: Path) -> int:
-        """The status of a probe. The kubelet verifies no name, and this only that the fleet issued the certificate."""
+        """The status of a probe. The kubelet verifies no certificate; this client requires one of the fleet."""
         get = self.container[name]["httpGet"]
         context = ssl.create_default_context(cafile=ca)
         context.check_hostname = False
@@ -100,10 +100,10 @@ def ports() -> Iterator[list[int]]:
         yield [reserved.getsockname()[1] for reserved in sockets]
 
 
-def test_what_the_pods_start_answers_the_probes(
+def test_the_daemons_of_the_pods_answer_the_probes(
     etcd_server: EtcdServer, tmp_path: Path, ca: Path, ports: list[int]
 ) -> None:
-    """With directories for volumes, and the addresses of a test in place of those of the overlays."""
+    """Volumes are directories, and addresses of the test replace those of the overlays."""
     traffic, peer, admin, api = ports
     policy = PolicyRepository(tmp_path / "policy.git")
     smallest = POLICIES / "examples" / "smallest"
@@ -137,7 +137,7 @@ def test_what_the_pods_start_answers_the_probes(
         for stage, fixed, port in (("control-plane", 8443, api), ("agent", 8082, admin)):
             check = [replaced(word, {f":{fixed}/": f":{port}/"}) for word in health_check(stage)]
             subprocess.run([sys.executable, *check[1:]], check=True, timeout=PATIENCE_S)
-        # No endpoint of the example is there: the agent lives, and clients are sent elsewhere.
+        # No endpoint of the example exists: the agent is live and not ready.
         assert agent.probe("readinessProbe", admin, ca) == 503
     assert [pod.daemon.returncode for pod in (control_plane, agent)] == [0, 0]
 

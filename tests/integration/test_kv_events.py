@@ -67,7 +67,7 @@ async def test_a_long_log_is_applied_in_parts() -> None:
             assert (follower.log.blocks.complete, follower.log.gaps) == (True, 0)
 
 
-async def test_an_engine_that_is_away_is_estimated_and_one_that_restarted_is_read_anew() -> None:
+async def test_an_unreachable_engine_is_estimated_and_a_restarted_one_read_again() -> None:
     engine = KvEventPublisher()
     async with following(engine.port) as (follower, held):
         engine.publish(stored([1, 2], None, TOKENS))

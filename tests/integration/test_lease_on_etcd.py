@@ -1,4 +1,4 @@
-"""A registration through what happens to a real etcd."""
+"""A registration on a real etcd: crashes of etcd, a wiped store, and expiry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def registration(store: EtcdStore) -> Registration:
     return Registration(store, KEY, b"me", ttl_s=1, rng=Random(1))
 
 
-async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdServer, store: EtcdStore) -> None:
+async def test_the_key_survives_a_crash_of_etcd_and_is_removed_on_stop(own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with Following(store, KEY) as following:
         async with running(registration(store)):
             await following.until(lambda: KEY in following.values)
@@ -41,13 +41,13 @@ async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdSe
             await put_when_possible(store, KEY + "/marker", b"")
             await following.until(lambda: KEY + "/marker" in following.values)
             await following.until(lambda: following.values.get(KEY) == b"me")
-            # Kept alive since: it outlasts its time to live.
+            # The lease is kept alive beyond its time to live.
             await asyncio.sleep(2.0)
             await following.until(lambda: KEY in following.values)
         await following.until(lambda: KEY not in following.values)
 
 
-async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
+async def test_the_key_is_restored_in_a_wiped_store(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with running(registration(store)) as mine:
         await until(lambda: mine.registered)
         own_etcd.kill()

@@ -1,4 +1,4 @@
-"""The location header of a trusted proxy: residency follows it, other senders are ignored, it is not forwarded."""
+"""The location header of a trusted proxy determines residency; other senders' are ignored; none is forwarded."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_headers_of_other_senders_are_ignored_and_removed(tmp_path: Path) 
         assert all(received.header("cf-ipcountry") is None for received in gpu.requests)
 
 
-async def test_an_agent_in_earnest_is_set_up_so(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_the_agent_daemon_uses_the_header_setting(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, replace(policy(*RULES), anonymous_tenant="open"))
     async with engine(answers) as gpu:
         process = AgentProcess(

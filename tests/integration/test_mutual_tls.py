@@ -1,4 +1,4 @@
-"""What `penstock certs issue` makes, at an etcd and a Redis that require certificates."""
+"""Certificates of `penstock certs issue` are accepted by an etcd and a Redis that require certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGENT = agent_id("eu-de", "a")
 
 
 def etcd_tls(identity_dir: Path, endpoint: str) -> Tls | None:
-    """The TLS of a daemon that has no setting for etcd but its address; on another machine."""
+    """The TLS settings of a daemon on another machine, which configures only the address of etcd."""
     elsewhere = endpoint.replace("127.0.0.1", "etcd.example")
     return tls_to([elsewhere], ca=None, certificate=None, key=None, identity_dir=identity_dir, allow_plaintext=False)
 
@@ -37,22 +37,22 @@ def redis_tls(identity_dir: Path) -> ClientTls:
     return ClientTls(None, certificate, key, further_ca=identity_dir / AUTHORITIES, alpn=())
 
 
-async def test_etcd_admits_processes_of_the_fleet_and_takes_renewed_files(tmp_path: Path) -> None:
+async def test_etcd_accepts_processes_of_the_fleet_with_renewed_files(tmp_path: Path) -> None:
     with mutual_tls_etcd(tmp_path / "etcd") as endpoint:
         own = write_identity(tmp_path / "control-plane", control_plane_id())
         store = EtcdStore([endpoint], tls=etcd_tls(own, endpoint))
         await put_when_possible(store, "/x", b"1")
 
-        # A certificate of another fleet; the authorities that it trusts are still right.
-        unknown_peer = write_identity(tmp_path / "stranger", AGENT, fleet=1)
-        (unknown_peer / AUTHORITIES).write_bytes((own / AUTHORITIES).read_bytes())
+        # A certificate of another fleet, with this fleet's authorities.
+        foreign_identity = write_identity(tmp_path / "stranger", AGENT, fleet=1)
+        (foreign_identity / AUTHORITIES).write_bytes((own / AUTHORITIES).read_bytes())
         nameless = EtcdStore([endpoint], tls=Tls(own / AUTHORITIES))
-        foreign = EtcdStore([endpoint], tls=etcd_tls(unknown_peer, endpoint))
+        foreign = EtcdStore([endpoint], tls=etcd_tls(foreign_identity, endpoint))
         for refused in (nameless, foreign):
             with pytest.raises(StoreUnavailable):
                 await refused.get("/x")
 
-        write_identity(unknown_peer, AGENT)
+        write_identity(foreign_identity, AGENT)
         item = await foreign.get("/x")
         assert item is not None
         assert item.value == b"1"
@@ -60,9 +60,7 @@ async def test_etcd_admits_processes_of_the_fleet_and_takes_renewed_files(tmp_pa
             await client.close()
 
 
-async def test_redis_admits_agents_of_the_fleet_and_takes_renewed_files(
-    tmp_path: Path, redis_server: RedisServer
-) -> None:
+async def test_redis_accepts_agents_of_the_fleet_with_renewed_files(tmp_path: Path, redis_server: RedisServer) -> None:
     async with mutual_tls_relay(tmp_path / "redis", "127.0.0.1", redis_server.port) as port:
         url = f"rediss://127.0.0.1:{port}/0"
         directory = write_identity(tmp_path / "agent", AGENT, fleet=1)

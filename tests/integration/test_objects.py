@@ -62,7 +62,7 @@ def _json(status: int, value: dict[str, Any]) -> bytes:
 
 
 async def create(agent: Agent, *headers: str, path: str = RESPONSES, **fields: Any) -> str:
-    """The identifier of a new object."""
+    """Create an object and return its identifier."""
     body = json.dumps({"model": MODEL, "input": "hello", **fields}).encode()
     answer = await ask(agent, *headers, body=body, path=path)
     assert answer.status == 200, answer
@@ -73,7 +73,7 @@ async def create(agent: Agent, *headers: str, path: str = RESPONSES, **fields: A
 
 
 async def request(agent: Agent, method: str, path: str, *headers: str) -> Answer:
-    """The answer to a request for an object."""
+    """Request an object and return the response."""
     client = await RawClient.connect(agent.traffic)
     if method == "POST":
         client.send(post(b"", *headers, path=path))
@@ -87,7 +87,7 @@ async def request(agent: Agent, method: str, path: str, *headers: str) -> Answer
 
 @asynccontextmanager
 async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
-    """An agent with two engines."""
+    """Run an agent with two engines."""
     split = fields.pop("split", False)
     async with (
         engine(keeps("first", split=split)) as first,
@@ -153,7 +153,7 @@ async def test_a_previous_response_is_continued_where_it_is(tmp_path: Path) -> N
         assert await create(agent, previous_response_id=None)
 
 
-async def test_an_endpoint_that_is_gone_or_not_ready(tmp_path: Path) -> None:
+async def test_a_removed_or_unready_endpoint_is_an_error(tmp_path: Path) -> None:
     async with pair(tmp_path) as agent:
         object_id = await create(agent)
         path = f"{RESPONSES}/{object_id}"
@@ -180,7 +180,7 @@ async def test_a_full_endpoint_still_serves_requests_for_its_objects(tmp_path: P
             endpoint.give_back(0, 0)
 
 
-async def test_an_object_that_another_region_created(tmp_path: Path) -> None:
+async def test_an_object_of_another_region_is_found_there(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         pair(tmp_path / "server", region="eu-es") as server,
@@ -219,7 +219,7 @@ async def test_a_region_without_a_share_is_not_preferred(tmp_path: Path) -> None
         assert (elsewhere.status, elsewhere.headers["x-penstock-region"]) == (200, "eu-es")
 
 
-async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
+async def test_the_history_of_a_prompt_is_read_from_its_endpoint(tmp_path: Path) -> None:
     async with pair(tmp_path) as agent:
         agent.config.policy = msgspec.structs.replace(agent.config.policy, routes=preset_routes("comfyui", MODEL))
         created = [await create(agent, path="/prompt") for _ in range(8)]
@@ -229,7 +229,7 @@ async def test_the_history_of_a_prompt(tmp_path: Path) -> None:
 
 
 def comfyui(name: str) -> Script:
-    """A ComfyUI: a WebSocket by client id, prompts, and files."""
+    """The script of a server with ComfyUI's API: a WebSocket for each client id, prompts, and files."""
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         target = received.head.split(b" ", 2)[1]
@@ -244,7 +244,7 @@ def comfyui(name: str) -> Script:
 
 
 async def open_websocket(agent: Agent, client_id: str) -> tuple[RawClient, str]:
-    """A WebSocket of a client, and the name of the ComfyUI at its other end."""
+    """Open a client's WebSocket, and return it with the name of the server that accepted it."""
     client = await RawClient.connect(agent.traffic)
     head = f"GET /ws?clientId={client_id} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     client.send(head.encode())

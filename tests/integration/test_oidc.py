@@ -1,4 +1,4 @@
-"""Tokens of an identity provider over real HTTP: who gets in as what, and everything that must not."""
+"""Tokens of an identity provider over real HTTP: which roles they grant, and which tokens are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ED = ed25519.Ed25519PrivateKey.generate()
 
 
 class Party:
-    """Who relies on an issuer."""
+    """A relying party of an issuer."""
 
     def __init__(self, issuer: Issuer, http: httpx.AsyncClient) -> None:
         self.clock = SetClock()
@@ -69,7 +69,7 @@ async def party(issuer: Issuer) -> AsyncIterator[Party]:
     ("kid", "algorithm"),
     [("one", "RS256"), ("one", "RS512"), ("one", "PS256"), ("curve", "ES256"), ("edwards", "EdDSA")],
 )
-async def test_a_good_token_is_let_in(issuer: Issuer, party: Party, kid: str, algorithm: str) -> None:
+async def test_a_valid_token_is_accepted(issuer: Issuer, party: Party, kid: str, algorithm: str) -> None:
     assert await party.caller(issuer.token(kid, algorithm)) == Caller("oidc:ada", Role.OPERATOR)
 
 
@@ -84,7 +84,7 @@ async def test_claims_map_to_name_roles_and_regions(issuer: Issuer, party: Party
     assert (await party.caller(issuer.token("one", aud=["others", AUDIENCE]))).name == "oidc:ada"
 
 
-async def test_what_gives_no_role_or_name_is_refused(issuer: Issuer, party: Party) -> None:
+async def test_a_token_without_role_or_name_is_rejected(issuer: Issuer, party: Party) -> None:
     for groups in (None, [], "guests", ["guests"], 7, {"sre": True}, [["sre"]]):
         assert "groups claim gives a role" in await party.refusal(issuer.token("one", groups=groups))
     for name in (None, "", "x" * 129, "a\nb"):
@@ -103,16 +103,18 @@ async def test_what_gives_no_role_or_name_is_refused(issuer: Issuer, party: Part
         ({"exp": None}, "the token lacks a claim"),
     ],
 )
-async def test_not_of_this_issuer_for_us_now(issuer: Issuer, party: Party, claims: dict[str, Any], reason: str) -> None:
+async def test_issuer_audience_and_times_are_checked(
+    issuer: Issuer, party: Party, claims: dict[str, Any], reason: str
+) -> None:
     assert (await party.refusal(issuer.token("one", **claims))).startswith(reason)
 
 
-async def test_clocks_may_be_a_little_apart(issuer: Issuer, party: Party) -> None:
+async def test_a_small_clock_skew_is_accepted(issuer: Issuer, party: Party) -> None:
     now = time.time()
     assert await party.caller(issuer.token("one", exp=now - CLOCK_SKEW_S / 2, nbf=now + CLOCK_SKEW_S / 2))
 
 
-async def test_a_signature_of_anybody_else(issuer: Issuer, party: Party) -> None:
+async def test_a_foreign_signature_is_rejected(issuer: Issuer, party: Party) -> None:
     assert await party.refusal(issuer.token("one", key=OTHER)) == "the token's signature does not verify"
     head, body, signature = issuer.token("one").split(".")
     forged = base64.urlsafe_b64encode(base64.urlsafe_b64decode(body + "==").replace(b'"sre"', b'"owners"')).rstrip(b"=")
@@ -120,19 +122,21 @@ async def test_a_signature_of_anybody_else(issuer: Issuer, party: Party) -> None
 
 
 def unsigned(issuer: Issuer, header: dict[str, Any]) -> str:
-    """The part of a token that is signed, with a header of one's own."""
+    """The signed part of a token, with the given header."""
     body = issuer.token("one").split(".")[1]
     return f"{base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b'=').decode()}.{body}"
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["RS256"], 7])
-async def test_no_signature_is_none(issuer: Issuer, party: Party, alg: Any) -> None:
+async def test_an_unsigned_token_is_rejected(issuer: Issuer, party: Party, alg: Any) -> None:
     assert await party.refusal(unsigned(issuer, {"alg": alg, "kid": "one", "typ": "JWT"}) + ".")
 
 
 @pytest.mark.parametrize("alg", ["HS256", "HS384", "HS512"])
 @pytest.mark.parametrize("encoding", ["pem", "jwk"])
-async def test_a_public_key_is_no_shared_secret(issuer: Issuer, party: Party, alg: str, encoding: str) -> None:
+async def test_a_public_key_is_not_accepted_as_a_shared_secret(
+    issuer: Issuer, party: Party, alg: str, encoding: str
+) -> None:
     public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     secret = public if encoding == "pem" else json.dumps(jwk("one", RSA)).encode()
     signed = unsigned(issuer, {"alg": alg, "kid": "one", "typ": "JWT"})
@@ -141,7 +145,7 @@ async def test_a_public_key_is_no_shared_secret(issuer: Issuer, party: Party, al
     assert await party.refusal(token) == "the token's alg does not fit its key"
 
 
-async def test_a_key_verifies_what_it_is_for_alone(issuer: Issuer, party: Party) -> None:
+async def test_a_key_verifies_its_own_algorithm_only(issuer: Issuer, party: Party) -> None:
     assert "alg does not fit" in await party.refusal(issuer.token("curve", "RS256", key=RSA))
     issuer.keys = [jwk("one", RSA, alg="RS256")]
     party.clock.now += FRESH_S
@@ -150,23 +154,23 @@ async def test_a_key_verifies_what_it_is_for_alone(issuer: Issuer, party: Party)
 
 
 @pytest.mark.parametrize("token", ["", ".", "..", "a.b.c", "a.b", "\u00e9.b.c", "e30.e30.", "x" * 5000])
-async def test_what_is_no_token(party: Party, token: str) -> None:
+async def test_malformed_tokens_are_rejected(party: Party, token: str) -> None:
     assert await party.refusal(token)
 
 
-async def test_a_rotated_key_is_taken_up_and_the_old_one_let_go(issuer: Issuer, party: Party) -> None:
+async def test_a_rotated_key_replaces_the_old_one(issuer: Issuer, party: Party) -> None:
     old = issuer.token("one")
     await party.caller(old)
     issuer.private["two"] = OTHER
     issuer.keys = [jwk("two", OTHER)]
     party.clock.now += MIN_INTERVAL_S
-    # The old key is believed until keys are fetched; the first token of the new one makes that happen at once.
+    # The old key is accepted until keys are fetched again, which the first token of the new key causes.
     assert await party.caller(old)
     assert await party.caller(issuer.token("two"))
     assert await party.refusal(old) == "the issuer has no key of the token's kid"
 
 
-async def test_a_key_that_is_gone_is_let_go_in_time(issuer: Issuer, party: Party) -> None:
+async def test_a_removed_key_expires(issuer: Issuer, party: Party) -> None:
     old = issuer.token("one")
     await party.caller(old)
     issuer.keys = [jwk("two", OTHER)]
@@ -204,7 +208,7 @@ async def test_keys_of_an_unavailable_issuer_stay_valid_for_a_while(issuer: Issu
     assert await party.refusal(issuer.token("one")) == "the issuer has no key of the token's kid"
 
 
-async def test_an_issuer_that_hangs_holds_up_one_caller_alone(issuer: Issuer, party: Party) -> None:
+async def test_a_hung_issuer_delays_one_caller_only(issuer: Issuer, party: Party) -> None:
     await party.caller(issuer.token("one"))
     issuer.http.silent = True
     issuer.http.asked.clear()
@@ -217,7 +221,7 @@ async def test_an_issuer_that_hangs_holds_up_one_caller_alone(issuer: Issuer, pa
     assert await first
 
 
-async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: Party) -> None:
+async def test_a_token_without_a_kid_uses_the_only_key(issuer: Issuer, party: Party) -> None:
     nameless = issuer.token("one", header={})
     assert await party.refusal(nameless) == "the issuer has no key of the token's kid"
     issuer.keys = [jwk(None, RSA)]
@@ -225,7 +229,7 @@ async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: P
     assert await party.caller(nameless)
 
 
-def test_keys_that_are_not_for_this_are_left_out() -> None:
+def test_keys_for_other_uses_are_ignored() -> None:
     weak = rsa_key(1024)
     private = {**RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "private"}
     candidates = [
@@ -248,7 +252,7 @@ def test_keys_that_are_not_for_this_are_left_out() -> None:
             read_keys(bad)
 
 
-async def test_tokens_stand_beside_keys_and_the_admin_token(issuer: Issuer) -> None:
+async def test_tokens_are_accepted_besides_keys_and_the_admin_token(issuer: Issuer) -> None:
     async with httpx.AsyncClient() as http:
         trust = OidcTrust(issuer.url, AUDIENCE, {"sre": Role.OPERATOR})
         access = Access(AdminToken("0123456789abcdef"), oidc=Oidc(trust, Jwks(issuer.jwks_url, http)))

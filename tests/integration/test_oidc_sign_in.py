@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider, over real HTTP: who gets a session, and everything that gets none."""
+"""Sign-in at an identity provider, over real HTTP: which sign-ins create a session, and which fail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECRET = "100%25 a secret"
 
 
 class Party:
-    """A control plane's page, as far as sign-in goes, and a browser that opens it."""
+    """The sign-in routes of a control plane, and a browser that uses them."""
 
     def __init__(self, provider: IdentityProvider, secret: str | None = None) -> None:
         self.provider = provider
@@ -106,7 +106,7 @@ class Party:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine fails no test."""
+    """Extend the time limit of requests, for busy machines."""
     monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
 
 
@@ -179,13 +179,15 @@ async def test_a_client_with_a_secret_sends_it_as_the_provider_asks(provider: Id
     assert ("client_secret" in provider.token_requests[0]) == (method == "client_secret_post")
 
 
-async def test_an_answer_counts_once_in_time_and_in_its_own_browser(party: Party, provider: IdentityProvider) -> None:
+async def test_a_sign_in_completes_once_in_time_and_in_its_own_browser(
+    party: Party, provider: IdentityProvider
+) -> None:
     returned = await choose(party.outgoing, await party.begin())
     jar = dict(party.browser.cookies)
-    unknown_peer = party.new_browser()
-    assert "No sign-in of this browser is pending" in (await unknown_peer.get(returned)).text
-    await unknown_peer.get("/ui/sign-in")
-    assert "belongs to another sign-in" in (await unknown_peer.get(returned)).text
+    other_browser = party.new_browser()
+    assert "No sign-in of this browser is pending" in (await other_browser.get(returned)).text
+    await other_browser.get("/ui/sign-in")
+    assert "belongs to another sign-in" in (await other_browser.get(returned)).text
     assert not provider.token_requests
     assert (await party.browser.get(returned)).status_code == 303
     party.browser.cookies.update(jar)
@@ -194,7 +196,7 @@ async def test_an_answer_counts_once_in_time_and_in_its_own_browser(party: Party
     party.clock.now += PENDING_LIFETIME_S
     assert "No sign-in of this browser is pending" in (await party.browser.get(late)).text
     assert len(provider.token_requests) == 1
-    await unknown_peer.aclose()
+    await other_browser.aclose()
 
 
 @pytest.mark.parametrize(
@@ -210,23 +212,25 @@ async def test_an_answer_counts_once_in_time_and_in_its_own_browser(party: Party
         ({"error": "\n\x00"}, 403, "refused the sign-in: without a reason"),
     ],
 )
-async def test_an_answer_that_is_wrong(party: Party, parameters: dict[str, str], status: int, reason: str) -> None:
+async def test_an_invalid_callback_is_refused(
+    party: Party, parameters: dict[str, str], status: int, reason: str
+) -> None:
     assert reason in await party.refusal(status, **parameters)
 
 
-async def test_a_parameter_that_is_sent_twice(party: Party) -> None:
+async def test_a_repeated_parameter_is_refused(party: Party) -> None:
     returned = await choose(party.outgoing, await party.begin())
     assert "a parameter twice" in (await party.browser.get(f"{returned}&code=another")).text
 
 
-async def test_a_provider_that_names_itself_must_do_so(party: Party, provider: IdentityProvider) -> None:
+async def test_the_issuer_parameter_is_required_if_announced(party: Party, provider: IdentityProvider) -> None:
     provider.configuration = {"authorization_response_iss_parameter_supported": True}
     assert "of another identity provider" in await party.refusal(400)
     returned = httpx.URL(await choose(party.outgoing, await party.begin()))
     assert (await party.browser.get(returned.copy_merge_params({"iss": provider.url}))).status_code == 303
 
 
-async def test_a_person_who_refuses_reads_the_reason_as_text(party: Party) -> None:
+async def test_an_error_of_the_provider_is_shown_as_text(party: Party) -> None:
     refused = await party.sign_in("refuse")
     assert refused.status_code == 403
     assert "access_denied: &lt;b&gt;not today&lt;/b&gt;." in refused.text
@@ -246,14 +250,14 @@ async def test_a_person_who_refuses_reads_the_reason_as_text(party: Party) -> No
         ({"regions": [f"region-{number}" for number in range(500)]}, "too long for a cookie"),
     ],
 )
-async def test_an_id_token_that_gives_no_session(
+async def test_an_invalid_id_token_creates_no_session(
     party: Party, provider: IdentityProvider, claims: dict[str, Any], reason: str
 ) -> None:
     provider.claims = claims
     assert reason in await party.refusal(403)
 
 
-async def test_a_signature_of_anybody_else(party: Party, provider: IdentityProvider) -> None:
+async def test_a_foreign_signature_is_rejected(party: Party, provider: IdentityProvider) -> None:
     provider.private = {"one": OTHER}
     assert "signature does not verify" in await party.refusal(403)
 
@@ -272,7 +276,7 @@ async def test_a_signature_of_anybody_else(party: Party, provider: IdentityProvi
         (200, b" " * (MAX_RESPONSE_BYTES + 1), 502, "larger than"),
     ],
 )
-async def test_a_token_endpoint_that_answers_anything(
+async def test_any_response_of_the_token_endpoint_is_handled(
     party: Party, provider: IdentityProvider, status: int, body: bytes, expected: int, reason: str
 ) -> None:
     provider.token_answer = (status, body)
@@ -293,7 +297,7 @@ async def test_a_token_endpoint_that_answers_anything(
         ({"code_challenge_methods_supported": ["plain"]}, "does not support PKCE with S256"),
     ],
 )
-async def test_a_configuration_that_cannot_be_used(
+async def test_an_invalid_discovery_document_is_refused(
     party: Party, provider: IdentityProvider, members: dict[str, Any], reason: str
 ) -> None:
     provider.configuration = members
@@ -302,7 +306,7 @@ async def test_a_configuration_that_cannot_be_used(
     assert reason in refused.text
 
 
-async def test_a_provider_that_is_away_is_asked_again_and_its_last_configuration_stays(
+async def test_an_unavailable_provider_is_retried_and_its_configuration_kept(
     party: Party, provider: IdentityProvider
 ) -> None:
     provider.answer = (503, b"")
@@ -324,7 +328,7 @@ async def test_codes_that_are_refused_count_as_failed_logins(party: Party, provi
     assert len(provider.token_requests) == BURST
 
 
-async def test_only_so_many_codes_are_exchanged_at_a_time(party: Party, provider: IdentityProvider) -> None:
+async def test_concurrent_code_exchanges_are_limited(party: Party, provider: IdentityProvider) -> None:
     returned = []
     for _ in range(MAX_EXCHANGES + 1):
         browser = party.new_browser()

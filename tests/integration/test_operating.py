@@ -45,7 +45,7 @@ class Done(NamedTuple):
 
 
 class Shell:
-    """Runs `penstock` with contexts of its own and nothing else in the environment."""
+    """Runs `penstock` with a separate contexts file and an otherwise empty environment."""
 
     def __init__(self, directory: Path, server: ControlPlaneServer | None) -> None:
         self.server = server
@@ -55,12 +55,12 @@ class Shell:
         self.environment |= {"PENSTOCK_CONTEXTS_FILE": str(directory / "contexts.yaml"), "COLUMNS": "220"}
 
     async def __call__(self, *arguments: str) -> Done:
-        """In this process, which is many times faster than the executable."""
+        """Run a command in this process, which is many times faster than the executable."""
         done = await asyncio.to_thread(CliRunner(env=self.environment).invoke, app, arguments, catch_exceptions=False)
         return Done(done.exit_code, done.stdout, done.stderr)
 
     async def executable(self, *arguments: str) -> Done:
-        """As a process of its own."""
+        """Run the executable."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -77,7 +77,7 @@ class Shell:
 
 @pytest.fixture
 async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]:
-    """A fleet whose regions report, planned for, and a context that names it."""
+    """A fleet with reports and plans, and a context for it."""
     geoip = tmp_path / "geo.mmdb"
     write_geoip(geoip)
     settings = {"POLICY_DIR": str(PLANET), "GEOIP_FILE": str(geoip)}
@@ -91,7 +91,7 @@ async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]
             yield shell
 
 
-async def test_looking_at_a_fleet(penstock: Shell) -> None:
+async def test_status_and_lists_of_a_fleet(penstock: Shell) -> None:
     status = await penstock.executable("status", "-o", "json")
     assert msgspec.json.decode(status.out, type=Status).leading
     table = await penstock("status")
@@ -134,9 +134,9 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     assert mistyped.code == 2
     assert "did you mean us-east?" in mistyped.err
     penstock.token_file.write_text("f" * 16)
-    unknown_peer = await penstock("steer", HAMBURG)
-    assert unknown_peer.code == 2
-    assert "the token was rejected" in unknown_peer.err
+    refused = await penstock("steer", HAMBURG)
+    assert refused.code == 2
+    assert "the token was rejected" in refused.err
     assert penstock.server is not None
     penstock.server.stop()
     nobody = await penstock.executable("explain", "--origin", "us-east", "--model", MODEL)
@@ -144,7 +144,7 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     assert "no control plane answers" in nobody.err
 
 
-async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
+async def test_plans_and_their_history(penstock: Shell) -> None:
     shown = await penstock("plan", "show", "--origin", "eu-de")
     assert "eu-de 100%" in shown.out
     assert "home" in shown.out
@@ -198,7 +198,7 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     export.write_text("".join([lines[0], lines[1].replace("region-1", "region-9"), lines[2]]))
     changed = await penstock("audit", "verify", str(export))
     assert (changed.code, "entry 2: changed" in changed.err) == (1, True)
-    # The hash does not cover these fields, and other readers of the file would show them.
+    # The hash does not cover these fields, which other readers of the file would show.
     for addition in ('"reason":"nobody said so",', '"approved":"by everybody",'):
         export.write_text("".join([lines[0], "{" + addition + lines[1].removeprefix("{"), lines[2]]))
         changed = await penstock("audit", "verify", str(export))
@@ -221,7 +221,7 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     assert (tampered.code, "entry 2: changed" in tampered.err) == (1, True)
 
 
-async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
+async def test_explaining_a_bundle_without_a_fleet(tmp_path: Path) -> None:
     shell = Shell(tmp_path, None)
     key = tmp_path / "key"
     key.write_text("demo-personal\n")

@@ -44,7 +44,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 async def serving(
     directory: Path, target: Address | str, *, key: str = "", cost: Cost | None = None, log: AccessLog | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an agent with all presets, before one engine.
+    """Run an agent with all presets in front of one engine, and yield a client.
 
     Args:
         key: only this key is accepted; empty for none.
@@ -79,7 +79,7 @@ def events(text: str) -> list[tuple[str, dict[str, Any]]]:
     return parsed
 
 
-async def test_messages_whole_and_streamed(tmp_path: Path, engines: EngineProcess) -> None:
+async def test_messages_are_served_whole_and_streamed(tmp_path: Path, engines: EngineProcess) -> None:
     async with serving(tmp_path, engines.urls["whole"]) as client:
         whole = await client.post("/v1/messages", json=MESSAGE)
         assert whole.status_code == 200
@@ -95,7 +95,7 @@ async def test_messages_whole_and_streamed(tmp_path: Path, engines: EngineProces
         ]
 
 
-async def test_messages_that_are_refused(tmp_path: Path, engines: EngineProcess) -> None:
+async def test_refused_messages_have_anthropics_format(tmp_path: Path, engines: EngineProcess) -> None:
     async with serving(tmp_path, engines.urls["whole"], key=KEY) as client:
         missing = await client.post("/v1/messages", json=MESSAGE)
         assert missing.status_code == 401
@@ -153,7 +153,7 @@ async def test_ollama_streams_lines_unless_stream_is_false(tmp_path: Path, engin
         assert isinstance(unknown.json()["error"], str)
 
 
-async def test_lines_that_break_off_end_with_an_error_line(
+async def test_a_broken_stream_of_lines_ends_with_an_error_line(
     tmp_path: Path, engines: EngineProcess, connect: Connect
 ) -> None:
     await connect("dies").post("/lab/faults", json={"die_mid_stream": 3})
@@ -164,7 +164,7 @@ async def test_lines_that_break_off_end_with_an_error_line(
         assert list(last) == ["error"]
 
 
-async def test_requests_that_generate_no_text(tmp_path: Path, engines: EngineProcess) -> None:
+async def test_requests_without_generated_text_are_served(tmp_path: Path, engines: EngineProcess) -> None:
     async with serving(tmp_path, engines.urls["whole"]) as client:
         documents = {"model": MODEL, "query": "q", "documents": ["a", "bbb"]}
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
@@ -177,7 +177,7 @@ async def test_requests_that_generate_no_text(tmp_path: Path, engines: EnginePro
         assert predicted.json() == {"prediction": 8}
 
 
-async def test_errors_of_other_formats(tmp_path: Path, engines: EngineProcess) -> None:
+async def test_errors_have_the_format_of_their_api(tmp_path: Path, engines: EngineProcess) -> None:
     async with serving(tmp_path, engines.urls["whole"]) as client:
         unknown = await client.post("/v2/models/nothing/infer", json={"inputs": []})
         assert unknown.status_code == 404

@@ -50,7 +50,7 @@ def client_tls(directory: Path) -> ClientTls:
 
 
 def pool_of(directory: Path, sessions: Sessions | None = None) -> UpstreamPool:
-    """The connections of the agent HERE to other regions."""
+    """The connection pool of agent HERE for other regions."""
     return UpstreamPool(
         client_tls(write_identity(directory, HERE)), verify=PeerVerifier(sessions or Sessions(identity(HERE)))
     )
@@ -58,14 +58,14 @@ def pool_of(directory: Path, sessions: Sessions | None = None) -> UpstreamPool:
 
 @asynccontextmanager
 async def peer(directory: Path, id_: SpiffeId, fleet: int = 0) -> AsyncIterator[Address]:
-    """An agent of region eu-es whose certificate identifies it as `id_`."""
+    """Run an agent of region eu-es whose certificate has the SPIFFE ID `id_`."""
     tls = server_tls(write_identity(directory / "identity", id_, fleet))
     async with engine(answers) as gpu, running_agent(directory, [gpu.address], region="eu-es", peer_tls=tls) as there:
         yield there.peer._replace(region="eu-es")
 
 
 async def answered(pool: UpstreamPool, address: Address) -> bool:
-    """Whether the server accepts a request; any answer to one without credentials counts."""
+    """Whether the server responds to a request; the request has no credentials, so the status does not matter."""
     try:
         return (await fetch(pool, address, "/v1/models", timeout_s=PATIENCE_S)).status > 0
     except ConnectFailed:
@@ -117,7 +117,7 @@ async def test_the_host_in_the_certificate_does_not_count(tmp_path: Path) -> Non
     ],
     ids=["another region", "a control plane", "another fleet"],
 )
-async def test_a_server_that_is_no_agent_of_the_region_is_sent_nothing(
+async def test_a_server_other_than_an_agent_of_the_region_receives_nothing(
     tmp_path: Path, id_: SpiffeId, fleet: int, reason: str
 ) -> None:
     async with peer(tmp_path, id_, fleet) as address:
@@ -125,7 +125,7 @@ async def test_a_server_that_is_no_agent_of_the_region_is_sent_nothing(
             await answered(pool_of(tmp_path / "own"), address)
 
 
-async def test_a_revoked_server_is_sent_nothing(tmp_path: Path) -> None:
+async def test_a_revoked_server_receives_nothing(tmp_path: Path) -> None:
     now = time.time()
     revoked = TrustBundle([authority().certificate], {identity(THERE).peer.serial})
     sessions = Sessions(Identity(*authority().issue(HERE, (), now, YEAR_S), revoked, now))
@@ -135,11 +135,11 @@ async def test_a_revoked_server_is_sent_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_client_without_a_certificate_of_the_fleet_is_not_served(tmp_path: Path) -> None:
-    unknown_peer = write_identity(tmp_path / "stranger", HERE, fleet=1)
+    foreign_identity = write_identity(tmp_path / "stranger", HERE, fleet=1)
     trust = tmp_path / "there" / "identity" / AUTHORITIES
     async with peer(tmp_path / "there", THERE) as address:
         nameless = ClientTls(trust, check_hostname=False)
-        foreign = ClientTls(trust, unknown_peer / CERTIFICATE, unknown_peer / PRIVATE_KEY, check_hostname=False)
+        foreign = ClientTls(trust, foreign_identity / CERTIFICATE, foreign_identity / PRIVATE_KEY, check_hostname=False)
         for tls in (nameless, foreign):
             assert not await answered(UpstreamPool(tls), address)
         assert await answered(pool_of(tmp_path / "own"), address)

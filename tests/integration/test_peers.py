@@ -151,7 +151,7 @@ async def test_unknown_regions_are_unknown(observer: Observer) -> None:
     observer.peers.request_failed("mars", Address("127.0.0.1", 1))
 
 
-async def test_a_killed_region_fails_and_comes_back(observer: Observer, agents: list[Agent]) -> None:
+async def test_a_killed_region_fails_and_recovers(observer: Observer, agents: list[Agent]) -> None:
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)
     await agents[0].stop()
@@ -171,7 +171,7 @@ async def test_a_hung_region_fails_too(observer: Observer, agents: list[Agent]) 
     await observer.reaches(RegionState.HEALTHY)
 
 
-async def test_a_region_stands_while_one_of_its_agents_does(observer_of_two: Observer, agents: list[Agent]) -> None:
+async def test_a_region_is_healthy_while_one_of_its_agents_is(observer_of_two: Observer, agents: list[Agent]) -> None:
     observer_of_two.peers.use(POLICY)
     await until(lambda: len(observer_of_two.peers.regions["there"].reachable) == 2)
     assert observer_of_two.peers.view("there", "m", time.monotonic()).credits == 8
@@ -183,7 +183,7 @@ async def test_a_region_stands_while_one_of_its_agents_does(observer_of_two: Obs
     assert {observer_of_two.peers.address("there") for _ in range(20)} == {agents[1].address}
 
 
-async def test_a_hung_agent_does_not_hold_up_the_others_word(observer_of_two: Observer, agents: list[Agent]) -> None:
+async def test_a_hung_agent_does_not_delay_the_others_responses(observer_of_two: Observer, agents: list[Agent]) -> None:
     agents[0].silent = True
     observer_of_two.peers.use(POLICY)
     await observer_of_two.reaches(RegionState.HEALTHY)
@@ -201,7 +201,7 @@ async def test_models_are_the_union_of_its_agents(observer_of_two: Observer, age
     assert observer_of_two.peers.view("there", "n", now).ready
 
 
-async def test_a_region_without_a_ready_engine_is_not_there(observer: Observer, agents: list[Agent]) -> None:
+async def test_a_region_without_a_ready_engine_fails(observer: Observer, agents: list[Agent]) -> None:
     observer.peers.use(POLICY)
     assert not observer.peers.serve_any()
     await observer.reaches(RegionState.HEALTHY)
@@ -211,7 +211,7 @@ async def test_a_region_without_a_ready_engine_is_not_there(observer: Observer, 
     assert not observer.peers.serve_any()
 
 
-async def test_a_region_whose_engines_still_load_was_never_lost(observer: Observer, agents: list[Agent]) -> None:
+async def test_a_region_whose_engines_load_does_not_fail(observer: Observer, agents: list[Agent]) -> None:
     agents[0].starting = True
     with capture_logs() as logs:
         observer.peers.use(POLICY)
@@ -225,7 +225,7 @@ async def test_a_region_whose_engines_still_load_was_never_lost(observer: Observ
     assert changes == [("unknown", "healthy")], "without hold-down and failback ramp"
 
 
-async def test_a_request_that_breaks_has_the_region_looked_at_at_once(observer: Observer, agents: list[Agent]) -> None:
+async def test_a_broken_request_starts_a_probe_at_once(observer: Observer, agents: list[Agent]) -> None:
     slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0, unhealthy_threshold=4))
     observer.peers.use(slow)
     await observer.reaches(RegionState.HEALTHY)
@@ -238,7 +238,7 @@ async def test_a_request_that_breaks_has_the_region_looked_at_at_once(observer: 
     await observer.reaches(RegionState.FAILED)
 
 
-async def test_own_lag_is_no_evidence_against_a_peer(observer: Observer, agents: list[Agent]) -> None:
+async def test_a_delay_of_this_process_counts_no_miss(observer: Observer, agents: list[Agent]) -> None:
     quick = msgspec.structs.replace(POLICY, failover=Failover(probe_timeout_s=1.0, unhealthy_threshold=1))
     observer.peers.use(quick)
     await observer.reaches(RegionState.HEALTHY)
@@ -275,7 +275,7 @@ async def test_an_unauthenticated_agent_attracts_no_traffic(
     assert agents[0].questions == [], "a stranger learns nothing"
 
 
-async def test_an_agent_speaks_for_its_own_region_only(observer: Observer, agents: list[Agent]) -> None:
+async def test_an_agent_can_answer_for_its_own_region_only(observer: Observer, agents: list[Agent]) -> None:
     agents[0].region = "elsewhere"
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.FAILED)
@@ -303,7 +303,7 @@ async def test_a_region_without_known_agents_does_not_count_as_failed(tmp_path: 
     await unaware.peers.stop()
 
 
-async def test_follows_policy_in_whom_to_watch(observer: Observer, agents: list[Agent]) -> None:
+async def test_the_probed_regions_follow_the_policy(observer: Observer, agents: list[Agent]) -> None:
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)
     observer.peers.use(msgspec.structs.replace(POLICY, regions={"here": POLICY.regions["here"]}))

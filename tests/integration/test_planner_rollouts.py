@@ -1,4 +1,4 @@
-"""Another logic that plans reaches the fleet as any change of policy does: real control planes, etcd and repository."""
+"""A change of the planner is rolled out as any change of policy: real control planes, etcd and repository."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RULES: Mapping[str, object] = {
 
 
 def files(planner: str, **rules: object) -> dict[str, bytes]:
-    """The planet with a price on GPU time above all distances, which only the linear program heeds, and long steps."""
+    """The planet's bundle with large steps, and a price of GPU time that only the linear program uses."""
     objective = "apiVersion: penstock/v1\nkind: Objective\nlatency_ms_per_cost: 100000000\n"
     objective += f"planner: {planner}\n"
     spillover = (PLANET / "spillover.yaml").read_bytes() + b"step_per_s: 1\n"
@@ -114,7 +114,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             await until_async(lambda: planned(store, BY_PRICE))
 
 
-async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
+async def test_a_planner_that_moves_too_much_is_held_and_a_slow_one_rolled_back(
     serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     limits = {"max_moved_share": 0.25, "min_requests": 300, "max_latency_factor": 2, "canary_s": 30}

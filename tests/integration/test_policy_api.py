@@ -89,7 +89,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def in_shadow(world: World) -> tuple[str, str]:
-    """A change under way: the digests of the stable policy and the candidate."""
+    """Start a rollout; returns the digests of the stable policy and the candidate."""
     world.write("0.7")
     await world.until(2, Phase.SHADOW)
     rollout = (await world.get("/v1/rollouts/current"))["rollout"]
@@ -154,12 +154,12 @@ def planet(**replaced: str) -> dict[str, str]:
 
 
 async def written(world: World) -> list[str]:
-    """Keys in the store, without the leader's plans and their events."""
+    """Keys in the store, except for the leader's plans and their events."""
     items = (await world.control_plane._store.list("")).items
     return [item.key for item in items if not item.key.startswith((keys.PLANS, keys.JOURNAL))]
 
 
-async def test_a_bundle_is_judged_and_nothing_of_it_stays(world: World) -> None:
+async def test_a_bundle_is_validated_and_not_stored(world: World) -> None:
     await found(lambda: world.control_plane._store.get(keys.revision(1)))
     before = await written(world)
     good = await world.http.post("/v1/policies/validate", json=planet(spillover=SPILLOVER.replace("0.8", "0.5")))
@@ -174,7 +174,7 @@ async def test_a_bundle_is_judged_and_nothing_of_it_stays(world: World) -> None:
     assert await written(world) == before
 
 
-async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
+async def test_a_tar_of_the_folder_is_validated_alike(world: World) -> None:
     headers = {"content-type": "application/x-tar"}
     files = {f"./bundle/{name}": text.encode() for name, text in planet().items()}
 
@@ -209,7 +209,7 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
         (b"x" * (5 << 20), "application/x-tar", 413),
     ],
 )
-async def test_what_is_no_bundle_at_all_is_refused(world: World, content: bytes, kind: str, status: int) -> None:
+async def test_other_content_is_refused(world: World, content: bytes, kind: str, status: int) -> None:
     response = await world.http.post("/v1/policies/validate", content=content, headers={"content-type": kind})
     assert response.status_code == status, response.text
 
@@ -251,7 +251,7 @@ async def test_actions_require_the_revision_that_was_read(world: World) -> None:
     ).status_code == 422
 
 
-async def test_going_back_stands_until_the_source_has_something_new(world: World) -> None:
+async def test_a_rollback_holds_until_the_source_has_a_new_revision(world: World) -> None:
     stable, candidate = await in_shadow(world)
     await world.order("/v1/rollouts/current/promote")
     await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {candidate})

@@ -1,4 +1,4 @@
-"""Policy on tenants and locations, as clients see it on the wire."""
+"""Policy on tenants and locations, by requests over real sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.wait import until
 REGIONS = ("eu-de", "eu-es")
 
 
-async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tmp_path: Path) -> None:
+async def test_the_access_log_has_country_and_entry_of_a_client(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     log = AccessLog(file, 1.0, Random(1))
     async with (
@@ -110,7 +110,7 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
     assert CliRunner().invoke(app, ["residency", "report", str(files[1]), "--kept", "eu-de/a/1:x:y"]).exit_code == 2
 
 
-async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_look(tmp_path: Path) -> None:
+async def test_lines_that_cannot_be_written_are_counted_in_metrics(tmp_path: Path) -> None:
     log = AccessLog(Path("/dev/full"), 1.0, Random(1))
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
         for _ in range(3):
@@ -141,7 +141,7 @@ async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status:
         assert json.loads(answer[2])["error"]["code"] == code
 
 
-async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> None:
+async def test_a_client_at_another_entry_is_redirected_by_its_entry_map(tmp_path: Path) -> None:
     away = ResidencyRule("away", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
     by_sea = EntryMap("by-sea", frozenset({"DE"}), frozenset(), ("us-east",))
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
@@ -158,7 +158,7 @@ def under_quota(agent: Agent, quota: Quota) -> None:
     config.policy = msgspec.structs.replace(config.policy, tenants=config.policy.tenants | {"open": tenant})
 
 
-async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_tenant_over_its_rate_is_refused_with_retry_after(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     log = AccessLog(file, 1.0, Random(1))
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
@@ -175,7 +175,7 @@ async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path
     assert demand.model == MODEL, "the model of a request that a quota refuses is unknown"
 
 
-async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_path: Path) -> None:
+async def test_every_end_of_a_request_releases_its_concurrency(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -198,7 +198,7 @@ async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_
         stays.close()
 
 
-async def test_each_of_two_agents_lets_its_half_through(tmp_path: Path) -> None:
+async def test_each_of_two_agents_admits_half_of_a_quota(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         agent.agents_here = 2
         under_quota(agent, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
@@ -226,7 +226,7 @@ async def responds_with_its_model(e: ScriptedEngine, received: ReceivedRequest, 
 
 
 @pytest.mark.parametrize(("percent", "model"), [(0.0, MODEL), (100.0, LIGHTER)])
-async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: str) -> None:
+async def test_blue_and_green_versions_are_switched(tmp_path: Path, percent: float, model: str) -> None:
     async with (
         engine(responds_with_its_model) as gpu,
         running_agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as agent,
@@ -294,7 +294,7 @@ async def test_a_lighter_model_serves_when_no_endpoint_has_the_model(tmp_path: P
     assert agent.held() == 0
 
 
-async def test_a_lighter_model_that_is_not_there_either_changes_no_refusal(tmp_path: Path) -> None:
+async def test_a_missing_lighter_model_does_not_change_the_refusal(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], models=["another"]) as agent:
         with_lighter(agent, fallback=True)
         status, _, body = await ask(agent)
@@ -311,7 +311,7 @@ async def test_the_list_of_models_has_the_names_of_versions(tmp_path: Path) -> N
     assert [model["id"] for model in json.loads(body)["data"]] == [MODEL, LIGHTER, "llama"]
 
 
-async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tmp_path: Path) -> None:
+async def test_a_queued_request_is_evaluated_under_a_new_policy(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -55,7 +55,7 @@ async def test_a_commit_is_in_force_with_its_author_time_and_subject(repository:
     assert (reported.subject, reported.authored_at, reported.ref) == ("Begin with the planet", 1_700_000_001.0, "main")
 
 
-async def test_a_push_is_in_force_after_one_look_and_a_look_at_nothing_new_compiles_nothing(
+async def test_a_push_is_in_force_after_one_poll_and_an_unchanged_commit_is_not_compiled(
     repository: PolicyRepository,
 ) -> None:
     repository.commit(bundle_files(PLANET))
@@ -69,7 +69,7 @@ async def test_a_push_is_in_force_after_one_look_and_a_look_at_nothing_new_compi
     assert target(source) == 0.7
 
 
-async def test_a_poisoned_commit_changes_nothing_and_the_good_one_after_it_does(repository: PolicyRepository) -> None:
+async def test_an_invalid_commit_changes_nothing_and_the_next_valid_one_does(repository: PolicyRepository) -> None:
     repository.commit(bundle_files(PLANET))
     source = PolicySource(reader(repository.path))
     await source.load()
@@ -107,10 +107,10 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
         ("deep/in.yaml", SPILLOVER, "deep: is not a .yaml file"),
         ("deep.yaml", b"[" * 100_000, "deep.yaml:1: nested deeper than"),
     ],
-    # By its contents, a case would have a name that no process can be started under.
+    # Names by content would contain characters that no environment variable can have.
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_is_no_policy_is_refused_with_its_file(
+async def test_invalid_content_is_refused_with_its_file(
     repository: PolicyRepository, name: str, content: bytes | tuple[int, bytes], reported: str
 ) -> None:
     repository.commit(bundle_files(PLANET))
@@ -123,7 +123,7 @@ async def test_what_is_no_policy_is_refused_with_its_file(
     assert any(reported in error for error in source.refused), source.refused
 
 
-async def test_readmes_and_hidden_files_are_passed_over(repository: PolicyRepository) -> None:
+async def test_readmes_and_hidden_files_are_ignored(repository: PolicyRepository) -> None:
     repository.commit({**bundle_files(PLANET), "README.md": b"\xff", ".github/workflows/ci.yml": b"x"})
     assert set((await reader(repository.path).read()).files) == {path.name for path in PLANET.glob("*.yaml")}
 
@@ -162,7 +162,7 @@ async def test_a_folder_of_the_repository_is_the_bundle(repository: PolicyReposi
     assert [error.problem for error in missing.errors] == ["is not a folder of this commit"]
 
 
-async def test_a_forced_push_back_brings_the_old_policy_back(repository: PolicyRepository) -> None:
+async def test_a_forced_push_to_an_old_commit_restores_its_policy(repository: PolicyRepository) -> None:
     first = repository.commit(bundle_files(PLANET))
     repository.commit(bundle_files(PLANET, spillover=FULLER))
     source = PolicySource(reader(repository.path))
@@ -176,7 +176,7 @@ async def test_a_forced_push_back_brings_the_old_policy_back(repository: PolicyR
     assert (target(source), source.provenance.commit) == (0.7, rewritten)
 
 
-async def test_a_merge_is_the_tree_that_it_has(repository: PolicyRepository) -> None:
+async def test_a_merge_commit_is_read_by_its_tree(repository: PolicyRepository) -> None:
     base = repository.commit(bundle_files(PLANET))
     side = repository.commit(bundle_files(PLANET, spillover=FULLER), branch="side", parents=[base.encode()])
     merge = repository.commit(
@@ -243,7 +243,7 @@ async def test_an_object_that_decompresses_to_far_more_is_rejected(repository: P
     assert "of memory" in source.unreadable or "zeros.yaml: larger than" in str(source.refused)
 
 
-async def test_over_http_with_a_password_that_is_never_shown(repository: PolicyRepository) -> None:
+async def test_reads_over_http_with_a_password_that_is_never_shown(repository: PolicyRepository) -> None:
     commit = repository.commit(bundle_files(PLANET))
     with git_over_http(repository, "hunter2-hunter2") as url:
         with_password = url.replace("http://", "http://penstock:hunter2-hunter2@")
@@ -262,12 +262,12 @@ async def test_over_http_with_a_password_that_is_never_shown(repository: PolicyR
     assert gone.startswith(f"{url} main: ")
 
 
-async def test_a_server_that_never_answers_is_given_up() -> None:
+async def test_a_server_that_never_responds_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/policy"
         async with asyncio.timeout(30.0):
             assert "not read within 1 s" in await why_not(reader(url, timeout_s=1.0))
 
 
-def test_the_files_of_the_tests_are_larger_than_allowed() -> None:
+def test_the_oversized_test_files_exceed_the_limit() -> None:
     assert MAX_FILE_BYTES < 10 << 20

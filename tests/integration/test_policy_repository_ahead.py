@@ -1,4 +1,4 @@
-"""The process of the next look at a repository waits ready, and leaves nothing behind."""
+"""The process for the next poll of a repository is started in advance, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def reader(repository: PolicyRepository) -> AsyncIterator[RepositoryReader
 
 
 def waiting() -> list[int]:
-    """Processes of ours that read repositories."""
+    """Child processes that read repositories."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             command = (stat.parent / "cmdline").read_bytes()
         except OSError:
-            # The rollout ended in the meantime.
+            # The process has ended since.
             continue
         if parent == os.getpid() and checkout.__name__.encode() in command:
             pids.append(int(stat.parent.name))
@@ -53,7 +53,7 @@ async def one_waits() -> int:
     return waiting()[0]
 
 
-async def test_the_next_look_needs_no_new_process(
+async def test_the_next_poll_needs_no_new_process(
     repository: PolicyRepository, reader: RepositoryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await reader.read()
@@ -71,11 +71,11 @@ async def test_a_reader_process_that_exited_while_idle_is_replaced(reader: Repos
     before = await reader.read()
     pid = await one_waits()
     os.kill(pid, signal.SIGKILL)
-    # At once: that it has ended may not be known yet.
+    # Polls at once: the end of the process may not have been detected yet.
     assert await reader.read() is before
 
 
-async def test_one_whose_death_is_known_is_replaced(reader: RepositoryReader) -> None:
+async def test_a_reader_process_known_to_have_exited_is_replaced(reader: RepositoryReader) -> None:
     before = await reader.read()
     pid = await one_waits()
     os.kill(pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ async def test_one_whose_death_is_known_is_replaced(reader: RepositoryReader) ->
     assert await reader.read() is before
 
 
-async def test_where_none_could_be_started_ahead_the_look_starts_its_own(
+async def test_without_a_process_in_advance_the_poll_starts_one(
     reader: RepositoryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await reader.read()

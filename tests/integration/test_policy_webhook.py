@@ -40,7 +40,7 @@ async def deliveries(operator: Operator, server: ControlPlaneServer) -> dict[str
     return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_is_rejected(
+async def test_a_signed_delivery_applies_a_push_and_an_invalid_one_is_rejected(
     own_etcd: EtcdServer, tmp_path: Path
 ) -> None:
     repository = PolicyRepository(tmp_path / "policy.git")
@@ -66,8 +66,8 @@ async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_is_rejecte
             ]
             assert [answer.status_code for answer in bad] == [401, 401, 401, 401, 413]
             assert (await deliveries(operator, server))["bad_signature"] == 4.0
-            # A new leader polls once by itself, perhaps after the first plan: that poll can bring one of the two
-            # commits below, not both.
+            # A new leader polls once without a webhook, possibly after the first plan, and may read one of the two
+            # commits below, but not both.
             second = repository.commit(bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", b"0.7")))
             good = await host.post(
                 hook, content=b'{"ref": "refs/heads/main"}', headers=signed(b'{"ref": "refs/heads/main"}')
@@ -87,7 +87,7 @@ async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_is_rejecte
             assert refused.policy.digest == after.policy.digest
 
 
-async def test_the_commit_travels_with_every_plan(own_etcd: EtcdServer, tmp_path: Path) -> None:
+async def test_every_plan_names_its_commit(own_etcd: EtcdServer, tmp_path: Path) -> None:
     repository = PolicyRepository(tmp_path / "policy.git")
     commit = repository.commit(bundle_files(PLANET), message=b"A reason for it")
     settings = {"POLICY_REPOSITORY": f"file://{repository.path}"}
@@ -107,9 +107,7 @@ async def test_the_commit_travels_with_every_plan(own_etcd: EtcdServer, tmp_path
         await store.close()
 
 
-async def test_a_new_leader_looks_at_the_repository_before_it_rolls_anything_out(
-    own_etcd: EtcdServer, tmp_path: Path
-) -> None:
+async def test_a_new_leader_polls_the_repository_before_a_rollout(own_etcd: EtcdServer, tmp_path: Path) -> None:
     repository = PolicyRepository(tmp_path / "policy.git")
     repository.commit(bundle_files(PLANET, rollout=rollout_rules()))
     settings = {"POLICY_REPOSITORY": str(repository.path), "POLICY_POLL_S": "3600"}
@@ -169,7 +167,7 @@ class TestRate:
         clock.now += 1.0
         await self.deliver(webhook)
 
-    async def test_without_a_secret_none_are_taken(self) -> None:
+    async def test_without_a_secret_deliveries_are_rejected(self) -> None:
         webhook = PolicyWebhook(None, lambda: None, ControlPlaneMetrics(), SetClock())
         with pytest.raises(Problem) as raised:
             await self.deliver(webhook)
@@ -177,7 +175,7 @@ class TestRate:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"two\nlines of a secret", b"x" * 70_000])
-def test_a_secret_that_cannot_be_used_is_refused_unshown(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_secret_is_refused_without_its_content(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "secret"
     path.write_bytes(content)
     with pytest.raises(BadSecret) as raised:

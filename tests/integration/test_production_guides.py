@@ -1,6 +1,6 @@
-"""The guides to the first production region and to upgrades, run: mutual TLS, three etcd members and a control plane.
+"""Runs the guides to the first production region and to upgrades: mutual TLS, three etcd members and a control plane.
 
-The examples' addresses are addresses of the loopback interface here, on which TLS has to be configured.
+The addresses of the examples are replaced by addresses of the loopback interface.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_the_first_region_and_an_upgrade(tmp_path: Path) -> None:
     with Terminal(tmp_path, person | {"HOME": str(tmp_path)}) as terminal:
         page = [here(commands) for commands in blocks("first-production-region.md")]
         certificates, member, health, policy, credentials, control_plane, reached, agent, serves, monitoring = page
-        # etcd accepts a member only from an address of its certificate, which is 127.0.0.1 here for each of them.
+        # etcd accepts a member only from an address in its certificate, which here is 127.0.0.1 for each member.
         terminal.run(re.sub(r"(server \S+ )", r"\1--host 127.0.0.1 ", certificates))
         for number in (1, 2, 3):
             own = f"name=etcd-{number} address=127.0.{number - 1}.11 identity=$PWD/etcd-{number}"

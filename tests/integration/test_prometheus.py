@@ -356,7 +356,7 @@ def test_promtool_accepts_the_rules() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize(("alert", "series", "at"), FIRES, ids=lambda value: value if isinstance(value, str) else "")
-def test_an_alert_fires_alone_for_what_it_is_about(tmp_path: Path, alert: str, series: dict[str, str], at: str) -> None:
+def test_an_alert_fires_alone_for_its_condition(tmp_path: Path, alert: str, series: dict[str, str], at: str) -> None:
     lead = {} if "Leader" in alert or "penstock_leader" in series else {"penstock_leader": "1x80"}
     publishing = {'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x80"} if lead else {}
     assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert, *ALSO.get(alert, ())]) == ""
@@ -378,7 +378,7 @@ KEPT = ObjectiveTally(ServiceObjective(1.5, 0.99))
 
 
 def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
-    """An agent that has seen a bit of everything."""
+    """The metrics of an agent with a sample of every kind."""
     metrics = AgentMetrics()
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.usage.use_names(["acme"], {"m": 1.0})
@@ -393,7 +393,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
 
 
 def work(metrics: AgentMetrics) -> None:
-    """A little of every kind of work, as between two scrapes."""
+    """Count a little of every kind of work, as between two scrapes."""
     metrics.request_done("m", "eu-de", RequestKind.HOME, RequestOutcome.OK, 0.05, 2.0)
     metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.OK, 0.08, 3.0)
     metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
@@ -423,7 +423,7 @@ def work(metrics: AgentMetrics) -> None:
 
 
 def leader() -> ControlPlaneMetrics:
-    """A leader with a fleet of two."""
+    """The metrics of a leader with a fleet of two regions."""
     metrics = ControlPlaneMetrics()
     metrics.set_leadership(7)
     metrics.show_regions(
@@ -446,7 +446,7 @@ def leader() -> ControlPlaneMetrics:
 
 @asynccontextmanager
 async def scraped(render: Callable[[], bytes]) -> AsyncIterator[str]:
-    """A bare HTTP server of one page on a free port; gives its host:port."""
+    """Serve one page by HTTP on a free port; yields host:port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -464,7 +464,7 @@ async def scraped(render: Callable[[], bytes]) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def prometheus(directory: Path, agent_target: str, leader_target: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A real Prometheus that scrapes the two each second under the committed rules; gives a client of its API."""
+    """Run a Prometheus that scrapes both targets each second, with the committed rules; yields a client of its API."""
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(RULES)],
@@ -502,7 +502,7 @@ async def prometheus(directory: Path, agent_target: str, leader_target: str) -> 
 
 
 async def listening(output: asyncio.StreamReader) -> str:
-    """The address of a Prometheus that answers queries. It listens, and answers 503, some time before."""
+    """Wait until a Prometheus answers queries, and return its address. It listens earlier, and responds with 503."""
     said: list[str] = []
     address = ""
     async with asyncio.timeout(60):

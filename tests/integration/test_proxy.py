@@ -1,4 +1,4 @@
-"""A request and its response on the wire: both are streamed, and every end releases its reservations."""
+"""A request and its response on the wire: both are streamed, and each outcome releases the reservations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEn
 from tests.support.wait import PATIENCE_S, until
 
 
-async def test_a_stream_flows_as_it_comes(tmp_path: Path) -> None:
+async def test_a_stream_is_relayed_as_it_arrives(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path, s
 
 
 @on_uvloop
-async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_stops_its_engine_in_bounded_memory(tmp_path: Path) -> None:
     sent_bytes = 0
 
     async def floods(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +106,7 @@ async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_pat
         await until(lambda: agent.held() == 0)
 
 
-async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
+async def test_hop_by_hop_headers_are_not_forwarded(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         await ask(
             agent,
@@ -134,7 +134,7 @@ async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
         assert (received.header("traceparent") or "").startswith("00-0af7")
 
 
-async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
+async def test_an_engine_cannot_set_penstock_headers(tmp_path: Path) -> None:
     async def forges(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
@@ -173,7 +173,7 @@ async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) 
         assert gpu.requests[0].header("transfer-encoding") is None
 
 
-async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_drain_finishes_streams_and_accepts_no_more(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Large requests and uploads: passed on as they come, in bounded memory, no faster than the slower side."""
+"""Large requests and uploads are forwarded as they arrive, in bounded memory, at the pace of the slower side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOMY = Limits(idle_linger_s=0.0)
 
 
 @pytest.mark.parametrize("length", [64 * 1024 * 1024, None])
-async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_path: Path, length: int | None) -> None:
+async def test_an_upload_is_forwarded_at_the_pace_of_its_engine(tmp_path: Path, length: int | None) -> None:
     sent_bytes, total = 0, length or 64 * 1024 * 1024
     block = b"x" * (1 << 18)
 
@@ -53,7 +53,7 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
         assert (agent.held(), agent.listener.state.bodies.bytes_kept, agent.counted()) == (0, 0, {"ok": 1})
 
 
-async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: Path) -> None:
+async def test_an_engine_that_stops_reading_an_upload_times_out(tmp_path: Path) -> None:
     limits = replace(LIMITS, stall_timeout_s=0.3)
     async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
         client = await RawClient.connect(agent.traffic)
@@ -116,9 +116,7 @@ async def test_the_connection_of_an_engine_that_responds_early_and_stops_reading
     ],
     ids=["garbage", "extensions", "too-large", "too-slow"],
 )
-async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
-    tmp_path: Path, rest: bytes, status: int, why: str
-) -> None:
+async def test_an_upload_with_an_invalid_rest_is_refused(tmp_path: Path, rest: bytes, status: int, why: str) -> None:
     slow = 0.2 if status == 408 else 20.0
     limits = replace(LIMITS, max_body_bytes=500_000, body_timeout_s=slow, min_body_bytes_per_s=1 << 30)
     async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
@@ -134,7 +132,7 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
         assert (agent.held(), agent.listener.state.bodies.bytes_kept, agent.counted()) == (0, 0, {"client_error": 1})
 
 
-async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of_its_client(tmp_path: Path) -> None:
+async def test_a_pause_of_the_client_is_no_stall_of_the_engine(tmp_path: Path) -> None:
     async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(100_000)
@@ -176,7 +174,7 @@ async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [LIMITS, ROOMY])
-async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: Path, kept: Limits) -> None:
+async def test_a_kept_body_can_be_retried_and_a_dropped_one_cannot(tmp_path: Path, kept: Limits) -> None:
     body = json.dumps({"model": MODEL, "messages": ["x" * 600_000]}).encode()
     async with (
         engine(is_busy) as busy,
@@ -245,7 +243,7 @@ async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: 
         assert (await client.answer()).body == b"ok\n", "and nothing before it"
 
 
-async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None:
+async def test_no_body_is_kept_once_its_response_has_begun(tmp_path: Path) -> None:
     large = json.dumps({"model": MODEL, "prompt": "x" * 100_000}).encode()
     room_for_one = Limits(max_kept_bytes=150_000, idle_linger_s=0.0)
     async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=room_for_one) as agent:
@@ -259,7 +257,7 @@ async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None
         assert kept == [0, 0, 0]
 
 
-async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None:
+async def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
     limits = Limits(max_kept_bytes=300_000, idle_linger_s=0.0)
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
         first = await RawClient.connect(agent.traffic)
@@ -275,7 +273,7 @@ async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("length", [300_000, None])
-async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length: int | None) -> None:
+async def test_an_upload_is_forwarded_to_a_peer_as_it_arrives(tmp_path: Path, length: int | None) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         taker() as far,

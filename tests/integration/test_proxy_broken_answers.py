@@ -1,4 +1,4 @@
-"""Answers that break off after their first byte: never begun again, and never taken for whole."""
+"""Responses that end early, after their first byte, are not retried, and clients detect that they are incomplete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> 
         assert not other.requests, "never again after the first byte"
 
 
-async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: Path) -> None:
+async def test_an_incomplete_event_does_not_hide_the_error_event(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b'data: {"choi'))
         writer.close()
@@ -47,7 +47,7 @@ async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: P
         assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
 
 
-async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path: Path) -> None:
+async def test_the_relayed_bytes_of_a_stream_are_counted(tmp_path: Path) -> None:
     parts = (b"data: 1\n\n", b"data: 2\n\n", b'data: {"choi')
     go_on = asyncio.Event()
 
@@ -76,7 +76,7 @@ async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path:
     assert line["sent_bytes"] > sum(len(chunk(data)) for data in (*parts, error))
 
 
-async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
+async def test_a_broken_compressed_stream_is_closed(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + chunk(b"\x1f\x8b"))
         writer.close()
@@ -89,7 +89,7 @@ async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
         assert await client.closed()
 
 
-async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path) -> None:
+async def test_a_broken_response_closes_the_connection(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         await writer.drain()
@@ -104,7 +104,7 @@ async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path)
 
 
 @pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
-async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: Path, half: bytes) -> None:
+async def test_a_close_in_the_middle_of_a_chunk_is_incomplete(tmp_path: Path, half: bytes) -> None:
     async def stops(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + half)
         await writer.drain()

@@ -1,4 +1,4 @@
-"""Disconnects are detected at once while nothing is read from the client, and all reservations are released."""
+"""Disconnects are detected at once, also while nothing is read from the client, and release all reservations."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ HALF_OF_A_LARGE_ONE = upload_head(1_000_000, *AUDIO) + b"x" * 70_000
 
 
 def fin(client: RawClient) -> None:
-    """Send no more, as a process that ends does with all of it sent."""
+    """Close the sending side, as a process that ends."""
     client.writer.write_eof()
 
 
 def reset(client: RawClient) -> None:
-    """Close without a goodbye, as the kernel does for a process that is killed with bytes unread."""
+    """Reset the connection, as the kernel does for a process that is killed with unread bytes."""
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.writer.transport.abort()
 
 
 async def half_way(agent: Agent, half: bytes) -> RawClient:
-    """A client whose request waits for room with half of its body on the way."""
+    """A client whose request is queued while half of its body has not been sent."""
     client = await RawClient.connect(agent.traffic)
     client.send(half)
     await until(lambda: agent.waiting() == 1)
@@ -63,7 +63,7 @@ async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], Non
 
 @pytest.mark.parametrize("half", [HALF, HALF_OF_A_LARGE_ONE])
 @pytest.mark.parametrize("leave", [fin, reset])
-async def test_who_leaves_in_the_middle_of_a_body_gives_up_its_place(
+async def test_a_client_that_leaves_during_its_body_leaves_the_queue(
     tmp_path: Path, leave: Callable[[RawClient], None], half: bytes
 ) -> None:
     await leaves_while_waiting(tmp_path, leave, half)
@@ -72,7 +72,7 @@ async def test_who_leaves_in_the_middle_of_a_body_gives_up_its_place(
 @pytest.mark.parametrize("half", [HALF, HALF_OF_A_LARGE_ONE])
 @pytest.mark.parametrize("leave", [fin, reset])
 @on_uvloop
-async def test_so_it_is_where_agents_run_in_earnest(
+async def test_the_agent_daemon_detects_disconnects_too(
     tmp_path: Path, leave: Callable[[RawClient], None], half: bytes
 ) -> None:
     await leaves_while_waiting(tmp_path, leave, half)
@@ -80,7 +80,7 @@ async def test_so_it_is_where_agents_run_in_earnest(
 
 @pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 @on_uvloop
-async def test_so_it_is_over_tls(tmp_path: Path) -> None:
+async def test_disconnects_are_detected_over_tls(tmp_path: Path) -> None:
     make_authority(tmp_path, "ours")
     make_certificate(tmp_path, "ours", "one")
     shown = ServerTls(tmp_path / "one.pem", tmp_path / "one.key")
@@ -105,7 +105,7 @@ async def test_so_it_is_over_tls(tmp_path: Path) -> None:
         clients[0].close()
 
 
-async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_path: Path) -> None:
+async def test_an_engine_that_reads_nothing_holds_no_slot_for_a_left_client(tmp_path: Path) -> None:
     async with taker() as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
@@ -120,7 +120,7 @@ async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_p
 
 
 @pytest.mark.parametrize(("half", "length"), [(HALF, 200_000), (HALF_OF_A_LARGE_ONE, 1_000_000)])
-async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, length: int) -> None:
+async def test_a_client_that_stays_is_not_disconnected(tmp_path: Path, half: bytes, length: int) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=LIMITS) as (agent, first):
         client = await half_way(agent, half)
         client.send(b"x" * (length - 75_000))
@@ -132,7 +132,7 @@ async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, le
         client.close()
 
 
-async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
+async def test_bytes_read_while_queued_are_bounded(tmp_path: Path) -> None:
     limits = replace(LIMITS, max_kept_bytes=100_000)
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (agent, _):
         client = await RawClient.connect(agent.traffic)
@@ -144,7 +144,7 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
         client.close()
 
 
-async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
+async def test_one_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
     async with echoing() as (address, _), running_agent(tmp_path, [address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
@@ -160,7 +160,7 @@ async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) 
 
 
 def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:
-    """Whether TCP keepalive is on, and the TCP user timeout (ms)."""
+    """Whether TCP keepalive is enabled, and the TCP user timeout (ms)."""
     connection = transport.get_extra_info("socket")
     return (
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
@@ -170,7 +170,7 @@ def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
 @on_uvloop
-async def test_the_kernel_looks_for_hosts_that_vanish(tmp_path: Path) -> None:
+async def test_tcp_keepalive_detects_lost_hosts(tmp_path: Path) -> None:
     limits = replace(LIMITS, write_stall_timeout_s=30.0)
     async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
         client = await RawClient.connect(agent.traffic)

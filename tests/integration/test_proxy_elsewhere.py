@@ -1,4 +1,4 @@
-"""A request that an engine did not start goes elsewhere, and one that may break engines not to all of them."""
+"""A request that an engine did not start is retried at another; a request that may crash engines does not reach all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, en
 from tests.support.wait import PATIENCE_S, until
 
 
-async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
+async def test_an_unreachable_endpoint_is_skipped(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [NOBODY, Address("127.0.0.1", 2), gpu.address]) as agent:
         for _ in range(5):
             status, headers, _ = await ask(agent)
@@ -25,7 +25,7 @@ async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
         assert agent.held() == 0
 
 
-async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Path) -> None:
+async def test_an_endpoint_whose_name_cannot_be_resolved_is_skipped(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [NOBODY, gpu.address]) as agent:
         nowhere = next(iter(agent.endpoints.every()))
         nowhere.address = Address("a..b", 80)
@@ -52,7 +52,7 @@ async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_pat
         assert agent.held() == 0
 
 
-async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing(tmp_path: Path) -> None:
+async def test_a_closed_idle_connection_counts_no_failure(tmp_path: Path) -> None:
     served: set[asyncio.StreamWriter] = set()
 
     async def answers_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing
         assert len(gpu.requests) == 15, "each but the first was sent again at once"
 
 
-async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None:
+async def test_a_rejected_request_is_retried_at_another_engine(tmp_path: Path) -> None:
     async with (
         engine(is_busy) as busy,
         engine(answers) as gpu,
@@ -81,7 +81,7 @@ async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None
         assert busy.requests
 
 
-async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_after_a_rejection_receives_nothing(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with engine(is_busy) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
         client = await RawClient.connect(agent.traffic)
@@ -94,7 +94,7 @@ async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path
 
 
 @pytest.mark.parametrize("ends", ["never", "late"])
-async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: Path, ends: str) -> None:
+async def test_an_endless_rejection_is_cut(tmp_path: Path, ends: str) -> None:
     async def is_busy_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n")
         while ends == "late":
@@ -113,7 +113,7 @@ async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: 
         await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
 
 
-async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
+async def test_an_incomplete_rejection_is_a_rejection(tmp_path: Path) -> None:
     async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbu")
         writer.close()
@@ -139,7 +139,7 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         assert (status, code(body)) == (503, "none_ready")
 
 
-async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path: Path) -> None:
+async def test_a_request_that_crashes_engines_reaches_two_of_them(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 

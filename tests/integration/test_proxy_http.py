@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the wire: what no two readers may understand differently, what passes, and what ends at each hop."""
+"""HTTP/1.1 on the wire: ambiguous messages are rejected, and end-to-end and hop-by-hop fields are treated as such."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_ambiguous_requests_are_refused_and_never_forwarded(tmp_path: Path
         assert (agent.held(), agent.listener.state.bodies.bytes_kept) == (0, 0)
 
 
-async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: Path) -> None:
+async def test_a_pipelined_invalid_request_is_refused_in_order(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY) + b"nonsense\r\n\r\n")
@@ -94,7 +94,7 @@ async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: 
         assert await client.closed()
 
 
-async def test_what_comes_after_the_last_request_is_not_read(tmp_path: Path) -> None:
+async def test_bytes_after_the_last_request_are_not_read(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY, "Connection: close") + post(BODY))
@@ -104,7 +104,7 @@ async def test_what_comes_after_the_last_request_is_not_read(tmp_path: Path) -> 
         assert len(gpu.requests) == 1
 
 
-async def test_trailers_end_here(tmp_path: Path) -> None:
+async def test_trailers_are_not_forwarded(tmp_path: Path) -> None:
     async def with_trailers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\nX-Secret: 1\r\nSet-Cookie: a=b\r\n\r\n")
 
@@ -159,7 +159,7 @@ async def test_an_agent_without_endpoints_is_ready_while_another_region_serves(t
         assert await readiness(serving) == (503, b"not ready: no endpoint is ready\n"), "clients may go elsewhere"
 
 
-async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:
+async def test_http_1_0_clients_get_no_chunked_responses(tmp_path: Path) -> None:
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"0\r\n\r\n")
 
@@ -184,7 +184,7 @@ async def test_http_1_0_clients_receive_connection_keep_alive(tmp_path: Path) ->
         assert await client.closed()
 
 
-async def test_headers_by_trust(tmp_path: Path) -> None:
+async def test_headers_are_forwarded_by_trust(tmp_path: Path) -> None:
     claims = (
         "X-Forwarded-For: 192.0.2.1",
         "X-Forwarded-Proto: https",
@@ -206,7 +206,7 @@ async def test_headers_by_trust(tmp_path: Path) -> None:
                 assert received.header(gone) is None, gone
 
 
-async def test_a_request_that_has_been_here_is_a_loop(tmp_path: Path) -> None:
+async def test_a_forwarding_loop_is_refused(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         status, _, body = await ask(agent, "Via: 1.1 edge", "Via: 1.1 agent-1.eu-de.test, 1.1 x")
         assert (status, code(body)) == (508, "loop_detected")
@@ -228,7 +228,7 @@ async def test_a_trace_is_continued_or_started(tmp_path: Path) -> None:
         assert gpu.requests[2].header("tracestate") is None, "it belonged to another trace"
 
 
-async def test_a_request_id_is_one_and_usable(tmp_path: Path) -> None:
+async def test_a_request_id_is_unique_and_valid(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for given in ("bad id", "x" * 200, "\x80"):
             _, headers, _ = await ask(agent, f"X-Request-Id: {given}")
@@ -277,7 +277,7 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
     ],
 )
-async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
+async def test_an_engine_with_invalid_responses_is_skipped(tmp_path: Path, garbage: bytes) -> None:
     async def garbles(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(garbage)
         await writer.drain()
@@ -294,7 +294,7 @@ async def test_an_engine_that_answers_garbage_is_passed_over(tmp_path: Path, gar
         assert agent.held() == 0
 
 
-async def test_more_than_one_answer_is_never_the_next_request_s(tmp_path: Path) -> None:
+async def test_a_second_response_is_not_used_for_the_next_request(tmp_path: Path) -> None:
     async def twice(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         name = received.header("x-request-id") or ""
         mine = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode())
@@ -306,7 +306,7 @@ async def test_more_than_one_answer_is_never_the_next_request_s(tmp_path: Path) 
         assert [(await client.answer()).body for _ in range(10)] == [f"r{n}".encode() for n in range(10)]
 
 
-async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
+async def test_responses_without_a_body_are_relayed_so(tmp_path: Path) -> None:
     async def bare(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         status = (received.header("x-status") or "").encode()
         writer.write(b"HTTP/1.1 %b X\r\n%b\r\n" % (status, b"" if status == b"204" else b"Content-Length: 7\r\n"))
@@ -323,7 +323,7 @@ async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers", [b"", b"X: y\r\n", b"Connection: keep-alive\r\n"])
-async def test_an_answer_may_end_with_its_connection(tmp_path: Path, headers: bytes) -> None:
+async def test_a_response_may_end_with_its_connection(tmp_path: Path, headers: bytes) -> None:
     async def closes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"\r\nhello")
         writer.close()

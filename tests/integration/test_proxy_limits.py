@@ -1,4 +1,4 @@
-"""Memory and time that a client or an engine can take from an agent are bounded; a reached bound is a clear error."""
+"""Clients and engines can use bounded memory and time of an agent; a request beyond a bound gets a clear error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_an_incomplete_request_times_out(tmp_path: Path, said: bytes, boun
 
 
 async def only(connections: set[ClientConnection]) -> ClientConnection:
-    """The connection of a listener, once there is one."""
+    """Wait for the only connection of a listener."""
     await until(lambda: len(connections) == 1)
     return next(iter(connections))
 
@@ -74,7 +74,7 @@ class LaterClock:
         return self._loop.time() + self.later_s
 
 
-async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
+async def test_a_slow_body_is_accepted_above_the_minimum_rate(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
         clock = LaterClock(agent.listener.state)
         client = await RawClient.connect(agent.traffic)
@@ -92,7 +92,7 @@ async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("media", ["Content-Type: audio/wav", "Content-Type: application/json"])
-async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path, media: str) -> None:
+async def test_an_upload_that_stops_times_out(tmp_path: Path, media: str) -> None:
     async with (
         engine(answers) as gpu,
         running_agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as agent,
@@ -151,7 +151,7 @@ async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
         await until(lambda: not agent.listener.connections)
 
 
-async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
+async def test_a_client_that_stops_reading_is_disconnected(tmp_path: Path) -> None:
     async def floods(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD)
         while True:
@@ -171,7 +171,7 @@ async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
         assert not agent.listener.connections
 
 
-async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -> None:
+async def test_connections_are_limited_by_address_and_in_total(tmp_path: Path) -> None:
     few = limits(max_connections_per_address=2)
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=few) as agent:
         allowed = [await RawClient.connect(agent.traffic) for _ in range(2)]
@@ -199,7 +199,7 @@ async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -
         first.close()
 
 
-async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
+async def test_one_address_cannot_use_all_connections(tmp_path: Path) -> None:
     async with (
         engine(answers) as gpu,
         running_agent(tmp_path, [gpu.address], limits=limits(max_connections=8)) as agent,
@@ -210,7 +210,7 @@ async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
         assert (await clients[0].answer()).status == 200
 
 
-def test_what_counts_as_one_address() -> None:
+def test_ipv6_addresses_are_counted_by_network() -> None:
     assert client_network("192.0.2.1") == client_network("::ffff:192.0.2.1") != client_network("::ffff:192.0.2.2")
     assert client_network("2001:db8:1:2::1") == client_network("2001:db8:1:2:ffff::")
     assert client_network("2001:db8:1:2::1") != client_network("2001:db8:1:3::1")
@@ -229,7 +229,7 @@ async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path)
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
 
 
-async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None:
+async def test_pipelining_is_bounded_within_one_read(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
         client = await RawClient.connect(agent.traffic)
@@ -244,7 +244,7 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
 
 
 async def deaf_client(agent: Agent) -> tuple[RawClient, ClientConnection]:
-    """A client that reads nothing yet, and the agent's side of its connection."""
+    """A client that reads nothing, and the agent's side of the connection."""
     client = await RawClient.connect(agent.traffic)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: bool(agent.listener.connections))
@@ -261,7 +261,7 @@ async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60_000)
 
 
-async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path) -> None:
+async def test_responses_to_a_client_that_does_not_read_are_bounded(tmp_path: Path) -> None:
     patience_s = 0.5
     bounds = limits(first_byte_timeout_s=patience_s)
     async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=bounds) as agent:
@@ -276,7 +276,7 @@ async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path
             assert (answer.status, len(answer.body)) == (200, 60_000), "what its client does not take is no fault of it"
 
 
-async def test_nor_do_refusals(tmp_path: Path) -> None:
+async def test_refusals_to_a_client_that_does_not_read_are_bounded(tmp_path: Path) -> None:
     async with running_agent(tmp_path, [], limits=limits()) as agent:
         client, connection = await deaf_client(agent)
         client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
@@ -290,7 +290,7 @@ async def test_nor_do_refusals(tmp_path: Path) -> None:
         assert await client.closed()
 
 
-async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> None:
+async def test_the_body_timeout_starts_after_an_earlier_response(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         loop, later_s = asyncio.get_running_loop(), 0.0
@@ -324,7 +324,7 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
         assert (agent.held(), agent.counted()) == (0, {"engine_error": 1})
 
 
-async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
+async def test_an_engine_that_never_begins_times_out(tmp_path: Path) -> None:
     bounds = limits(first_byte_timeout_s=0.2)
     async with (
         engine(never_responds) as gpu,
@@ -339,7 +339,7 @@ async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
         assert (agent.held(), agent.counted()) == (0, {"timeout": 1})
 
 
-async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:
+async def test_a_clients_deadline_is_enforced_and_forwarded(tmp_path: Path) -> None:
     async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
         status, _, body = await ask(agent, "X-Request-Timeout-Ms: 1500")
         assert (status, code(body)) == (504, "deadline_passed")
@@ -374,7 +374,7 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"])
-async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: bytes) -> None:
+async def test_the_head_limit_applies_at_any_position(tmp_path: Path, before: bytes) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(before + post(BODY, "X-Big: " + "x" * 70_000))
@@ -384,7 +384,7 @@ async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: byte
         assert not gpu.requests
 
 
-async def test_a_number_of_any_length_in_a_body_keeps_nothing_reserved(tmp_path: Path) -> None:
+async def test_a_number_of_any_length_in_a_body_leaks_no_reservation(tmp_path: Path) -> None:
     usage = b'{"usage": {"prompt_tokens": 9, "completion_tokens": 9}}'
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Requests that another region serves: sent by plan or on a credit, believed by signature, back home if it fails."""
+"""Requests that another region serves: forwarded by plan or credit, authenticated by signature, retried at home."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_request_is_forwarded_by_the_plan_and_checked_by_the_server(tmp_
         assert server.counted() == origin.counted() == {"ok": 1}
 
 
-async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path: Path) -> None:
+async def test_a_plan_with_a_forbidden_region_sends_nothing_there(tmp_path: Path) -> None:
     wrong = plan("eu-de", "eu-de+eu-es", us_east=1.0)
     async with (
         engine(answers) as near,
@@ -52,7 +52,7 @@ async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path
         assert not forbidden.requests
 
 
-async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_path: Path) -> None:
+async def test_a_request_stays_home_if_the_peer_refuses_or_fails(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         engine(answers) as near,
@@ -66,7 +66,7 @@ async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_pat
         assert origin.peers.broke == ["eu-es"]
 
 
-async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path) -> None:
+async def test_requests_at_a_silently_failed_peer_are_retried(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         engine(never_responds) as black_hole,
@@ -103,7 +103,7 @@ async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: async
 @pytest.mark.parametrize(
     ("script", "why"), [(streams_forever, "stream_stalled"), (breaks_off, "engine_failed")], ids=["stalls", "breaks"]
 )
-async def test_a_stream_that_its_server_cut_counts_as_failed_in_both_regions(
+async def test_a_stream_cut_by_its_server_counts_as_failed_in_both_regions(
     tmp_path: Path, script: Script, why: str
 ) -> None:
     impatient = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)

@@ -54,7 +54,7 @@ def revocations(agent: Agent) -> dict[tuple[str, str], float]:
 
 
 async def ended(agent: Agent, state: str, reason: str) -> None:
-    """Wait until the new policy has ended the only request, and nothing is held."""
+    """Wait until the new policy has ended the only request and all reservations are released."""
     await until(lambda: agent.held() == agent.waiting() == 0)
     assert revocations(agent) == {(state, reason): 1.0}
     assert agent.counted() == {"revoked": 1.0}
@@ -132,7 +132,7 @@ async def test_an_upload_that_an_engine_reads_ends(tmp_path: Path, change: Polic
 
 @CHANGES
 @pytest.mark.parametrize("path", ["/v1/chat/completions", TRANSCRIPTIONS])
-async def test_a_body_that_still_arrives_is_not_read_to_its_end(
+async def test_an_incomplete_body_is_not_read_to_its_end(
     tmp_path: Path, change: Policy, reason: str, path: str
 ) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
@@ -220,7 +220,7 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
         client.close()
 
 
-async def test_a_tenant_with_a_new_data_class_is_held_to_its_rules_at_once(tmp_path: Path) -> None:
+async def test_a_new_data_class_of_a_tenant_applies_at_once(tmp_path: Path) -> None:
     """A cached evaluation of an earlier request must not admit new ones under the earlier data class."""
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, region="us-east") as (agent, _):
         agent.config.policy = replace(with_key(EU_ONLY), anonymous_tenant="open")

@@ -1,4 +1,4 @@
-"""TLS on every side: clients, peers and engines, with certificates that change under way."""
+"""TLS on every side: clients, peers and engines, with certificates that are replaced while the agent serves."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ async def connect(address: Address, tls: ClientTls) -> RawClient:
 
 
 async def ask_over(address: Address, tls: ClientTls) -> Answer:
-    """A TLS 1.3 client learns of its rejected certificate only when it reads."""
+    """Send a request by TLS 1.3. A client whose certificate is rejected receives the alert only when it reads."""
     connection = await connect(address, tls)
     connection.send(post(BODY))
     return await connection.answer()
 
 
 def shown_to(connection: RawClient) -> str:
-    """Common name of the certificate that the server showed."""
+    """Common name of the server's certificate."""
     return dict(field[0] for field in connection.writer.get_extra_info("peercert")["subject"])["commonName"]
 
 
@@ -80,7 +80,7 @@ async def test_clients_are_served_over_tls_and_engines_receive_the_scheme(tmp_pa
         over.close()
 
 
-async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path, made: Path) -> None:
+async def test_a_new_certificate_is_used_from_the_next_handshake_on(tmp_path: Path, made: Path) -> None:
     live = tmp_path / "live.pem", tmp_path / "live.key"
 
     def put(name: str) -> None:
@@ -108,7 +108,7 @@ async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: P
             connection.close()
 
 
-async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path) -> None:
+async def test_client_certificates_can_be_required(tmp_path: Path, made: Path) -> None:
     async with (
         engine(answers) as gpu,
         running_agent(tmp_path, [gpu.address], tls=server(made, client_ca="ours")) as agent,
@@ -124,7 +124,7 @@ async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path
 
 
 def ask_again(address: Address, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
-    """The session of a request that was answered; None where the connection was refused."""
+    """Send a request and return its TLS session; None if the connection was refused."""
     try:
         with (
             socket.create_connection((address.host, address.port), PATIENCE_S) as plain,
@@ -137,7 +137,7 @@ def ask_again(address: Address, context: ssl.SSLContext, session: ssl.SSLSession
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_who_is_trusted_no_more_cannot_resume_a_session(
+async def test_a_client_that_is_no_longer_trusted_cannot_resume_a_session(
     tmp_path: Path, made: Path, version: ssl.TLSVersion
 ) -> None:
     trusted = tmp_path / "trusted.pem"
@@ -207,7 +207,7 @@ async def test_a_server_is_verified_by_the_requested_name(made: Path) -> None:
             await pool.connect(gpu.address._replace(host="gpu.test"))
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None:
+def test_invalid_files_are_named(tmp_path: Path, made: Path) -> None:
     absent = tmp_path / "absent.pem"
     with pytest.raises(BadTlsFiles, match=r"absent\.pem"):
         ServerTls(absent, made / "one.key")
@@ -243,23 +243,23 @@ async def handshakes_are_counted(directory: Path, made: Path) -> None:
             connection.close()
 
 
-async def test_handshakes_that_are_not_over_count_as_connections(tmp_path: Path, made: Path) -> None:
+async def test_handshakes_in_progress_count_as_connections(tmp_path: Path, made: Path) -> None:
     await handshakes_are_counted(tmp_path, made)
 
 
 @on_uvloop
-async def test_so_they_do_where_agents_run_in_earnest(tmp_path: Path, made: Path) -> None:
+async def test_handshakes_in_progress_count_at_the_agent_daemon(tmp_path: Path, made: Path) -> None:
     await handshakes_are_counted(tmp_path, made)
 
 
-async def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path, made: Path) -> None:
+async def test_a_handshake_that_never_ends_times_out(tmp_path: Path, made: Path) -> None:
     limits = Limits(head_timeout_s=0.2, idle_linger_s=0.0)
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:
         silent = await RawClient.connect(agent.traffic)
         assert await silent.closed()
 
 
-async def test_a_drain_waits_for_handshakes_and_begins_no_more(tmp_path: Path, made: Path) -> None:
+async def test_a_drain_waits_for_handshakes_and_accepts_no_more(tmp_path: Path, made: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made)) as agent:
         slow = await asyncio.open_connection(agent.traffic.host, agent.traffic.port)
         fresh = await RawClient.connect(agent.traffic)

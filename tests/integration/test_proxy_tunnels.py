@@ -16,7 +16,7 @@ from tests.support.tunnels import UPGRADE, echoing
 from tests.support.wait import PATIENCE_S, until
 
 
-async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:
+async def test_a_websocket_is_relayed_both_ways_and_closes_by_halves(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with echoing() as (address, heads), running_agent(tmp_path, [address], access_log=log) as agent:
         client = await RawClient.connect(agent.traffic)
@@ -42,7 +42,7 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
     assert line["sent_bytes"] == len(b"helloearly " + blob + b"bye")
 
 
-async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
+async def test_a_tunnel_buffers_no_more_than_its_sockets(tmp_path: Path) -> None:
     async with echoing() as (address, _), running_agent(tmp_path, [address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
@@ -68,7 +68,7 @@ async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
         await until(lambda: agent.held() == 0)
 
 
-async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_path: Path) -> None:
+async def test_a_declined_or_unknown_upgrade_is_an_ordinary_response(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
@@ -89,7 +89,7 @@ async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_
         assert gpu.requests[-1].body == BODY
 
 
-async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) -> None:
+async def test_many_upgrade_offers_in_one_request_are_accepted(tmp_path: Path) -> None:
     offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     posted = post(
         BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
@@ -105,7 +105,7 @@ async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) 
         assert gpu.requests[0].body == BODY
 
 
-async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path: Path) -> None:
+async def test_an_engine_that_switches_protocols_unasked_is_skipped(tmp_path: Path) -> None:
     async def switches(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
 
@@ -122,7 +122,7 @@ async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path
         assert bad.requests
 
 
-async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
+async def test_a_websocket_is_forwarded_to_a_peer(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (
         echoing() as (address, heads),

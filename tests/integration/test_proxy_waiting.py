@@ -1,4 +1,4 @@
-"""Requests that wait in an agent for room: every way out of the queue, on the wire, with nothing left held."""
+"""Requests in the admission queue of an agent: each way to leave the queue, and the release of all reservations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.wait import PATIENCE_S, until
 
 
 async def one_more(agent: Agent, *headers: str) -> RawClient:
-    """A client whose request waits."""
+    """Send one more request, which is queued."""
     before = agent.waiting()
     client = await RawClient.connect(agent.traffic)
     client.send(post(BODY, *headers))
@@ -27,12 +27,12 @@ async def one_more(agent: Agent, *headers: str) -> RawClient:
 
 
 def report_dead(agent: Agent) -> None:
-    """The only endpoint is found out to be gone."""
+    """Report that the only endpoint is dead."""
     for endpoint in agent.endpoints.every():
         endpoint.connection_failed()
 
 
-async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path: Path) -> None:
+async def test_a_request_without_a_free_slot_waits_and_gets_the_first(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as one_gpu,
         engine(streams_forever) as other_gpu,
@@ -56,7 +56,7 @@ async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path
         await until(lambda: agent.held() == 0)
 
 
-async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
+async def test_a_wait_beyond_the_deadline_is_429_at_once(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
         clients = [await RawClient.connect(agent.traffic) for _ in range(9)]
         for client in clients:
@@ -81,7 +81,7 @@ async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> No
         assert agent.waited() == {"abandoned": 1}
 
 
-async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_the_queue_releases_everything(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
         clients = [await one_more(agent) for _ in range(3)]
         for client in clients[:2]:
@@ -121,7 +121,7 @@ async def test_when_the_last_endpoint_of_the_fleet_fails_queued_requests_get_503
         assert agent.waited() == {"abandoned": 3}
 
 
-async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Path) -> None:
+async def test_a_request_whose_slot_failed_keeps_its_place(tmp_path: Path) -> None:
     async def breaks_the_second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if len(e.requests) == 2:
             writer.close()
@@ -155,7 +155,7 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
         await until(lambda: agent.held() == agent.waiting() == 0)
 
 
-async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: Path) -> None:
+async def test_a_stopping_agent_serves_queued_requests_within_its_grace(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
         client = await one_more(agent)
         leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S))
@@ -166,7 +166,7 @@ async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: P
         assert await leaving == 0
 
 
-async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path) -> None:
+async def test_an_agent_whose_grace_is_over_refuses_queued_requests(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
         clients = [await one_more(agent) for _ in range(2)]
         assert await drain_all([agent.listener], 0.0) == 3
@@ -176,7 +176,7 @@ async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path)
         assert agent.counted() == {"cancelled": 3}
 
 
-async def test_higher_priority_goes_first_and_metrics_show_the_queue(tmp_path: Path) -> None:
+async def test_higher_priority_is_served_first_and_metrics_show_the_queue(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
         low = await one_more(agent, "x-request-id: low")
         config = agent.config
@@ -190,7 +190,7 @@ async def test_higher_priority_goes_first_and_metrics_show_the_queue(tmp_path: P
             client.close()
 
 
-async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> None:
+async def test_a_forwarded_request_waits_at_the_serving_region(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as far,
         full(tmp_path / "far", far.address, region="us-east") as (server, first),
@@ -206,7 +206,7 @@ async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> No
         await until(lambda: server.held() == origin.held() == 0)
 
 
-async def test_a_forwarded_request_waits_only_for_what_its_origin_has_left(tmp_path: Path) -> None:
+async def test_a_forwarded_request_waits_within_its_remaining_deadline(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as far,
         engine(streams_forever) as near,

@@ -1,4 +1,4 @@
-"""An etcd cluster loses its quorum: there is no leader, agents keep their plans, and all recovers with the quorum."""
+"""An etcd cluster loses its quorum: there is no leader, agents keep their plans, and a leader plans once it is back."""
 
 from __future__ import annotations
 

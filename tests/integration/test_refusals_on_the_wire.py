@@ -1,4 +1,4 @@
-"""Refusals on the wire: the status, the machine-readable reason, and that no engine received the request."""
+"""Refused requests get a status and a machine-readable reason, and reach no engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
         (CHAT + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "bad_request"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
+async def test_refusals_have_the_format_of_openai(
     tmp_path: Path, request_bytes: bytes, status: int, reason: str
 ) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
@@ -67,7 +67,7 @@ async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
 
 
 @pytest.mark.parametrize("size_bytes", [10, 100_000], ids=["whole", "by-its-head"])
-async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_bytes: int) -> None:
+async def test_without_an_anonymous_tenant_a_key_is_required(tmp_path: Path, size_bytes: int) -> None:
     asked = json.dumps({"model": MODEL, "prompt": "x" * size_bytes}).encode()
     log = AccessLog(tmp_path / "access.log", 0.0, Random(1))
     roomy = Limits(idle_linger_s=0.0)
@@ -117,7 +117,7 @@ PATH = b"/v1/chat/completions"
 
 
 def signed(session: Session | None = None, **fields: object) -> str:
-    """A route context for eu-de, sealed by the agent of us-east or by `session`."""
+    """A route context for eu-de, signed by the agent of us-east or by `session`."""
     now = time.time()
     context = RouteContext(
         request_id="r",
@@ -139,7 +139,7 @@ def signed(session: Session | None = None, **fields: object) -> str:
 
 
 def unknown_peer() -> Session:
-    """Of an agent of us-east whose certificate the agent of eu-de has never received."""
+    """The session of an agent of us-east whose certificate the agent of eu-de has not received."""
     certificate = region_sessions("eu-de").identity.peer.certificate
     return agent_sessions("us-east", "stranger").session_with(certificate, time.time())
 
@@ -158,11 +158,11 @@ async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answe
         return answer
 
 
-async def test_what_is_signed_for_us_is_served(tmp_path: Path) -> None:
+async def test_a_signed_request_is_served(tmp_path: Path) -> None:
     assert (await forwarded(tmp_path, signed())).status == 200
 
 
-async def test_what_is_signed_is_served_once(tmp_path: Path) -> None:
+async def test_a_signed_request_is_served_once(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.peer)
         request = post(BODY, f"X-Penstock-Route: {signed()}")

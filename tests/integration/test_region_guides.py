@@ -1,4 +1,4 @@
-"""The guides to several regions, run as they are printed, one after the other in one fleet.
+"""Runs the guides to several regions as printed, one after the other in one fleet.
 
 Each fixture follows one guide and keeps what its commands print, so that the tests need no order.
 """
@@ -15,7 +15,7 @@ import pytest
 from tests.support.guides import Running, Terminal, blocks, running_fleet
 from tests.support.wait import PATIENCE_S
 
-# Dozens of commands, each of which is a process that starts.
+# Dozens of commands, each a new process.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -85,12 +85,12 @@ def test_a_region_is_drained_lost_and_removed(operating: list[str]) -> None:
 
 
 def request(path: str) -> str:
-    """The command that asks the control plane's API."""
+    """The command that sends a request to the control plane's API."""
     return f'curl -s -H "authorization: Bearer $(cat admin.token)" http://127.0.0.1:8400/v1/{path}'
 
 
 def until_shown(terminal: Terminal, path: str, pattern: str) -> None:
-    """Wait until the control plane's API shows something."""
+    """Wait until a response of the control plane's API satisfies a condition."""
     terminal.until(f"{request(path)} | grep -qE '{pattern}'")
 
 

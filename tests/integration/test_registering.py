@@ -1,4 +1,4 @@
-"""An engine registers itself over the admin listener, serves, drains and is forgotten: real sockets on every side."""
+"""An engine registers at the admin listener, serves, drains and is removed: real sockets on every side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "0123456789abcdef-registration"
 
 @asynccontextmanager
 async def admin(agent: Agent, directory: Path) -> AsyncIterator[Address]:
-    """The admin listener of an agent, with a registration token."""
+    """Run the admin listener of an agent, with a registration token."""
     (directory / "tokens").write_text(TOKEN)
     registrations = Registrations(agent.endpoints, directory / "tokens")
     listener = Listener(admin_service(agent, registrations), Limits(idle_linger_s=0.0))
@@ -45,7 +45,7 @@ async def call(address: Address, method: str, path: str, body: Any = None, token
         client.close()
 
 
-async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path) -> None:
+async def test_an_engine_registers_serves_and_is_removed(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "new"}) as process:
         async with running_agent(tmp_path / "agent", []) as agent, admin(agent, tmp_path) as address:
             agent.endpoints.start()

@@ -28,7 +28,7 @@ def planned(number: int = 1, hang_up_after_tokens: int | None = None) -> Planned
 
 
 class Clock:
-    """The client's: it shows when the client has noted the first byte of an answer, and its first token."""
+    """The client's clock, whose reads show when the client has recorded the first byte and the first token."""
 
     def __init__(self) -> None:
         self._began_s = monotonic()
@@ -39,7 +39,7 @@ class Clock:
         return monotonic() - self._began_s
 
     async def is_read(self, times: int) -> None:
-        """Return once it has been read so often."""
+        """Return once the clock has been read that many times."""
         await until(lambda: self.readings >= times)
 
 
@@ -49,7 +49,7 @@ async def ask(
     requests: Sequence[PlannedRequest] = (planned(),),
     clock: Clock | None = None,
 ) -> list[Outcome]:
-    """What becomes of requests that are sent one after the other."""
+    """The outcomes of requests sent one after the other."""
     client = Client({"site": entries}, patience or Patience(), clock or Clock())
     try:
         return [await client.perform(request) for request in requests]
@@ -77,7 +77,7 @@ def results(outcome: Outcome) -> list[tuple[str, TryResult, int]]:
 
 
 @on_uvloop
-async def test_an_answer_is_noted_with_its_times_tokens_and_server() -> None:
+async def test_a_response_is_recorded_with_times_tokens_and_server() -> None:
     clock = Clock()
 
     async def in_two_parts(asked: Asked) -> None:
@@ -158,7 +158,7 @@ async def test_refused_then_reset_then_served_with_the_same_request_id() -> None
 
 
 @on_uvloop
-async def test_a_close_without_a_word_is_tried_elsewhere_too() -> None:
+async def test_a_close_without_a_response_is_retried_at_another_entry() -> None:
     async def close(asked: Asked) -> None:
         asked.writer.close()
 
@@ -178,7 +178,7 @@ async def test_each_entry_is_tried_once_then_it_has_failed() -> None:
 
 @pytest.mark.parametrize("how", ["after the head", "after a token", "without [DONE]", "with an error event"])
 @on_uvloop
-async def test_what_has_started_is_never_tried_again(how: str) -> None:
+async def test_a_started_response_is_never_retried(how: str) -> None:
     clock = Clock()
 
     async def start_and_stop(asked: Asked) -> None:
@@ -224,7 +224,7 @@ async def test_a_misdirected_request_follows_the_redirect_only() -> None:
 
 
 @on_uvloop
-async def test_a_misdirected_request_that_has_nowhere_to_go_is_refused() -> None:
+async def test_a_misdirected_request_without_another_entry_is_refused() -> None:
     async def send_away(asked: Asked) -> None:
         asked.answer(421, b'{"error": {"code": "misdirected"}}', x_penstock_regions="x")
 
@@ -301,7 +301,7 @@ async def test_the_total_timeout_ends_a_stream_that_never_ends() -> None:
 
 
 @on_uvloop
-async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> None:
+async def test_a_disconnect_counts_as_cancelled_and_reaches_the_server() -> None:
     async with entry(never_end) as near:
         (outcome,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
         async with asyncio.timeout(60):
@@ -344,7 +344,7 @@ async def test_reads_a_stream_that_ends_with_its_connection_and_skips_interim_an
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://", "http://h:x", "http://h:1/path"])
-def test_a_url_that_will_not_do_is_named(url: str) -> None:
+def test_an_invalid_url_is_named(url: str) -> None:
     with pytest.raises(BadUrl, match="is not a URL like"):
         Client({"site": [Entry("a", url)]}, Patience(), monotonic)
 
@@ -378,7 +378,7 @@ async def test_an_image_request_has_one_whole_response() -> None:
 
 
 @on_uvloop
-async def test_an_embedding_is_asked_for_and_answered_in_one_piece() -> None:
+async def test_an_embedding_has_one_whole_response() -> None:
     answers = [
         (b'{"object":"list","data":[{"index":0,"embedding":[0.5]}]}', OutcomeKind.OK, ""),
         (b'{"data":[]}', OutcomeKind.FAILED, "the answer has no vector"),

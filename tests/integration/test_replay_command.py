@@ -30,7 +30,7 @@ async def answer(asked: Asked) -> None:
     asked.stream(4, x_penstock_region="eu-de")
 
 
-async def test_replays_a_trace_and_sums_it_up(tmp_path: Path) -> None:
+async def test_replays_a_trace_and_prints_a_summary(tmp_path: Path) -> None:
     (tmp_path / "trace").write_text(TRACE)
     out = tmp_path / "results.json"
     async with entry(answer) as near:
@@ -46,7 +46,7 @@ async def test_replays_a_trace_and_sums_it_up(tmp_path: Path) -> None:
     assert {asked.headers["authorization"] for asked in near.asked} == {"Bearer k"}
 
 
-async def test_makes_a_workload_where_there_is_no_trace() -> None:
+async def test_generates_a_workload_without_a_trace() -> None:
     async with entry(answer) as near:
         url = f"http://127.0.0.1:{near.port}"
         code, said, _ = await replay("--entry", url, "--seconds", "2", "--rate", "2.5", "--hang-up", "0.5")

@@ -1,4 +1,4 @@
-"""The open loop: requests go out when they are due however slow answers are, and latency hides nothing of it."""
+"""The open loop: requests are sent when due, however slow responses are, and latency is measured from the due time."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def answer(asked: Asked) -> None:
 
 
 @on_uvloop
-async def test_a_stall_shows_in_the_percentiles_of_everyone_it_kept_waiting() -> None:
-    # From request 50 on, nothing is answered until 60 have come, the last due 0.59 s later: a closed loop sends one.
+async def test_a_stall_counts_for_every_request_that_was_due() -> None:
+    # From request 50 on, responses wait for the 60th request, due 0.59 s later: a closed loop sends only one.
     stall_s = 0.59
     over = asyncio.Event()
 
@@ -64,7 +64,7 @@ async def test_a_stall_shows_in_the_percentiles_of_everyone_it_kept_waiting() ->
 
 
 @on_uvloop
-async def test_a_replayer_that_is_itself_late_counts_from_when_requests_were_due() -> None:
+async def test_latency_counts_from_the_due_time_if_the_replayer_is_late() -> None:
     outcomes: list[Outcome] = []
     async with entry(answer) as near:
         replayer = Replayer(steady(50, 100.0), {"site": [near.at("a")]}, None, outcomes.append)
@@ -77,7 +77,7 @@ async def test_a_replayer_that_is_itself_late_counts_from_when_requests_were_due
 
 
 @on_uvloop
-async def test_requests_wait_for_no_answer_of_others() -> None:
+async def test_requests_do_not_wait_for_other_responses() -> None:
     async def never(asked: Asked) -> None:
         await asyncio.Event().wait()
 
@@ -101,7 +101,7 @@ async def test_every_request_has_an_outcome_even_if_no_caller_waits() -> None:
 
 
 @on_uvloop
-async def test_clients_leave_an_entry_that_is_not_ready_and_come_back() -> None:
+async def test_clients_leave_an_unready_entry_and_return() -> None:
     outcomes: list[Outcome] = []
     async with entry(answer) as near, entry(answer) as far:
         entries = {"site": [near.at("near"), far.at("far")]}
@@ -110,7 +110,7 @@ async def test_clients_leave_an_entry_that_is_not_ready_and_come_back() -> None:
         assert far.asked == []
         near.ready = False
         await until(lambda: len(far.asked) >= 1)
-        # Requests that were on their way still reach the near entry: what counts is that no others follow.
+        # Requests in flight still reach the near entry; the test requires that no others follow.
         asked = (0, 0)
 
         def only_far_is_asked() -> bool:

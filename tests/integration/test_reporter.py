@@ -26,7 +26,7 @@ from tests.support.wait import until
 
 
 class ControlPlane(SmallHttp):
-    """Takes reports as control_plane/planning/report_intake.py answers them."""
+    """Accepts reports, with the responses of control_plane/planning/report_intake.py."""
 
     def __init__(self, sessions: Sessions) -> None:
         super().__init__(self._take)
@@ -115,7 +115,7 @@ async def test_reports_at_once_when_woken(planes: list[ControlPlane], monkeypatc
             await until(lambda reports=reports: len(planes[0].reports) == reports)
 
 
-async def test_a_leader_that_would_be_reached_unencrypted_receives_nothing(planes: list[ControlPlane]) -> None:
+async def test_a_leader_without_tls_receives_nothing(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     await store.commit((), (Put(keys.LEADER, encode(Member("cp", "http://cp.example:80"))),))
     planes[0].leading, planes[0].leader = False, "http://cp.example:80"
@@ -126,7 +126,7 @@ async def test_a_leader_that_would_be_reached_unencrypted_receives_nothing(plane
     assert not any(entry.get("control_plane") == "cp.example:80" for entry in logs)
 
 
-async def test_finds_the_leader_without_a_store_by_asking(planes: list[ControlPlane]) -> None:
+async def test_finds_the_leader_without_a_store_by_receipts(planes: list[ControlPlane]) -> None:
     planes[0].leading, planes[0].leader = False, planes[1].url
     async with Agent(MemoryStore(), planes[0].url):
         await until(lambda: len(planes[1].reports) >= 3)
@@ -159,7 +159,7 @@ async def test_keeps_trying_the_only_known_leader(planes: list[ControlPlane]) ->
         assert sum("accepted again" in entry["event"] for entry in logs) == 1
 
 
-async def test_a_hung_leader_holds_up_no_more_than_one_report(planes: list[ControlPlane]) -> None:
+async def test_a_hung_leader_delays_one_report_only(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     planes[0].silent = True
     planes[1].leading, planes[1].leader = False, planes[0].url
@@ -203,7 +203,7 @@ async def test_without_a_control_plane_nothing_is_sent() -> None:
         assert agent.seq == 0
 
 
-async def test_garbage_where_the_leader_should_be_is_ignored(planes: list[ControlPlane]) -> None:
+async def test_an_invalid_leader_key_is_ignored(planes: list[ControlPlane]) -> None:
     store = MemoryStore()
     await store.commit((), (Put(keys.LEADER, b"garbage"),))
     planes[0].leader = "not a url"
@@ -227,6 +227,6 @@ async def test_a_control_plane_with_a_new_certificate_gets_the_next_report(plane
     ids=["control plane of another fleet", "agent"],
 )
 async def test_only_a_control_plane_of_the_fleet_gets_reports(sessions: Callable[[], Sessions]) -> None:
-    async with ControlPlane(sessions()) as unknown_peer, Agent(MemoryStore(), unknown_peer.url):
-        await until(lambda: unknown_peer.certificate_requests >= 3)
-        assert unknown_peer.requests == unknown_peer.certificate_requests
+    async with ControlPlane(sessions()) as impostor, Agent(MemoryStore(), impostor.url):
+        await until(lambda: impostor.certificate_requests >= 3)
+        assert impostor.requests == impostor.certificate_requests

@@ -1,4 +1,4 @@
-"""Rollouts by real control planes on real etcd, of policy from a real git repository, to agents that may refuse."""
+"""Rollouts by real control planes on real etcd, of policy from a real git repository, to agents that may reject it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def servers(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
 
 
 async def reported(store: SignedStore) -> dict[str, str]:
-    """The commit that each region's plan names."""
+    """The policy commit of each region's plan."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: plan.provenance.commit for plan in plans if plan.provenance is not None}
 
@@ -91,7 +91,7 @@ async def poisoned(
     assert (after.rollout, after.policy.digest) == (before.rollout, before.policy.digest)
 
 
-async def test_a_push_reaches_the_fleet_step_by_step_and_poisoned_commits_change_nothing(
+async def test_a_push_is_rolled_out_in_stages_and_invalid_commits_change_nothing(
     servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     leader, _ = await operator.leader_among(servers)
@@ -160,7 +160,7 @@ async def test_a_rejection_rolls_back_although_the_leader_fails(
         assert set((await reported(store)).values()) == {third}
 
 
-async def test_an_operator_steers_it_from_the_command_line(
+async def test_an_operator_controls_a_rollout_from_the_command_line(
     servers: list[ControlPlaneServer],
     repository: PolicyRepository,
     store: SignedStore,

@@ -1,4 +1,4 @@
-"""Requests of routes that are not OpenAI's pass through a real agent to an engine and back."""
+"""Requests of other routes than OpenAI's pass through a real agent to an engine and back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def get(agent: Agent, path: str, method: str = "GET") -> Answer:
     return answer
 
 
-async def test_a_model_in_the_path(tmp_path: Path) -> None:
+async def test_a_model_is_read_from_the_path(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         serve(agent)
         body = b'{"inputs": []}'
@@ -75,7 +75,7 @@ async def test_an_opaque_body_is_streamed_as_it_arrives(tmp_path: Path) -> None:
         assert "query parameter `model`" in json.loads(missing.body)["error"]["message"]
 
 
-async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
+async def test_json_lines_are_relayed_line_by_line(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def lines(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -96,7 +96,7 @@ async def test_json_lines_pass_line_by_line(tmp_path: Path) -> None:
         assert await client.chunk() == b""
 
 
-async def test_what_has_no_route_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_a_request_without_a_route_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         serve(agent)
         wrong = await get(agent, "/api/generate")
@@ -109,7 +109,7 @@ async def test_what_has_no_route_is_refused_with_the_reason(tmp_path: Path) -> N
         assert not gpu.requests
 
 
-async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None:
+async def test_a_route_that_a_new_policy_removes_is_refused(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         serve(agent)
         assert (await ask(agent, body=b"{}", path=f"/v2/models/{MODEL}/infer")).status == 200
@@ -118,7 +118,7 @@ async def test_a_route_that_a_new_policy_removes_is_gone(tmp_path: Path) -> None
         assert len(gpu.requests) == 1
 
 
-async def test_one_model_is_described(tmp_path: Path) -> None:
+async def test_a_single_model_is_described(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         described = await get(agent, f"/v1/models/{MODEL}")
         assert described.status == 200

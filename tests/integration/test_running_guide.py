@@ -1,4 +1,4 @@
-"""Guides whose commands follow the fleet of docs/running.md, run as they are printed, with free ports."""
+"""Runs the guides that build on the fleet of docs/running.md as printed, with free ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.guides import Running, blocks, running_fleet
 
-# Dozens of commands, each of which is a process that starts.
+# Dozens of commands, each a new process.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -18,14 +18,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_its_commands_start_a_fleet_that_serves(fleet: Running) -> None:
+def test_the_commands_start_a_fleet_that_serves(fleet: Running) -> None:
     assert "leader cp-1" in fleet.shown
     assert "HTTP/1.1 200 OK" in fleet.shown, fleet.shown
     assert "x-penstock-region: eu-de" in fleet.shown
     assert "→ eu-de (home)" in fleet.shown
 
 
-def test_troubleshooting_begins_with_what_is(fleet: Running) -> None:
+def test_the_first_commands_of_troubleshooting_run(fleet: Running) -> None:
     look, check, ready = blocks("troubleshooting.md")
     shown = fleet.terminal.run(look)
     assert "leader cp-1" in shown
@@ -46,7 +46,7 @@ def test_certificates_are_issued_rotated_and_revoked_while_the_fleet_serves(flee
     assert terminal.run("cat eu-de-1/region.key") == terminal.run("cat next.key") != before
     assert 'penstock_certificate_expiry_timestamp_seconds{certificate="identity"}' in terminal.run(expiry)
     terminal.run(revoke)
-    # What `serial` has is revoked: the agent serves by the certificate that it got thereafter.
+    # The certificate in `serial` is revoked; the agent serves with the certificate that it received afterwards.
     for identity, log in (("cp-1", "cp-1.log"), ("eu-de-1", "agent.log")):
         latest = terminal.run(f"openssl x509 -noout -serial -in {identity}/tls.crt").strip().partition("=")[2].lower()
         assert latest not in terminal.run(f"cat {identity}/revoked")

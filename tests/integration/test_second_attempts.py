@@ -30,7 +30,7 @@ def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def save_up(running: Agent, second_attempts: int) -> None:
-    """Fill the budget, which starts empty."""
+    """Fill the budget of second attempts, which starts empty."""
     while running.proxy._services.hedging.budget._left < second_attempts:
         running.proxy._services.hedging.budget.request()
 

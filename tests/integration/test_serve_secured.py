@@ -1,4 +1,4 @@
-"""`penstock serve` with everything locked: TLS both ways, etcd with client certificates, keys, and an issuer."""
+"""`penstock serve` with all security settings: mutual TLS, etcd with client certificates, API keys, and an issuer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _server(directory: Path, certificates: Path, etcd: str, issuer: IdentityProv
     )
 
 
-async def test_everything_locked_works_together(
+async def test_all_security_settings_work_together(
     url: str, certificates: Path, issuer: IdentityProvider, tmp_path: Path
 ) -> None:
     trust = ssl.create_default_context(cafile=certificates / "authority.pem")
@@ -131,7 +131,7 @@ async def test_everything_locked_works_together(
         assert set(http.cookies) == {"__Host-penstock-session"}
         status = (await http.get("/v1/status", headers=OPERATOR)).json()
         assert (status["url"], status["store"]["up"]) == (url, True)
-        # An address is the client's that the trusted proxy names, so another client's failures are not ours.
+        # The client address is the one in the trusted proxy's header, so failures of another address do not count.
         bad = {"authorization": "Bearer nobody", "x-forwarded-for": "192.0.2.7"}
         while (refused := await http.get("/v1/whoami", headers=bad)).status_code == 401:
             pass
@@ -177,16 +177,16 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
 
     assert b"Frankfurt" in (await found(regions)).body
     await link.close()
-    unknown_peer = LeaderClient(asks, control_plane_sessions("south"))
+    without_authority = LeaderClient(asks, control_plane_sessions("south"))
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
-        await unknown_peer.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
-    await unknown_peer.close()
+        await without_authority.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
+    await without_authority.close()
     for bad in ("missing.pem", "keys.yaml"):
         with pytest.raises(BadTlsFiles, match=bad):
             ClientTls(tmp_path / bad)
 
 
-async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates: Path) -> None:
+async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certificates: Path) -> None:
     shown = tmp_path / "shown.pem", tmp_path / "shown.key"
 
     def show(name: str, *, key: bool = True) -> None:

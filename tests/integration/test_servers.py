@@ -80,7 +80,7 @@ def test_paused_server_can_be_stopped(own_redis: RedisServer) -> None:
     assert own_redis.returncode == 0
 
 
-def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+def test_stop_kills_a_process_that_ignores_sigterm(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(99)"
     server = ServerProcess(
         "stubborn",
@@ -94,7 +94,7 @@ def test_stop_kills_what_ignores_sigterm(tmp_path: Path) -> None:
     assert server.returncode == -signal.SIGKILL
 
 
-def test_a_given_port_that_is_taken_is_named(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_used_port_is_named(tmp_path: Path, redis_server: RedisServer) -> None:
     with pytest.raises(PortTaken, match=str(redis_server.port)):
         start_redis(tmp_path, port=redis_server.port)
     with pytest.raises(PortTaken, match=str(redis_server.port)):

@@ -1,4 +1,4 @@
-"""A service objective from bundle to status: a slow engine misses it, and the status shows that."""
+"""A service objective from bundle to status: a slow engine misses the objective, and the status shows the misses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = 3
 
 
 def bundle(directory: Path, objective: str) -> Path:
-    """The demonstration's, open to everybody, with one objective."""
+    """The demo's bundle, without API keys, with one objective."""
     copytree(PLANET, directory)
     models = (directory / "models.yaml").read_text()
     assert models.count(WANTED) == 1
@@ -38,7 +38,7 @@ def here(status: Status) -> RegionStatus:
 
 
 def render(status: Status) -> str:
-    """As `penstock status` prints it."""
+    """Render the status as `penstock status` does."""
     console = Console(width=200, file=StringIO())
     console.print(status_view(status))
     assert isinstance(console.file, StringIO)

@@ -32,7 +32,7 @@ from tests.support.wait import PATIENCE_S, until
 
 
 class Sharing(SharedLoad):
-    """The shared load of one agent, with its exchange."""
+    """The shared load of one agent, and the task that exchanges it."""
 
     def __init__(self, endpoints: EndpointSet, region: str, agent: str, epoch: int, url: str) -> None:
         super().__init__(endpoints, shared=True, agent=agent)
@@ -84,7 +84,7 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
 
 @pytest.fixture
 def long_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No count grows old while a busy machine stops this process."""
+    """Extend the lease, so that counts do not expire while a busy machine delays this process."""
     for module in (shared_counts, other_agents, shared_load_exchange):
         monkeypatch.setattr(module, "LEASE_S", 2 * PATIENCE_S)
     monkeypatch.setattr(shared_counts, "FRESH_S", PATIENCE_S)
@@ -99,12 +99,12 @@ def in_flight(view: SharedLoad) -> list[int]:
 
 
 async def kill(view: Sharing) -> None:
-    """As kill -9 does: the agent releases nothing and sends nothing."""
+    """Stop the agent as kill -9 does: it releases and sends nothing."""
     await cancel(view.exchange._tasks)
     view.exchange._tasks = []
 
 
-async def test_agents_see_each_others_requests_and_their_end(start: Start) -> None:
+async def test_agents_count_each_others_requests_until_they_end(start: Start) -> None:
     a, b = start("a"), start("b")
     held = [a.reserve(Reservation(endpoint(a, which))) for which in (0, 0, 1)]
     own = b.reserve(Reservation(endpoint(b)))
@@ -116,7 +116,7 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
 
 
-async def test_the_slots_that_one_agent_learns_are_in_force_in_all(start: Start) -> None:
+async def test_learned_slots_of_one_agent_apply_to_all(start: Start) -> None:
     a, b = start("a"), start("b")
     limits = []
     for view in (a, b):
@@ -135,7 +135,7 @@ async def test_the_slots_that_one_agent_learns_are_in_force_in_all(start: Start)
     await until(lambda: limits[1].state is LimitState.NEW)
 
 
-async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
+async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     a, b = start("a"), start("b")
     reservation = a.reserve(Reservation(endpoint(a), 500, 7000))
     a.queues = {"m": QueueSummary(3, -1, 250, 7)}
@@ -151,7 +151,7 @@ async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
     await until(lambda: endpoint(b).view.decode_us == 0 and b.remote_queues("m") == [])
 
 
-async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) -> None:
+async def test_own_requests_count_at_once_and_are_released_once(start: Start) -> None:
     view = start("a")
     reservation = view.reserve(Reservation(endpoint(view)))
     assert in_flight(view) == [1, 0]
@@ -168,7 +168,7 @@ async def test_up_and_age_metrics_show_the_state_of_the_view(start: Start) -> No
     await until(lambda: view.age_s() < 5.0)
 
 
-async def test_a_killed_agent_gives_back_with_its_lease(start: Start) -> None:
+async def test_the_counts_of_a_killed_agent_expire_with_its_lease(start: Start) -> None:
     a, b = start("a"), start("b")
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
@@ -176,7 +176,7 @@ async def test_a_killed_agent_gives_back_with_its_lease(start: Start) -> None:
     await until(lambda: in_flight(b) == [0, 0], within_s=LEASE_S + PATIENCE_S)
 
 
-async def test_a_restarted_agent_replaces_what_it_left(start: Start) -> None:
+async def test_a_restarted_agent_replaces_its_former_counts(start: Start) -> None:
     a, b = start("a", epoch=1), start("b")
     for _ in range(5):
         a.reserve(Reservation(endpoint(a)))
@@ -200,7 +200,7 @@ async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_succe
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
 
 
-async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
+async def test_stopping_removes_the_counts_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
     view.reserve(Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
@@ -231,14 +231,14 @@ async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> N
         assert in_flight(b) == [0, 0]
         await asyncio.to_thread(own_redis.start)
         await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
-    # On a busy machine a link may time out once more: what counts is that only changes are logged.
+    # On a busy machine a connection may time out again; the test requires that only changes are logged.
     changes = [1 if "is down" in entry["event"] else -1 for entry in logs if "shared load is" in entry["event"]]
     links_down = list(accumulate(changes))
     assert set(links_down) == {0, 1, 2}
     assert links_down[-1] == 0
 
 
-async def test_redis_that_hangs_stalls_no_request(start: Start, own_redis: RedisServer) -> None:
+async def test_a_hung_redis_delays_no_request(start: Start, own_redis: RedisServer) -> None:
     view = start("a", server=own_redis)
     await until(lambda: view.up)
     own_redis.pause()
@@ -274,7 +274,7 @@ async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis:
 
 
 @pytest.mark.usefixtures("long_lease")
-async def test_keys_that_vanish_change_no_count(start: Start, region: str, own_redis: RedisServer) -> None:
+async def test_lost_keys_change_no_count(start: Start, region: str, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
@@ -297,17 +297,17 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
     await until(lambda: in_flight(b) == [1, 0])
     key = loads_key(region)
     full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
-    with redis.Redis.from_url(redis_server.url) as unknown_peer, capture_logs() as logs:
+    with redis.Redis.from_url(redis_server.url) as attacker, capture_logs() as logs:
         own = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(RegionKeys(b"s" * KEY_BYTES), region))
         elsewhere = seal_load(PublishedLoad("x", 1, 1, full), RegionKey(region_keys("other"), "other"))
         for _ in range(5):
-            copied = unknown_peer.hget(key, "a~1")
+            copied = attacker.hget(key, "a~1")
             assert isinstance(copied, bytes)
-            unknown_peer.hset(key, mapping={"x~1": own, "y~1": elsewhere, "z~1": copied, "a~1": own, "b~1": b""})
-            unknown_peer.hset(key, mapping={"v~1": b"x" * (MAX_LOAD_BYTES + 1), "n" * 1000: own, b"\xff\x00": b"\x00"})
-            await until(lambda: set(unknown_peer.hkeys(key)) == {b"a~1", b"b~1"})
+            attacker.hset(key, mapping={"x~1": own, "y~1": elsewhere, "z~1": copied, "a~1": own, "b~1": b""})
+            attacker.hset(key, mapping={"v~1": b"x" * (MAX_LOAD_BYTES + 1), "n" * 1000: own, b"\xff\x00": b"\x00"})
+            await until(lambda: set(attacker.hkeys(key)) == {b"a~1", b"b~1"})
             assert (in_flight(a), in_flight(b)) == ([1, 0], [1, 0])
-            await until(lambda: len(published_loads(unknown_peer, region)) == 2)
+            await until(lambda: len(published_loads(attacker, region)) == 2)
     assert a.up
     assert b.up
     assert sum(agent.rejected for agent in (a, b)) > 0  # by the agent that read them first
@@ -321,21 +321,21 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
     a, b = start("a"), start("b")
     await until(lambda: a.up and b.up)
     key = loads_key(region)
-    with redis.Redis.from_url(redis_server.url) as unknown_peer:
+    with redis.Redis.from_url(redis_server.url) as attacker:
         if kind != "many":
-            unknown_peer.delete(key)
+            attacker.delete(key)
         if kind == "text":
-            unknown_peer.set(key, "x")
+            attacker.set(key, "x")
         elif kind == "list":
-            unknown_peer.rpush(key, "x")
+            attacker.rpush(key, "x")
         else:
-            unknown_peer.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
+            attacker.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
         a.reserve(Reservation(endpoint(a)))
         await until(lambda: in_flight(b) == [1, 0])
-        await until(lambda: set(unknown_peer.hkeys(key)) == {b"a~1", b"b~1"})
+        await until(lambda: set(attacker.hkeys(key)) == {b"a~1", b"b~1"})
 
 
-async def test_a_full_redis_leaves_each_agent_its_own_counts(start: Start, own_redis: RedisServer) -> None:
+async def test_with_a_full_redis_each_agent_has_its_own_counts(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
@@ -350,7 +350,7 @@ async def test_a_full_redis_leaves_each_agent_its_own_counts(start: Start, own_r
 
 @pytest.mark.usefixtures("long_lease")
 async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -> None:
-    """Other data of the same Redis press everything else out of it again and again."""
+    """Other data in the same Redis repeatedly evict all keys of the agents."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
@@ -369,7 +369,7 @@ async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -
 async def test_a_failover_to_an_old_replica_changes_no_count(
     start: Start, region: str, redis_server: RedisServer, own_redis: RedisServer
 ) -> None:
-    """A replica that lagged behind has the loads of an earlier time, in which the engines were full."""
+    """A replica that lagged has loads of an earlier time, when the engines were full."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     held = [a.reserve(Reservation(endpoint(a))) for _ in range(4)]
     await until(lambda: in_flight(b) == [4, 0])
@@ -403,7 +403,7 @@ async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_reque
     assert endpoint(a).view.decode_us == 0
 
 
-async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> None:
+async def test_without_redis_only_own_requests_count(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
     view = SharedLoad(EndpointSet(file, UpstreamPool(), Random(1)))
@@ -414,9 +414,7 @@ async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
-    redis_server: RedisServer, connected: bool
-) -> None:
+async def test_a_late_response_is_not_used_for_the_next_command(redis_server: RedisServer, connected: bool) -> None:
     script = RedisScript(RedisAddress(redis_server.url), "return ARGV[1]", 1.0)
     if connected:
         assert await script.run((), ("before",)) == b"before"

@@ -1,4 +1,4 @@
-"""Requests for an object that reach another agent of the region than the one that saw it created."""
+"""Requests for an object at another agent of the region than the one that forwarded its creation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.wait import until
 async def twins(
     directory: Path, redis_url: str, region: str = "eu-de", make: Callable[[str], Script] = keeps
 ) -> AsyncIterator[tuple[Agent, Agent]]:
-    """Two agents of a region in front of the same two engines, whose objects have names of this test alone."""
+    """Two agents of a region in front of the same two engines, with object names that no other test uses."""
     name = directory.parent.name
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(engine(make(f"{which}.{name}"))) for which in ("first", "other")]
@@ -72,7 +72,7 @@ async def test_the_other_agent_of_a_serving_region_finds_the_endpoint(
         assert (answer.status, json.loads(answer.body)["at"]) == (200, object_id.rpartition("-")[0])
 
 
-async def test_a_websocket_through_the_other_agent_is_at_the_comfyui_of_its_prompts(
+async def test_a_websocket_through_the_other_agent_reaches_the_endpoint_of_its_prompts(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     async with twins(tmp_path / "w", redis_server.url, make=comfyui) as agents:
@@ -90,7 +90,7 @@ async def test_a_websocket_through_the_other_agent_is_at_the_comfyui_of_its_prom
             client.close()
 
 
-async def test_what_no_agent_stored_is_not_used(tmp_path: Path, own_redis: RedisServer) -> None:
+async def test_values_that_no_agent_stored_are_ignored(tmp_path: Path, own_redis: RedisServer) -> None:
     async with twins(tmp_path / "c", own_redis.url) as (agent_1, agent_2):
         created = [await create(agent_1) for _ in range(2)]
         objects, _ = object_keys("eu-de", "open")
@@ -119,7 +119,7 @@ async def test_without_redis_an_agent_finds_its_own_objects(tmp_path: Path) -> N
         assert not agent_2.shared_objects.up
 
 
-async def test_a_tenant_with_many_objects_loses_its_own(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServer, tmp_path: Path) -> None:
     region = tmp_path.name
     shared = SharedObjects(
         RedisAddress(redis_server.url), region_keys(region), region, Random(1), max_tenant_objects=10

@@ -1,4 +1,4 @@
-"""Agents of a region share through a real Redis which endpoints hold which prompts."""
+"""Agents of a region share the prefixes of endpoints through a real Redis."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ PROMPT = prefix_keys("tenant/model", memoryview(b"p" * 4 * BLOCK_BYTES))
 
 
 class Sharing(AffinityIndex):
-    """The notes of one agent, with their exchange."""
+    """The affinity index of one agent, and the task that exchanges it."""
 
     def __init__(self, region: str, agent: str, url: str) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ async def start(region: str, redis_server: RedisServer) -> AsyncIterator[Start]:
         await sharing.exchange.stop()
 
 
-async def test_agents_learn_what_others_sent_also_those_that_start_later(start: Start) -> None:
+async def test_agents_receive_the_prefixes_of_others_also_after_a_later_start(start: Start) -> None:
     a, b = start("a"), start("b")
     a.sent("gpu-0", PROMPT, None, "m", 0.0)
     b.sent("gpu-1", PROMPT[:2], None, "m", 0.0)
@@ -82,9 +82,7 @@ async def test_agents_learn_what_others_sent_also_those_that_start_later(start: 
     assert late.exchange.rejected == 0
 
 
-async def test_what_no_agent_of_the_region_published_is_rejected(
-    start: Start, region: str, client: redis.Redis
-) -> None:
+async def test_prefixes_of_other_publishers_are_rejected(start: Start, region: str, client: redis.Redis) -> None:
     key = prefixes_key(region)
     load = seal_load(PublishedLoad("a", 1, 1), RegionKey(region_keys(region), region))
     for value in (b"", b"junk", load, b"x" * (MAX_ENTRY_BYTES + 1)):

@@ -1,4 +1,4 @@
-"""Two regions of whole agents: who waits at a full home goes where a credit is granted, and comes back to it after."""
+"""Two regions of whole agents: queued requests of a full region are forwarded with a credit, later ones stay home."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.support.wait import PATIENCE_S, until_async
 OVERFLOW = 5
 
 
-async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_queued_requests_of_a_full_region_are_forwarded_with_a_credit(
+    tmp_path: Path, own_etcd: EtcdServer
+) -> None:
     hold = asyncio.Event()
 
     async def holds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -72,5 +74,5 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
 
 
 async def until_seen(holds: Callable[[], bool]) -> None:
-    """Wait until `holds`, off the loop that the engines run on: it looks at processes."""
+    """Wait until `holds`, outside the event loop of the engines, since it queries processes."""
     await until_async(lambda: asyncio.to_thread(holds))

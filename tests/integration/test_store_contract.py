@@ -35,7 +35,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def contract_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """Of this module's own, for its history is compacted."""
+    """A separate etcd for this module, which compacts the history."""
     with start_etcd(tmp_path_factory.mktemp("contract")) as server:
         yield server
 
@@ -69,7 +69,7 @@ def compact(opened: tuple[ConfigStore, Compact]) -> Compact:
 
 @pytest.fixture
 def at() -> str:
-    """A prefix that no other test uses."""
+    """Return a prefix that no other test uses."""
     return f"/penstock/contract/{next(_numbers)}/"
 
 
@@ -92,7 +92,7 @@ async def test_absent_key_is_none(store: ConfigStore, at: str) -> None:
     assert await store.get(at + "x") is None
 
 
-async def test_get_returns_what_was_put(store: ConfigStore, at: str) -> None:
+async def test_get_returns_the_stored_value(store: ConfigStore, at: str) -> None:
     value = bytes(range(256))
     revision = await put(store, at + "ключ", value)
     found = await store.get(at + "ключ")
@@ -211,7 +211,7 @@ async def test_a_transaction_is_one_revision_and_one_batch(store: ConfigStore, a
     assert {change.revision for change in batch} == {done.revision}
 
 
-async def test_doing_nothing_makes_no_revision(store: ConfigStore, at: str) -> None:
+async def test_an_empty_transaction_makes_no_revision(store: ConfigStore, at: str) -> None:
     before = await put(store, at + "x", b"")
     assert (await store.commit((), [Delete(at + "absent")])).revision == before
     assert (await store.commit([SameKey(at + "x", before)], [])) == await store.commit((), [])
@@ -251,7 +251,7 @@ async def test_a_lost_lease_is_reported_and_changes_nothing(store: ConfigStore, 
     assert (await store.list(at)).items == ()
 
 
-async def test_a_key_written_anew_leaves_its_lease(store: ConfigStore, at: str) -> None:
+async def test_a_rewritten_key_is_detached_from_its_lease(store: ConfigStore, at: str) -> None:
     first, second = await store.grant_lease(60), await store.grant_lease(60)
     await store.commit((), [Put(at + "moved", b"", first), Put(at + "freed", b"", first)])
     await store.commit((), [Put(at + "moved", b"", second), Put(at + "freed", b"")])
@@ -290,7 +290,7 @@ async def test_watch_replays_history_then_follows(store: ConfigStore, at: str) -
     recreated = changes[3].now
     assert recreated is not None
     assert recreated.create_revision == recreated.mod_revision == revisions[3]
-    # From the middle: nothing twice, nothing left out.
+    # From a revision in the middle: no change twice, none omitted.
     later = await take(store, at, revisions[1], 3)
     assert [change.revision for change in later] == revisions[2:]
 
@@ -304,13 +304,13 @@ async def test_watch_from_revision_zero_is_from_the_beginning(store: ConfigStore
         pass
 
 
-async def test_idle_watch_shows_life(store: ConfigStore, at: str) -> None:
+async def test_an_idle_watch_reports_progress(store: ConfigStore, at: str) -> None:
     revision = (await store.list(at)).revision
     async with asyncio.timeout(PATIENCE_S), aclosing(store.watch(at, revision)) as batches:
         assert [await anext(batches) for _ in range(2)] == [(), ()]
 
 
-async def test_watches_do_not_disturb_each_other(store: ConfigStore, at: str) -> None:
+async def test_watches_are_independent(store: ConfigStore, at: str) -> None:
     start = (await store.list(at)).revision
     both = [asyncio.create_task(take(store, at + name, start, 20)) for name in ("a", "b")]
     ended = store.watch(at, start)

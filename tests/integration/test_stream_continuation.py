@@ -1,4 +1,4 @@
-"""Streams whose engine or serving region fails in the middle: continued by another, within every limit."""
+"""Streams whose engine or serving region fails are continued by another, within the limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Fleet = tuple[Agent, list[ScriptedEngine]]
 
 @asynccontextmanager
 async def before(directory: Path, *scripts: Script, engines: int = 2, **options: Any) -> AsyncIterator[Fleet]:
-    """An agent that continues streams, in front of engines that run `scripts` in order of arrival."""
+    """Run an agent that continues streams, in front of engines that run `scripts` in order of arrival."""
     async with AsyncExitStack() as stack:
         shared = in_turn(*scripts)
         scripted = [await stack.enter_async_context(engine(shared)) for _ in range(engines)]
@@ -96,7 +96,7 @@ async def test_a_text_completion_is_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"logprobs": True}, {"response_format": {}}])
-async def test_what_is_more_than_text_ends_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
+async def test_responses_with_more_than_text_end_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
     async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (agent, engines):
         _, _, body = await chat(agent, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
@@ -154,7 +154,7 @@ async def test_a_limit_ends_the_stream_with_an_error(
         assert (agent.counted(), agent.continued()) == ({"engine_error": 1}, {outcome: 1})
 
 
-async def test_of_many_streams_that_fail_at_once_the_retry_budget_continues_some(tmp_path: Path) -> None:
+async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
     go_on, count, permitted = asyncio.Event(), 100, 20
 
     async def dies_later(writer: asyncio.StreamWriter) -> None:
@@ -197,7 +197,7 @@ async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path
         assert sum(len(gpu.requests) for gpu in engines) == 2
 
 
-async def test_an_engine_that_stalls_is_not_the_end_twice(tmp_path: Path) -> None:
+async def test_a_stream_of_a_stalled_engine_is_continued_once(tmp_path: Path) -> None:
     scripts = *[streams_chat(1, 7, hangs)] * 3, streams_chat(2)
     async with before(tmp_path, *scripts, engines=4, limits=HASTY) as (agent, engines):
         stream = read_stream((await chat(agent)).body)
@@ -222,7 +222,7 @@ async def test_a_continuation_is_retried_like_any_request(tmp_path: Path) -> Non
         assert is_complete((await chat(agent)).body)
 
 
-async def test_a_continuation_waits_for_room(tmp_path: Path) -> None:
+async def test_a_continuation_waits_for_a_free_slot(tmp_path: Path) -> None:
     break_off, go_on = asyncio.Event(), asyncio.Event()
 
     async def dies_later(writer: asyncio.StreamWriter) -> None:
@@ -360,7 +360,7 @@ async def two_regions(directory: Path, home: Script, *away: Script) -> AsyncIter
         await until(lambda: released(origin) and released(server))
 
 
-async def test_the_origin_continues_what_an_engine_of_the_serving_region_broke_off(tmp_path: Path) -> None:
+async def test_the_origin_continues_a_stream_broken_in_the_serving_region(tmp_path: Path) -> None:
     async with two_regions(tmp_path, answers, streams_chat(1, 7), streams_chat(2)) as (origin, server):
         _, headers, body = await chat(origin)
         assert (headers["x-penstock-region"], is_complete(body)) == ("eu-es", True)
@@ -395,7 +395,7 @@ async def test_the_origin_continues_the_stream_of_a_lost_region(
         assert origin.counted() == {"ok": 1}
 
 
-async def test_an_engine_process_that_is_killed_loses_no_word_and_adds_none(tmp_path: Path) -> None:
+async def test_a_killed_engine_process_loses_and_repeats_no_word(tmp_path: Path) -> None:
     """The engines send several tokens in an event, and the client requests no usage by which to count them."""
     directories = tmp_path / "a", tmp_path / "b"
     fields = {"name": "gpu", "time_scale": 1, "stream_interval": 7}

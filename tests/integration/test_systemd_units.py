@@ -1,4 +1,4 @@
-"""The units of deploy/systemd: valid, hardened, and what they start serves."""
+"""The units of deploy/systemd are valid and hardened, and their daemons serve."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_command_and_setting_exists(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_machines_of_terraform_need_none_of_the_files_that_the_units_name(unit: str) -> None:
+def test_machines_of_terraform_do_not_need_the_files_of_the_units(unit: str) -> None:
     template = (ROOT / "terraform/modules/aws/machine/cloud-config.yaml.tftpl").read_text()
     drop_in = {line.strip() for line in template.partition("10-machine.conf")[2].partition("  - path")[0].splitlines()}
     cleared = {
@@ -71,7 +71,7 @@ def test_stopping_takes_no_longer_than_systemd_waits() -> None:
 
 @needs_systemd
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_finds_no_fault_and_little_exposure(unit: str, tmp_path: Path) -> None:
+def test_systemd_analyze_finds_no_error_and_little_exposure(unit: str, tmp_path: Path) -> None:
     text = (SYSTEMD / f"{unit}.service").read_text()
     program = tmp_path / "program"
     program.touch(mode=0o755)
@@ -113,7 +113,7 @@ def ports() -> Iterator[list[int]]:
 def test_the_commands_of_the_guide_start_daemons_that_serve(
     etcd_server: EtcdServer, tmp_path: Path, ports: list[int]
 ) -> None:
-    """On a root of its own, with the addresses of a test in place of those of the examples, and without systemd."""
+    """Without systemd, in a separate root directory, with addresses of the test in place of the examples'."""
     traffic, peer, admin, api = ports
     by = {
         "/etc/": f"{tmp_path}/etc/",
@@ -154,7 +154,7 @@ def test_the_commands_of_the_guide_start_daemons_that_serve(
 
 
 def _run(script: str, directory: Path) -> None:
-    """Run commands of the guide in the directory, in which the checkout's folders are, without those of systemd."""
+    """Run the commands of the guide, except those of systemd, in a directory that contains the checkout's folders."""
     for folder in ("deploy", "policies"):
         if not (directory / folder).exists():
             (directory / folder).symlink_to(ROOT / folder)

@@ -1,4 +1,4 @@
-"""An upgrade under load: a new agent takes the port, the old one leaves, and no request is lost."""
+"""An upgrade under load: a new agent takes over the port, the old agent drains, and no request is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     async def ask(client: RawClient) -> bool:
-        """Whether the connection may be used again."""
+        """Send a request and return whether the connection may be reused."""
         nonlocal done
         client.send(post(BODY))
         answer = await client.answer()

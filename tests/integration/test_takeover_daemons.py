@@ -37,7 +37,7 @@ UPGRADES = 2
 
 
 class Load:
-    """Clients that send one request after the other, and the outcomes."""
+    """Clients that each send requests in sequence, with the outcomes."""
 
     def __init__(self, process: AgentProcess) -> None:
         self.address = process.faces()["traffic"]
@@ -66,7 +66,7 @@ class Load:
                 self.failed.append(repr(error))
 
     async def _one(self, client: RawClient) -> bool:
-        """Whether the connection may be used again."""
+        """Send a request and return whether the connection may be reused."""
         client.send(post(BODY))
         answer = await client.answer()
         assert (answer.status, answer.body) == (200, b"data: 1\n\ndata: [DONE]\n\n"), answer
@@ -75,12 +75,12 @@ class Load:
 
 
 class Site:
-    """One seat of a region, where agents follow each other, and another region that observes it."""
+    """A region whose agents replace each other, and another region that observes it."""
 
     def __init__(
         self, directory: Path, etcd: EtcdServer, shared: RedisServer, gpu: Address, stack: AsyncExitStack
     ) -> None:
-        """Create the files only; the stack stops processes that are started later."""
+        """Create the files; the stack stops the processes that are started later."""
         self._directory = directory
         self._etcd = etcd
         self._redis_url = shared.url
@@ -114,10 +114,10 @@ class Site:
         return process
 
     async def start(self) -> AgentProcess:
-        """The first agent, once it serves and the observer takes its region for healthy.
+        """Start the first agent; returns when it serves and the observer's view of its region is healthy.
 
-        The observer begins when there is something to see: a region that it had found failed would take a ramp to be
-        healthy again, longer than any wait of this test.
+        The observer starts afterwards, because a region in state failed becomes healthy only after a ramp, which takes
+        longer than the timeouts of this test.
         """
         first = self._process(REGION, "0")
         await until_async(lambda: asyncio.to_thread(lambda: bool(first.faces())))
@@ -130,7 +130,7 @@ class Site:
         return first
 
     async def take_over(self, running: AgentProcess, directory: str) -> AgentProcess:
-        """A fresh agent on the ports of the one that runs, once its registration has replaced that one's."""
+        """Start an agent on the ports of the running agent; returns when its registration has replaced the other."""
         epoch = await self.registered()
         fresh = self._process(REGION, directory, like=running)
         await asyncio.to_thread(fresh.wait_ready, PATIENCE_S)
@@ -142,16 +142,16 @@ class Site:
         return fresh
 
     async def _lease_is_stored(self) -> bool:
-        """Whether a successor, which starts with the same state directory, finds the lease of the endpoint."""
+        """Whether the state directory, which a successor reads, has the lease of the endpoint."""
         return (self._directory / REGION / "state" / FILE).exists()
 
     async def registered(self) -> int:
-        """The registered epoch; 0 for none."""
+        """The registered epoch; 0 without a registration."""
         item = await self._store.get(keys.agent(REGION, "a"))
         return decode(item.value, AgentMember).epoch if item is not None else 0
 
     async def seen(self) -> str:
-        """The state that the observer takes the region to be in."""
+        """The state of the region in the observer's view."""
         status = await asyncio.to_thread(self._observer.status)
         return str(status["peers"][REGION]["state"])
 
@@ -160,7 +160,7 @@ class Site:
 
 
 class LongStream:
-    """A request whose answer an engine begins, and ends when it may."""
+    """A request whose response an engine begins at once and ends when a test permits it."""
 
     def __init__(self) -> None:
         self._may_end = asyncio.Event()
@@ -188,7 +188,7 @@ class LongStream:
 async def upgraded(
     site: Site, running: AgentProcess, directory: str, long: LongStream, load: Load, shared: redis.Redis
 ) -> AgentProcess:
-    """The agent that has taken over from the running one, which has left without losing a request."""
+    """Replace the running agent, which loses no request, and return the successor."""
     stream = await long.begin(running)
     fresh = await site.take_over(running, directory)
     assert fresh.faces()["traffic"] == running.faces()["traffic"]
@@ -210,8 +210,10 @@ async def upgraded(
     return fresh
 
 
-async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> None:
-    # A probe may wait long for a process to be scheduled; a region that refuses connections still fails two probes.
+async def test_an_upgrade_of_a_whole_agent_loses_no_request(
+    tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer
+) -> None:
+    # Probes may take long on a busy machine; a region that refuses connections still fails two probes.
     patient = Failover(probe_timeout_s=PATIENCE_S)
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open", failover=patient))
     shared = redis.Redis.from_url(own_redis.url)
@@ -235,7 +237,7 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
 
 
 def _register(process: AgentProcess, gpu: Address) -> None:
-    """The only endpoint there is registers, once: its next renewal is far away."""
+    """Register the only endpoint; its renewal is due long after the test."""
     answer = httpx.put(
         f"http://{process.faces()['admin']}/v1/endpoints/gpu",
         headers={"authorization": f"Bearer {TOKEN}"},
@@ -251,7 +253,7 @@ def _health(process: AgentProcess) -> dict[str, int]:
 
 
 async def _published_requests(shared: redis.Redis) -> int:
-    """Requests that the agents of the region publish."""
+    """The sum of the requests that the agents of the region publish."""
 
     def look() -> int:
         return sum(load[0] for agent in published_loads(shared, REGION) for load in agent.loads.values())

@@ -1,4 +1,4 @@
-"""The Terraform: formatted, valid, its own tests green, and what it computes is what the daemons take.
+"""The Terraform is formatted and valid, passes its own tests, and computes settings that the daemons accept.
 
 Parsing and the checks of references need no Terraform; the rest skips where the binary is not on PATH. Nothing is
 downloaded and nothing is written to the tree, so that what uses a provider is parsed and checked for references, and
@@ -37,7 +37,7 @@ needs_terraform = pytest.mark.skipif(shutil.which("terraform") is None, reason="
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """A file as python-hcl2 reads it."""
+    """Parse a file with python-hcl2."""
     with path.open(encoding="utf-8") as file:
         return dict(hcl2.load(file))
 
@@ -56,19 +56,19 @@ def test_the_roots_need_no_provider() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(TERRAFORM_DIR)))
-def test_references_lead_to_declarations_and_calls_give_what_is_required(folder: Path) -> None:
+def test_references_and_inputs_of_calls_are_valid(folder: Path) -> None:
     assert list(problems(read_module(folder))) == []
 
 
 @pytest.mark.parametrize("example", sorted((TERRAFORM_DIR / "examples").iterdir()), ids=lambda path: path.name)
-def test_nothing_depends_on_itself(example: Path) -> None:
+def test_there_are_no_cyclic_dependencies(example: Path) -> None:
     graph = dependencies(read_module(example))
     given = {f"var.{name}" for name in read_module(example).variables}
     assert set().union(*graph.values()) - graph.keys() <= given, "every node of the graph was found"
     assert cycle(graph) == []
 
 
-def test_the_checks_of_references_find_what_is_wrong(tmp_path: Path) -> None:
+def test_the_checks_of_references_find_defects(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "main.tf").write_text(
         'variable "size" {}\nvariable "unused" { default = 1 }\n'
@@ -207,7 +207,7 @@ print("\\n".join(value) if sys.argv[2] == "keys[]" else value[sys.argv[4]])
 
 @needs_terraform
 @pytest.mark.parametrize("root", ROOTS)
-def test_it_is_valid_and_its_own_tests_pass(workspace: Path, root: str) -> None:
+def test_the_modules_are_valid_and_their_tests_pass(workspace: Path, root: str) -> None:
     terraform(workspace, root, "init", "-backend=false", "-no-color")
     terraform(workspace, root, "validate", "-no-color")
     passed = re.search(r"Success! (\d+) passed, 0 failed", terraform(workspace, root, "test", "-no-color"))
@@ -234,9 +234,7 @@ def settings_from(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_terraform
-def test_agents_take_the_environment_that_they_are_given(
-    fleet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agents_accept_their_environment(fleet: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     known = {f"PENSTOCK_AGENT_{field.upper()}" for field in AgentSettings.model_fields}
     for region, agents in fleet["agents"].items():
         for name, agent in agents.items():
@@ -250,7 +248,7 @@ def test_agents_take_the_environment_that_they_are_given(
 
 
 @needs_terraform
-def test_control_planes_take_the_environment_that_they_are_given(
+def test_control_planes_accept_their_environment(
     fleet: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
@@ -271,7 +269,7 @@ def test_control_planes_reach_each_other(fleet: dict[str, Any]) -> None:
 
 
 @needs_terraform
-def test_agents_take_the_endpoints_that_they_are_given(fleet: dict[str, Any]) -> None:
+def test_agents_accept_their_endpoints(fleet: dict[str, Any]) -> None:
     counts = {
         region: len(parse_endpoints(text.encode(), Path("endpoints.yaml")))
         for region, text in fleet["endpoints_files"].items()
@@ -280,7 +278,7 @@ def test_agents_take_the_endpoints_that_they_are_given(fleet: dict[str, Any]) ->
 
 
 @needs_terraform
-def test_the_policy_bundle_takes_the_regions(fleet: dict[str, Any]) -> None:
+def test_the_policy_bundle_accepts_the_regions(fleet: dict[str, Any]) -> None:
     regions = [RegionDocument(**document) for document in yaml.safe_load_all(fleet["policy_regions_file"])]
     assert {region.name: region.country for region in regions} == {
         "eu-de": "DE",
@@ -292,20 +290,20 @@ def test_the_policy_bundle_takes_the_regions(fleet: dict[str, Any]) -> None:
 
 
 @needs_terraform
-def test_every_host_that_is_spoken_of_has_a_name(fleet: dict[str, Any]) -> None:
+def test_every_host_in_use_has_a_name(fleet: dict[str, Any]) -> None:
     named = {host for hosts in fleet["dns_names"].values() for host in hosts.values()}
     spoken_of = set(re.findall(r"[a-z0-9.-]+\.penstock\.example\.internal", json.dumps(fleet)))
     assert spoken_of == named
 
 
 @needs_terraform
-def test_prometheus_takes_the_scrape_configuration(fleet: dict[str, Any], tmp_path: Path) -> None:
+def test_prometheus_accepts_the_scrape_configuration(fleet: dict[str, Any], tmp_path: Path) -> None:
     promtool = shutil.which(os.environ.get("PROMTOOL", "promtool"))
     if promtool is None:
         pytest.skip("no promtool on PATH or in PROMTOOL")
     path = tmp_path / "prometheus.yml"
     path.write_text(yaml.safe_dump({"scrape_configs": fleet["prometheus_scrape_configs"]}))
-    # The certificates that it names are on the machine of Prometheus.
+    # The certificates in its configuration are on the machine of Prometheus.
     ran = subprocess.run(
         [promtool, "check", "config", "--syntax-only", str(path)], capture_output=True, text=True, timeout=60
     )

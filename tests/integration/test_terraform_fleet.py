@@ -226,7 +226,7 @@ class Fleet:
         return found
 
     def reachable(self, machine: str, ports: set[int]) -> set[Flow]:
-        """What a machine can connect to. What the rules prohibit is dropped, so that it is tried for a second only."""
+        """The addresses that a machine can connect to. Prohibited packets are dropped, so attempts end after 1 s."""
         flows = {
             (self.network.address(name), port): Flow(machine, name, port)
             for name in self.role
@@ -328,8 +328,8 @@ async def test_the_daemons_serve_under_the_rules_and_nothing_else_is_open(
                 url = f"{job['scheme']}://{group['targets'][0]}/metrics"
                 assert "# TYPE penstock" in await answers(200, "prometheus", url, *files)
 
-        # Each kind of rule between daemons is there for a connection that they have. A daemon uses one member of
-        # etcd and one control plane at a time, and a follower connects to the leader for a request.
+        # Each kind of rule between daemons permits a connection that exists. A daemon uses one etcd member and one
+        # control plane at a time, and a follower connects to the leader for a request.
         def kind(source: str, target: str, port: int) -> tuple[str, str, int]:
             return fleet.role[source].split("@")[0], fleet.role[target].split("@")[0], port
 

@@ -128,7 +128,7 @@ async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> Non
     ("trusted", "sampled", "share", "kept"),
     [(True, True, 0.0, True), (True, False, 1.0, False), (False, True, 0.0, False), (False, False, 1.0, True)],
 )
-async def test_only_trusted_callers_decide_what_is_sampled(
+async def test_only_trusted_callers_determine_sampling(
     tmp_path: Path, trusted: bool, sampled: bool, share: float, kept: bool
 ) -> None:
     async with collector() as otlp, engine(answers) as near:
@@ -178,7 +178,7 @@ def a_span(name: str = "a") -> Span:
     return Span(TRACE, PARENT, name, SERVER, "1", "2", [])
 
 
-async def test_spans_wait_for_an_unavailable_collector_and_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_are_kept_for_an_unavailable_collector_and_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "INTERVAL_S", 0.01)
     metrics = AgentMetrics()
     async with collector() as otlp:
@@ -231,7 +231,7 @@ async def test_a_collector_that_does_not_answer_delays_the_stop_for_a_limited_ti
     assert exported(metrics, "dropped") == 1
 
 
-async def test_a_queue_that_is_full_and_spans_that_are_refused_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dropped_and_rejected_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_exporter, "MAX_QUEUED_BYTES", 300)
     metrics = AgentMetrics()
     async with collector() as otlp:
@@ -257,7 +257,7 @@ async def test_failed_requests_are_exported_up_to_a_limit(tmp_path: Path, monkey
     assert sum(span.kind == SERVER for _, span in otlp.spans) == 2
 
 
-async def test_an_agent_that_stops_sends_the_spans_that_are_left(tmp_path: Path, own_etcd: EtcdServer) -> None:
+async def test_a_stopping_agent_sends_the_remaining_spans(tmp_path: Path, own_etcd: EtcdServer) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
     async with collector() as otlp, engine(answers) as gpu:
         process = AgentProcess(

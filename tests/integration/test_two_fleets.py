@@ -1,4 +1,4 @@
-"""Two fleets that use one etcd, under one prefix, by mistake: the first keeps its leader and its policy."""
+"""Two fleets that use one etcd under one prefix by mistake: the first fleet keeps its leader and its policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _has_logged(log: Path, text: bytes) -> bool:
 
 
 @pytest.mark.parametrize(("name", "fleet"), [("cp-1", 1), ("cp-2", 0)], ids=["other fleet", "own fleet"])
-async def test_the_plans_of_another_fleet_are_not_obeyed(
+async def test_the_plans_of_another_fleet_are_ignored(
     store: SignedStore, own_etcd: EtcdServer, tmp_path: Path, name: str, fleet: int
 ) -> None:
     reader = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de"))

@@ -1,4 +1,4 @@
-"""Connections to engines and peers: kept ones make room where there may be no more, and names are remembered."""
+"""Connections to engines and peers: idle connections are closed if the limit is reached, and addresses are cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDLE = 8
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Every descriptor that this process may have is taken."""
+    """Use every file descriptor that this process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -44,7 +44,7 @@ async def idles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @on_uvloop
-async def test_idle_connections_make_room_for_one_that_is_needed() -> None:
+async def test_idle_connections_are_closed_for_a_new_one() -> None:
     server = await asyncio.start_server(idles, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
     pool = UpstreamPool()
@@ -61,7 +61,7 @@ async def test_idle_connections_make_room_for_one_that_is_needed() -> None:
     server.close()
 
 
-async def test_a_connection_of_former_trust_is_not_used_again() -> None:
+async def test_a_connection_under_former_authorities_is_not_reused() -> None:
     server = await asyncio.start_server(idles, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
     pool, former, current = UpstreamPool(), ServerTrust(None, "former.test"), ServerTrust(None, "current.test")
@@ -97,7 +97,7 @@ def one_port_on_two_addresses() -> Iterator[tuple[socket.socket, socket.socket]]
 
 
 class Resolver:
-    """Responds by a script."""
+    """A resolver that follows a script."""
 
     def __init__(self) -> None:
         self.answer: Sequence[str] | None = ("127.0.0.1",)
@@ -147,7 +147,7 @@ async def test_a_name_that_no_longer_resolves_keeps_its_addresses(monkeypatch: p
 
 
 @on_uvloop
-async def test_a_name_that_moves_is_found_where_it_went_and_each_of_its_addresses_is_tried(
+async def test_a_changed_name_is_resolved_again_and_each_address_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A bound socket that does not listen refuses connections.

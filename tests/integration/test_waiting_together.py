@@ -1,4 +1,4 @@
-"""Agents of one region whose requests wait for the same engines: in turn, through a real Redis, and never for ever."""
+"""Agents of one region whose queued requests wait for the same engine, in turn, through a real Redis."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Region:
         await until(lambda: all(agent.queue.waiting(MODEL) == total for agent in self.agents.values()))
 
     async def answered(self, request: str) -> int:
-        """The status that a request was answered with."""
+        """The status of the response to a request."""
         answer = await self.asked[request].answer()
         self.asked.pop(request).close()
         return answer.status
@@ -98,7 +98,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
         }
         for agent in agents.values():
             pool = agent.endpoints.pool(MODEL)
-            pool.prior_s = 0.1  # so that a queue of a few is not too long to join
+            pool.prior_s = 0.1  # a short service time, so that a queue of a few requests stays within the limit
             pool.recount()
         waiting_region = Region(gpu, agents)
         yield waiting_region
@@ -124,13 +124,13 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
     assert await region.answered(expected[-1]) == 200
 
 
-async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
+async def test_a_new_request_does_not_overtake_a_queued_one_at_another_agent(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
-    region.agents["a"].endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
+    region.agents["a"].endpoints.pool(MODEL).views[0].limit = 9  # a free slot that only `a` counts
     region.agents["a"].endpoints.pool(MODEL).views[0].update_score()
     await region.wait("a", "a1")
     assert region.gpu.began == ["a0"]

@@ -90,7 +90,7 @@ def test_the_control_socket_names_the_command_it_rejects(
 
 
 async def connect(port: int) -> None:
-    """No server listens behind the link, so it resets the connections that it accepted."""
+    """Connect to a link without a server behind it, which resets the connections that it accepts."""
     with suppress(ConnectionResetError):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()

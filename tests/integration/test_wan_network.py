@@ -45,7 +45,7 @@ async def wan_to(port: int, rtt_ms: float) -> AsyncIterator[tuple[Wan, int]]:
 
 
 @on_uvloop
-async def test_a_round_trip_costs_what_it_should() -> None:
+async def test_a_round_trip_takes_its_configured_time() -> None:
     async with serving() as port, wan_to(port, 80.0) as (_, near):
         began_s = monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", near)
@@ -64,7 +64,7 @@ async def test_a_round_trip_costs_what_it_should() -> None:
 
 
 @on_uvloop
-async def test_the_target_sees_a_connection_half_a_round_trip_after_the_client_made_it() -> None:
+async def test_the_target_accepts_half_a_round_trip_after_the_connect() -> None:
     seen_s: list[float] = []
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +82,7 @@ async def test_the_target_sees_a_connection_half_a_round_trip_after_the_client_m
 
 
 @on_uvloop
-async def test_a_refused_target_is_seen_after_a_round_trip_as_a_reset() -> None:
+async def test_a_refused_connect_is_a_reset_after_a_round_trip() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with wan_to(taken.getsockname()[1], 60.0) as (wan, near):
@@ -97,7 +97,7 @@ async def test_a_refused_target_is_seen_after_a_round_trip_as_a_reset() -> None:
 
 
 @on_uvloop
-async def test_half_close_is_carried_each_way_by_itself() -> None:
+async def test_half_close_is_relayed_in_each_direction() -> None:
     async def answer_after_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.read()
         writer.write(b"you said " + asked)
@@ -114,7 +114,7 @@ async def test_half_close_is_carried_each_way_by_itself() -> None:
 
 
 @on_uvloop
-async def test_a_client_that_leaves_is_noticed_by_the_target() -> None:
+async def test_a_disconnect_of_the_client_reaches_the_target() -> None:
     left = asyncio.Event()
 
     async def wait_for_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +199,7 @@ async def test_back_pressure_reaches_the_sender_and_nothing_is_lost() -> None:
 
 
 @on_uvloop
-async def test_a_cut_resets_what_is_open_and_refuses_what_is_new_until_it_is_mended() -> None:
+async def test_a_cut_resets_and_refuses_connections_until_it_ends() -> None:
     async with serving() as port, wan_to(port, 2.0) as (wan, near):
         reader, writer = await asyncio.open_connection("127.0.0.1", near)
         writer.write(b"x")
@@ -218,7 +218,7 @@ async def test_a_cut_resets_what_is_open_and_refuses_what_is_new_until_it_is_men
 
 
 @on_uvloop
-async def test_a_black_hole_is_silent_and_its_end_resets_only_who_lost_bytes() -> None:
+async def test_the_end_of_a_black_hole_resets_connections_that_lost_bytes() -> None:
     async with serving() as port, wan_to(port, 2.0) as (wan, near):
         talking, idle = [await asyncio.open_connection("127.0.0.1", near) for _ in range(2)]
         for reader, writer in (talking, idle):
@@ -271,7 +271,7 @@ async def test_a_fault_hits_only_the_links_it_selects() -> None:
 
 
 @on_uvloop
-async def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening() -> None:
+async def test_a_used_port_is_named_and_no_listener_is_left() -> None:
     async with serving() as taken, wan_to(taken, 1.0) as (_, near):
         for port in (taken, near):
             plans = [

@@ -31,7 +31,7 @@ MAX_STREAMS = 400
 
 
 class Supervisor(AgentProcess):
-    """`penstock-agent` with two workers."""
+    """A supervisor, `penstock-agent` with two workers, as a process."""
 
     def __init__(
         self, directory: Path, etcd: EtcdServer, redis: RedisServer, gpu: Address, traffic: Address | None = None
@@ -62,7 +62,7 @@ class Supervisor(AgentProcess):
                     yield said
 
     def faces(self) -> dict[str, Address]:
-        """Where the first worker listens; empty before all do."""
+        """Listen addresses of the first worker; empty before all workers listen."""
         workers = self.workers()
         return {face: Address.parse(workers[0][face]) for face in ("traffic", "peer", "admin")} if workers else {}
 
@@ -75,12 +75,12 @@ class Supervisor(AgentProcess):
         return []
 
     def pids_of(self, number: int) -> list[int]:
-        """The processes of a worker, the newest last."""
+        """Process ids of a worker, the newest last."""
         return [line["pid"] for line in self.lines("worker started") if line["worker"] == number]
 
 
 class Streams:
-    """Streams that an engine begins, with the name of the worker in their first event, and ends when it may."""
+    """Streams that an engine begins, with the worker's name in the first event, and ends when a test permits it."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -111,19 +111,19 @@ class Streams:
         raise AssertionError(f"one worker accepted all: { {name: len(each) for name, each in self.open.items()} }")
 
     def renew(self) -> None:
-        """Drop the streams that ended."""
+        """Remove the streams that have ended."""
         self.may_end = asyncio.Event()
         self.open = {name: [] for name in WORKERS}
 
     async def end_well(self, name: str) -> None:
-        """Every open stream of a worker ends as the engine ends it."""
+        """Let the engine end the streams, and check that each stream of a worker ends with [DONE]."""
         self.may_end.set()
         for client in self.open[name]:
             assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
 
 
 async def ask(address: Address) -> str:
-    """One request on a connection of its own; returns the worker that served it."""
+    """Send a request on a new connection; returns the worker that served it."""
     client = await RawClient.connect(address)
     client.send(post(BODY))
     answer = await client.answer()
@@ -133,7 +133,7 @@ async def ask(address: Address) -> str:
 
 
 async def keep_asking(address: Address, enough: asyncio.Event) -> int:
-    """One request after the other, all of which are answered; returns how many."""
+    """Send requests in sequence, which all succeed; returns their number."""
     count = 0
     while not enough.is_set():
         await ask(address)

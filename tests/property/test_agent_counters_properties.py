@@ -1,7 +1,7 @@
 """Agents as processes, on a real Redis: after any sequence of faults every count equals what the engines run.
 
-Requests that end well, fail, break off, are turned down or are left by their clients; agents killed with SIGKILL;
-engines that go and come back; a Redis that is flushed or restarted.
+Requests succeed, fail, break off, are rejected or cancelled by their clients; agents are killed with SIGKILL; engines
+stop and restart; Redis is flushed or restarted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FlappingEngine(LoopbackServer):
         return Address("127.0.0.1", self.port)
 
     def finish(self) -> None:
-        """Let everything that is held end well."""
+        """Let every running request succeed."""
         self.go_on.set()
         self.go_on = asyncio.Event()
 
@@ -93,7 +93,7 @@ class FlappingEngine(LoopbackServer):
 
 
 class Region:
-    """Engines and clients on a loop of their own, which never stops; agents and Redis as processes."""
+    """Engines and clients on a separate event loop, which runs continuously; agents and Redis are processes."""
 
     def __init__(self, directory: Path, etcd: EtcdServer, server: RedisServer) -> None:
         self.redis = server
@@ -125,22 +125,22 @@ class Region:
             agent.wait_ready(PATIENCE_S)
 
     def do(self, what: Coroutine[Any, Any, T]) -> T:
-        """Run something on the loop."""
+        """Run a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_S)
 
     async def ask(self, agent: str, kind: str) -> None:
-        """Send a request, and leave its answer to the socket."""
+        """Send a request without reading the response."""
         client = await RawClient.connect(self.agents[agent].faces()["traffic"])
         self.clients.append(client)
         client.send(post(BODY, f"X-Request-Id: {kind.replace(' ', '-')}:{len(self.clients)}"))
 
     async def leave(self, which: int) -> None:
-        """A client disconnects, in any state of its request."""
+        """Disconnect a client, in any state of its request."""
         if self.clients:
             self.clients.pop(which % len(self.clients)).close()
 
     async def finish(self) -> None:
-        """Every engine ends all its requests."""
+        """Let every engine end all its requests."""
         for engine in self.engines:
             engine.finish()
 
@@ -154,11 +154,11 @@ class Region:
         return found
 
     def run(self) -> dict[str, int]:
-        """What engines run in truth."""
+        """The requests that the engines run."""
         return {f"gpu-{n}": engine.running for n, engine in enumerate(self.engines)}
 
     def published(self) -> list[PublishedLoad]:
-        """What agents have in Redis."""
+        """The loads that the agents publish in Redis."""
         return published_loads(self.shared, REGION)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -171,7 +171,7 @@ class Region:
             time.sleep(0.05)
 
     def settled(self) -> bool:
-        """Whether the view of every agent is true, and none queues a request for which there is a free slot."""
+        """Whether every agent's view equals the engines' requests, and no request is queued while a slot is free."""
         truth = self.run()
         views = self.views()
         full = all(count >= SLOTS for count in truth.values())
@@ -258,7 +258,7 @@ def region_at(directory: Path, etcd: EtcdServer, server: RedisServer) -> Iterato
         region.close()
 
 
-def test_counts_of_whole_agents_come_back_to_the_truth(
+def test_counts_of_whole_agents_converge_to_the_engines(
     tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer
 ) -> None:
     with region_at(tmp_path, own_etcd, own_redis) as region:

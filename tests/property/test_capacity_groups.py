@@ -68,7 +68,7 @@ class World(msgspec.Struct):
         return sum(slots for served, slots in self.groups[region].items() if served & models)
 
     def work(self, shares: Shares) -> dict[tuple[str, str], float]:
-        """Slots that shares fill by (region, model), at the service times that the planners plan with."""
+        """Slots that shares fill, by (region, model), at the planners' service times."""
         able, found = self.supply(), defaultdict[tuple[str, str], float](float)
         for key, table in shares.items():
             for server, share in table.items():
@@ -136,7 +136,7 @@ def problems(world: World) -> list[Problem]:
 def violations(
     world: World, work: Mapping[tuple[str, str], float], part: float
 ) -> dict[str, dict[frozenset[str], float]]:
-    """By region, what each set of models has beyond this part of all slots that any of them may use."""
+    """By region, the load of each set of models in excess of this part of the slots that any of them may use."""
     return {
         region: {
             models: sum(work.get((region, model), 0.0) for model in models) - part * world.slots(region, models)
@@ -194,14 +194,14 @@ def test_no_plan_gives_any_set_of_models_more_than_the_groups_that_serve_them(wo
 
 @given(worlds())
 @few
-def test_the_flow_planner_finds_the_room_that_there_is(world: World) -> None:
-    """The price of work past the target is above all others, so the planner leaves the least of it that is possible."""
+def test_the_flow_planner_uses_all_free_capacity(world: World) -> None:
+    """The price of work past the target exceeds all other prices, so the planner minimises that work."""
     past, able = 0.0, world.supply()
     for problem in problems(world):
         flows = ModelSolver(problem).solve(problem, PATIENT_S)
         assume(evaluate(flows).no_room == 0.0)
         over = flows.load_per_s - TARGET * problem.capacity_per_s
-        # A unit of the problem is a request of its first model; those of the supply may be of a model without demand.
+        # A unit of the problem is a request of its first model; the supply may include models without demand.
         unit = next(
             able[name, problem.shape.models[0]].work for name in NAMES if (name, problem.shape.models[0]) in able
         )
@@ -268,7 +268,7 @@ def missing_at_loss(world: World, shares: Shares, lost: str) -> float:
 
 @given(worlds(reserve=True, max_rate=12.0))
 @few
-def test_no_loss_leaves_more_without_a_place_than_the_plan_accounts_for(world: World) -> None:
+def test_no_loss_lacks_more_than_the_plan_reports(world: World) -> None:
     result = FlowPlanner(PATIENT_S).plan(tick_input(world.policy, world.snapshot, {}, elapsed_s=1e9))
     assume(result.cost.no_room == 0.0)
     able, shares = world.supply(), world.shares(result)

@@ -57,7 +57,7 @@ Rates = dict[tuple[str, frozenset[str]], float]
 
 
 def even(per_s: float, **others: float) -> Rates:
-    """The same rate everywhere, but for the clients of some regions."""
+    """The same rate in every region, except for the clients of some."""
     return {(home, where): others.get(home, per_s) for home, where in DEMANDS}
 
 
@@ -66,13 +66,13 @@ def world(rates: Callable[[float], Rates], **more: object) -> World:
 
 
 def series(loop: Loop, from_s: float) -> dict[tuple[Key, str], list[float]]:
-    """Every share of the plan, tick by tick."""
+    """Each share of the plan over the ticks."""
     every = {arc for tick in loop.ticks for arc in tick.shares}
     return {arc: [tick.shares.get(arc, 0.0) for tick in loop.ticks if tick.at >= from_s] for arc in every}
 
 
 def moved_after(loop: Loop, at_s: float) -> float:
-    """The largest way that any share still went after a time."""
+    """The largest difference between two values of a share after a time."""
     return max(max(shares) - min(shares) for shares in series(loop, at_s).values())
 
 
@@ -87,7 +87,7 @@ rate = st.floats(0.5, 8.0)
     st.booleans(),
 )
 @settings(max_examples=examples(15), deadline=None, derandomize=True)
-def test_a_step_of_demand_turns_no_share_round_more_than_once(
+def test_after_a_step_of_demand_each_share_reverses_at_most_once(
     before: tuple[float, ...], changed: Rates, delay_s: float, queueing_weight: float, survive_one_loss: bool
 ) -> None:
     rates = dict(zip(DEMANDS, before, strict=True))
@@ -104,7 +104,7 @@ def test_a_step_of_demand_turns_no_share_round_more_than_once(
 @planners
 @delays
 def test_after_a_step_of_demand_the_plan_comes_to_rest(planner: str, delay_s: float) -> None:
-    """Within the time that a moving mean of 3 s takes to settle, and the time of one turn."""
+    """The plan comes to rest within the settling time of a moving mean of 3 s, plus the time of one reversal."""
     scenario = world(lambda at: even(5.0, a=15.0) if at >= 15.0 else even(5.0), report_delay_s=lambda at: delay_s)
     loop = Loop(scenario, PLANNERS[planner]()).run(65.0 + delay_s)
     assert moved_after(loop, 14.0) > 0.2
@@ -133,9 +133,7 @@ def test_after_any_step_to_a_steady_demand_the_plan_comes_to_rest(
 
 @planners
 @delays
-def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_the_end(
-    planner: str, delay_s: float
-) -> None:
+def test_a_returning_region_gets_its_traffic_along_the_ramp(planner: str, delay_s: float) -> None:
     back_s = 30.0
     scenario = world(
         lambda at: even(5.0),
@@ -158,8 +156,8 @@ def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_
 
 
 @planners
-def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(planner: str) -> None:
-    """Its prior is seven times what all others measure, which would make it look dear, and full, for ever."""
+def test_a_region_with_only_a_prior_service_time_gets_its_traffic_back(planner: str) -> None:
+    """The prior service time is seven times the others' measurements, so the region would appear full for ever."""
     regions = {name: msgspec.structs.replace(region, cost_per_gpu_hour=1.0) for name, region in POLICY.regions.items()}
     regions["a"] = msgspec.structs.replace(regions["a"], cost_per_gpu_hour=1.15)
     scenario = world(
@@ -175,7 +173,7 @@ def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(pla
 @planners
 @delays
 def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str, delay_s: float) -> None:
-    """Each recovery starts a new ramp; only the shares that the region loses and regains change."""
+    """Each recovery starts a new ramp; only shares of the flapping region change."""
     flaps = (20.0, 50.0)
     scenario = world(
         lambda at: even(5.0),
@@ -213,7 +211,7 @@ def test_a_plan_outlives_the_silence_of_all_regions(planner: str) -> None:
 
 
 @planners
-def test_a_region_that_dies_takes_nothing_with_it(planner: str) -> None:
+def test_a_failed_region_leaves_no_request_unserved(planner: str) -> None:
     """With reports 10 s late, agents choose other regions themselves; no request waits for a plan."""
     scenario = world(
         lambda at: even(3.0), up=lambda region, at: region != "a" or at < 20.0, report_delay_s=lambda at: 10.0
@@ -236,8 +234,8 @@ def of_many_lengths(rng: Random) -> float:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_short_surge_of_requests_of_very_different_lengths_moves_nothing_once_it_is_over(seed: int) -> None:
-    """Long requests end last, and a moving mean remembers: neither is a reason to leave, after the surge or without."""
+def test_a_short_surge_of_mixed_requests_moves_nothing_afterwards(seed: int) -> None:
+    """Neither long requests, which end last, nor the moving mean moves demand after the surge, nor without a surge."""
     began_s, slots = 30.0, 40
     steady = slots / SERVICE_S * 0.35 / 2
     prices = {name: msgspec.structs.replace(region, cost_per_gpu_hour=1.0) for name, region in POLICY.regions.items()}

@@ -43,7 +43,7 @@ def test_a_limit_is_within_its_bounds_for_any_history(within, history) -> None:
 
 @given(st.integers(8, 256), st.lists(st.floats(0.05, 60.0), min_size=20, max_size=200), st.booleans())
 def test_no_limit_falls_below_half_of_its_peak_within_minutes(start, service_times, queues) -> None:
-    """An engine whose throughput is the less the more requests it has: the lower limit wins every trial."""
+    """The throughput of the engine falls with the number of requests, so every trial favours the lower limit."""
     limit, now = ConcurrencyLimit(LimitBounds(start, start), 0.0), 0.0
     limit.set_bounds(LimitBounds(1, 256), now)
     began_at = now
@@ -66,7 +66,7 @@ def test_no_limit_falls_below_half_of_its_peak_within_minutes(start, service_tim
     st.lists(st.tuples(st.integers(4, 40), st.floats(0.001, 10.0)), min_size=20, max_size=80),
 )
 def test_the_growth_of_a_queue_and_of_a_batch_without_loss_is_found(pace, requests) -> None:
-    """In a queue the time grows with concurrency, and throughput does not; in a perfect batch it is the other way."""
+    """With concurrency, in a queue only the time grows, and in a perfect batch only the throughput."""
     queue, batch = ThroughputFit(), ThroughputFit()
     for concurrency, work_s in [(4, 1.0), (40, 1.0), *requests]:
         queue.add(concurrency, concurrency, work_s, pace * work_s * concurrency)

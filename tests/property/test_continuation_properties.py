@@ -1,4 +1,4 @@
-"""A stream that is cut anywhere and continued reads like the stream that was not cut."""
+"""A stream that is cut at any point and continued has the same text as the complete stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPT_TOKENS = 11
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine whose answer depends on the prompt and on nothing else."""
+    """An engine whose response depends on the prompt only."""
 
     tokens: tuple[str, ...]
     """White space is a token of its own, or the start of one."""
@@ -100,7 +100,7 @@ def usage(prompt: int, generated: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class View:
-    """An answer as a strict client reads it."""
+    """A response as parsed by a strict client."""
 
     text: str
     finish_reason: str
@@ -175,7 +175,7 @@ def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
 
 
 def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
-    """Whether no two tokens of white space follow each other: how many are at the end of a chunk is unknown."""
+    """Whether no two white-space tokens are adjacent, since their number at the end of a chunk is unknown."""
     return all(token.strip() or following.strip() for token, following in pairwise(tokens))
 
 
@@ -194,7 +194,7 @@ def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
 @example(
     Engine((" Take", "\n"), finishes_alone=True, tokens_per_chunk=3), 13, {"include_usage": True}, [0.97], [99], True
 )
-def test_a_stream_that_is_cut_reads_like_one_that_is_not(
+def test_a_continued_stream_equals_an_undisturbed_one(
     engine: Engine,
     max_tokens: int | None,
     options: dict[str, bool] | None,
@@ -263,7 +263,7 @@ def chunks_of(stream: bytes) -> list[Any]:
 
 @given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5))
 @example(b'data: {"choices": [{"delta": {"tool_calls": [{}]}}]}\n\ndata: {"error": 1}', [7])
-def test_bytes_of_any_kind_are_passed_on(stream: bytes, sizes: list[int]) -> None:
+def test_any_bytes_are_relayed(stream: bytes, sizes: list[int]) -> None:
     request = continuable_request(CHAT_PATH, request_body(Engine(("a",)), None, None))
     assert not isinstance(request, str)
     continued = ContinuedStream(request)

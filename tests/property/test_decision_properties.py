@@ -64,7 +64,7 @@ tried = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Reason.SATURATE
 
 
 def allowed_by_hand(policy: Policy, about: RequestFacts) -> set[str]:
-    """The rules read region by region, as a lawyer would: independent of the mask's set arithmetic."""
+    """Evaluate the rules region by region, independently of the mask's set arithmetic."""
     permitted = set()
     for region in policy.regions:
         verdicts = []
@@ -120,7 +120,7 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     st.floats(0, 1),
     st.integers(0, 2**16),
 )
-def test_a_draw_equals_the_whole_choice(
+def test_drawing_equals_the_full_decision(
     policy, others, servers, plan_arcs, regions, origin, closed, limited, ramp, seed
 ) -> None:
     permitted = residency_class(regions | {origin})
@@ -151,7 +151,7 @@ def test_a_draw_equals_the_whole_choice(
 
 
 @given(views)
-def test_a_region_that_could_not_have_its_share_is_not_drawn_for_unseen(live) -> None:
+def test_a_draw_never_hides_a_region_below_its_share(live) -> None:
     for view in live.values():
         gone = view.state in (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
         assert accepts_full_share(view) == (view.ready and view.weight == 1.0 and not gone)

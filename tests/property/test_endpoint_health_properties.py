@@ -1,4 +1,4 @@
-"""Health and ejection are never stuck, and ejection never takes more of a pool than its cap."""
+"""Endpoints always recover from failed probes and ejection, and ejection never removes more of a pool than its cap."""
 
 from random import Random
 
@@ -78,7 +78,7 @@ def test_from_any_history_time_and_one_served_trial_end_an_ejection(
 
 
 @given(steps)
-def test_no_ejection_outlasts_its_longest(history: list[tuple[float, str, AttemptOutcome, float]]) -> None:
+def test_no_ejection_exceeds_the_maximum_duration(history: list[tuple[float, str, AttemptOutcome, float]]) -> None:
     ejection, now = Ejection(), 0.0
     for passes_s, sends, outcome, lasted_s in history:
         ejection = lived(ejection, now, passes_s, sends, outcome, lasted_s)
@@ -92,7 +92,7 @@ def test_no_ejection_outlasts_its_longest(history: list[tuple[float, str, Attemp
     st.lists(st.tuples(st.integers(0, 11), st.one_of(outcomes, st.none()), st.floats(0.0, 20.0)), max_size=150),
     st.floats(0.0, 1.0),
 )
-def test_never_more_of_a_pool_is_out_than_the_cap(
+def test_never_more_of_a_pool_is_ejected_than_the_cap(
     members: int, history: list[tuple[int, AttemptOutcome | None, float]], share: float
 ) -> None:
     rules = EjectionRules(max_ejected_share=share)

@@ -1,4 +1,4 @@
-"""For any history of a pool's endpoints, its counts equal those of its members, and ejection keeps its bounds."""
+"""For any history of a pool's endpoints, its counts equal the sums over its members, and ejection is bounded."""
 
 from collections.abc import Sequence
 from random import Random

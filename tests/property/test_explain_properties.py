@@ -1,4 +1,4 @@
-"""An explanation is the decision: same choice for the same draw, and a word on every region."""
+"""An explanation equals the decision: the same choice for the same draw, with a reason for every region."""
 
 from __future__ import annotations
 
@@ -105,6 +105,6 @@ def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, ref
     for option in decision.options:
         chances[option.choice.region] += option.probability
     for region, chance in chances.items():
-        # Six standard deviations and a little: about once in 10^9 runs by chance.
+        # Six standard deviations and a margin: exceeded by chance about once in 10^9 runs.
         slack = 6 * (chance * (1 - chance) / draws) ** 0.5 + 0.01
         assert abs(seen[region] / draws - chance) <= slack, region

@@ -1,4 +1,4 @@
-"""After any faults and compactions the informer equals the store, and its changes lead from one state to the other."""
+"""After any faults and compactions, the informer's copy equals the store, and its changes add up to the copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS = st.one_of(
 
 
 class Replay:
-    """The state by the changes; checks that each change is consistent with the ones before."""
+    """Replays changes into a state, and checks that each change is consistent with the previous ones."""
 
     def __init__(self) -> None:
         self.items: dict[str, KeyValue] = {}

@@ -45,7 +45,7 @@ PLACES = {"203.0.113.9": "DE", "198.51.100.7": "JP", "192.0.2.1": None}
 
 @pytest.fixture(scope="module")
 def locator() -> Iterator[Locator]:
-    """Of PLACES, behind PROXY."""
+    """A locator with the networks of PLACES, which trusts PROXY."""
     writer = MMDBWriter(database_type="GeoLite2-Country")
     for ip, country in PLACES.items():
         if country is not None:
@@ -58,7 +58,7 @@ def locator() -> Iterator[Locator]:
 
 
 def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]) -> Location:
-    """Where the client of a request is taken to be."""
+    """The location of a request's client."""
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]

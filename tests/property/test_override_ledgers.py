@@ -1,4 +1,4 @@
-"""Several control planes change overrides at once, in any order: together they never do what one of them may not."""
+"""Concurrent changes of overrides by several control planes never exceed what one control plane permits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Desk:
 
 @given(st.lists(steps, min_size=2, max_size=3))
 @settings(max_examples=examples(60))
-def test_no_class_is_emptied_and_every_change_is_written_down(some: list[list[Override | str]]) -> None:
+def test_no_class_is_emptied_and_every_change_is_audited(some: list[list[Override | str]]) -> None:
     async def run() -> None:
         store = MemoryStore()
         desks = [Desk(store, number) for number in range(len(some))]

@@ -82,9 +82,7 @@ def test_no_override_adds_a_region_to_a_class(world: World, some: list[Override]
 
 @given(worlds(), st.lists(overrides(), max_size=6), st.booleans())
 @few
-def test_what_somebody_can_serve_is_served_unless_somebody_shut_it(
-    world: World, some: list[Override], greedy: bool
-) -> None:
+def test_servable_demand_is_served_unless_overrides_forbid_it(world: World, some: list[Override], greedy: bool) -> None:
     meant = Interventions([msgspec.structs.replace(override, last_resort=True) for override in some], RAMP_S, 0.0)
     plans = planned(world, world.previous, meant, greedy)
     for traffic in demand(world.snapshot, 0.0):
@@ -94,7 +92,7 @@ def test_what_somebody_can_serve_is_served_unless_somebody_shut_it(
 
 
 @given(worlds(), st.lists(overrides(), max_size=6))
-def test_narrowing_only_takes_away(world: World, some: list[Override]) -> None:
+def test_narrowing_only_removes_regions(world: World, some: list[Override]) -> None:
     demands = planned_for(world.policy, demand(world.snapshot, 0.0))
     able = supply(world.policy, world.snapshot, 0.0)
     left = narrowed(demands, able, Interventions(some, RAMP_S, 0.0))
@@ -133,12 +131,12 @@ def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_w
 
 
 def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan], *, homeward: bool = True) -> list[float]:
-    """The share of each class's traffic that moved; where `came_home`, of the classes that returned only."""
+    """The shares of traffic that moved, by class; without `homeward`, not of classes whose share at home grows."""
     return [moved_share(*shares) for _, _, home, shares in changes(before, after) if homeward or not more(home, shares)]
 
 
 def came_home(world: World, before: dict[str, RegionPlan], after: dict[str, RegionPlan]) -> list[float]:
-    """The part of each origin's demand for a model whose classes came home and moved."""
+    """The part of each origin's demand for a model that moved, in classes whose share at home grows."""
     rates = {
         (traffic.origin, traffic.model, traffic.residency): traffic.requests_per_s
         for traffic in demand(world.snapshot, 0.0)

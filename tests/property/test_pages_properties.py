@@ -1,4 +1,4 @@
-"""The pages together are the list in order, whatever is added or removed between them."""
+"""The pages together equal the list in order, whatever is added or removed between requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ names = st.text(min_size=1, max_size=8)
 
 
 @given(st.sets(names, max_size=20), st.integers(1, 7))
-def test_pages_put_together_are_the_list(items: set[str], limit: int) -> None:
+def test_the_pages_together_are_the_list(items: set[str], limit: int) -> None:
     seen: list[str] = []
     cursor = None
     while True:
@@ -25,7 +25,7 @@ def test_pages_put_together_are_the_list(items: set[str], limit: int) -> None:
 
 
 @given(st.sets(names, min_size=1, max_size=20), st.sets(names, max_size=10), st.data())
-def test_what_stays_is_seen_once_while_others_come_and_go(items: set[str], new: set[str], data: st.DataObject) -> None:
+def test_items_that_stay_are_listed_once(items: set[str], new: set[str], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(sorted(items))))
     first = paginate(items, str, None, 3)
     if first.next_cursor is None:
@@ -37,7 +37,7 @@ def test_what_stays_is_seen_once_while_others_come_and_go(items: set[str], new: 
 
 
 @given(st.sets(names, max_size=9), st.binary(min_size=1, max_size=9).map(bytes.hex), st.booleans())
-def test_any_cursor_is_a_place_in_the_list(items: set[str], cursor: str, newest_first: bool) -> None:
+def test_any_cursor_is_a_position_in_the_list(items: set[str], cursor: str, newest_first: bool) -> None:
     page = paginate(items, str, cursor, 100, newest_first=newest_first)
     rest = {item for item in items if (item.encode() < bytes.fromhex(cursor)) is newest_first}
     assert set(page.items) | {bytes.fromhex(cursor).decode("utf-8", "replace")} >= rest

@@ -1,4 +1,4 @@
-"""What every plan of the flow planner keeps to, and that it is the cheapest there is."""
+"""Invariants of every plan of the flow planner, and the optimality of its cost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
 
 @given(worlds())
 @few
-def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
+def test_every_servable_class_is_planned(world: World) -> None:
     planned = decided(world)
     assert not planned.fallbacks
     for traffic in demand(world.snapshot, 0.0):
@@ -116,13 +116,13 @@ def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
     for problem in world.problems():
         flows, _ = optimum(problem)
         waterfall_flows = Flows.of_shares(problem, tables)
-        # A share below a millionth is dropped from a plan, and the price of what has no room is large.
+        # A plan omits shares below a millionth, and the price of demand without capacity is large.
         assert evaluate(flows).total <= evaluate(waterfall_flows).total * (1.0 + 1e-4) + 1e-4
 
 
 @given(worlds(healthy=True, reserve=True, max_rate=15.0))
 @few
-def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
+def test_the_reserve_for_any_loss_is_the_largest_possible(world: World) -> None:
     for problem in world.problems(fresh=True):
         flows, _ = optimum(problem)
         sets = problem.shape.confinements
@@ -133,7 +133,7 @@ def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(worl
 
 
 def missing_by_force(problem: Problem, flow: np.ndarray, lost: int) -> float:
-    """Hall's condition over every collection of groups: demand that must leave `lost`, less the room it may go to."""
+    """Hall's condition over every collection of groups: demand that must leave `lost`, less free capacity."""
     groups = range(len(problem.shape.classes))
     spare = problem.capacity_per_s - flow.sum(axis=0)
     most = 0.0
@@ -163,7 +163,7 @@ def test_demand_without_a_region_after_a_loss_is_found_in_any_plan(world: World,
 
 @given(worlds(), worlds())
 @few
-def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: World) -> None:
+def test_two_planners_with_the_same_ticks_return_the_same_plans(first: World, second: World) -> None:
     planner, twin = FlowPlanner(PATIENT_S), FlowPlanner(PATIENT_S)
     for world in (first, second, first):
         assert decided(world, planner).plans == decided(world, twin).plans
@@ -171,7 +171,7 @@ def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: Wo
 
 @given(worlds(), worlds())
 @few
-def test_what_it_saw_before_does_not_make_a_plan_dearer(first: World, second: World) -> None:
+def test_earlier_ticks_do_not_raise_the_cost_of_a_plan(first: World, second: World) -> None:
     taught = FlowPlanner(PATIENT_S)
     decided(first, taught)
     warm, cold = decided(second, taught), decided(second)

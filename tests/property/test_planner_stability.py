@@ -1,4 +1,4 @@
-"""The planner in a closed loop on a virtual clock: a step of demand turns no share round more than once."""
+"""The planner in a closed loop on a virtual clock: after a step of demand, each share reverses at most once."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
 
 
 def reversals(series: list[float]) -> int:
-    """How often a series turns round, moves within the deadband's accuracy apart."""
+    """Count the reversals of a series, ignoring moves within the deadband."""
     turns, direction, extreme = 0, 0, series[0]
     for value in series[1:]:
         if abs(value - extreme) <= DEADBAND / 2 and (value - extreme) * direction <= 0:
@@ -110,7 +110,7 @@ rates = st.lists(st.floats(0.5, 60.0), min_size=6, max_size=6).map(
 
 @given(rates, rates, st.sampled_from((0.0, 2.0, 10.0)), st.sampled_from((None, 10.0)))
 @settings(max_examples=examples(15), deadline=None)
-def test_a_step_turns_no_share_round_more_than_once(
+def test_after_a_step_each_share_reverses_at_most_once(
     before: Rates, after: Rates, delay_s: float, horizon_s: float | None
 ) -> None:
     ticks = run(before, after, delay_s, horizon_s)

@@ -53,7 +53,7 @@ def damaged(draw: st.DrawFn) -> dict[str, str]:
 
 
 def outcome(files: dict[str, str]) -> Policy | None:
-    """The policy, or None after a check that every error names the place and the remedy."""
+    """Compile a bundle; None if it is refused, after a check that every error names the place and the remedy."""
     try:
         return compile_bundle(files)
     except PolicyRefused as refused:
@@ -69,7 +69,7 @@ def outcome(files: dict[str, str]) -> Policy | None:
 
 @given(damaged())
 @settings(max_examples=examples(60), deadline=None)
-def test_damage_is_refused_with_reasons_or_compiles_to_something_whole(files: dict[str, str]) -> None:
+def test_a_damaged_bundle_is_refused_with_reasons_or_compiles(files: dict[str, str]) -> None:
     policy = outcome(files)
     if policy is not None:
         assert decode(encode(policy), Policy) == policy

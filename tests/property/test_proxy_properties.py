@@ -1,4 +1,4 @@
-"""The parser's boundary: how bytes are cut up changes nothing, and no bytes do any harm."""
+"""Parsing does not depend on how bytes are split, and any bytes are parsed or rejected."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ PLACES = st.lists(st.integers(0, 5000), max_size=12)
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=3), PLACES)
-def test_however_requests_are_cut_up_they_are_the_same_requests(said: list[bytes], places: list[int]) -> None:
+def test_requests_do_not_depend_on_how_bytes_are_split(said: list[bytes], places: list[int]) -> None:
     whole = b"".join(said)
     expected = answered([whole])
     assert expected[0].count(b"HTTP/1.1 200 OK") >= len(said)
@@ -208,7 +208,7 @@ def statuses(written: bytes) -> list[bytes]:
 
 
 def all_http(written: bytes) -> bool:
-    """Whether it is nothing but whole responses."""
+    """Whether `written` consists of complete responses."""
     left = written
     while left:
         head, found, left = left.partition(b"\r\n\r\n")
@@ -244,7 +244,7 @@ class RecordingSink:
         self.body += chunk
 
     def write(self, transport: object, chunk: bytes) -> None:
-        """Stands in for the client of a relay."""
+        """Record bytes in place of a relay's client."""
         self.chunks.append(chunk)
         self.on_body(chunk.partition(b"\r\n")[2][:-2])
 
@@ -259,7 +259,7 @@ class RecordingSink:
 
 
 def read_response(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
-    """What comes of pieces of an engine's bytes, and whether the connection is kept."""
+    """The callbacks for pieces of an engine's bytes, and whether the connection is kept."""
 
     async def body() -> tuple[int, bytes, list[str], bool]:
         pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), RecordingSink(), Wire()
@@ -302,7 +302,7 @@ ENGINE_NOISE = st.lists(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(ENGINE_NOISE)
-def test_for_any_bytes_of_an_engine_the_sink_gets_one_end(noise: bytes) -> None:
+def test_any_bytes_of_an_engine_end_the_response_once(noise: bytes) -> None:
     _, _, over, kept = read_response([noise])
     assert len(over) == 1
     assert not (kept and over == ["broken"]), "a connection that spoke garbage is not used again"
@@ -310,7 +310,7 @@ def test_for_any_bytes_of_an_engine_the_sink_gets_one_end(noise: bytes) -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(BODIES, st.booleans(), PLACES)
-def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked: bool, places: list[int]) -> None:
+def test_responses_do_not_depend_on_how_bytes_are_split(body: bytes, chunked: bool, places: list[int]) -> None:
     parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in cut(body, places) if part)
     framed = b"Transfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
     whole = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n" + (
@@ -361,7 +361,7 @@ def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
     assert read_response([CHUNKED, *reads])[:3] == read_response([CHUNKED + b"".join(reads)])[:3]
 
 
-def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
+def test_a_read_of_exactly_one_chunk_keeps_its_framing() -> None:
     async def body() -> None:
         sink = RecordingSink()
         connection = UpstreamPool().connection(Address("127.0.0.1", 1))
@@ -411,8 +411,8 @@ def test_a_connection_with_bytes_after_its_response_is_not_reused() -> None:
         assert read_response([answer + more]) == (200, b"ok", ["end"], False)
 
 
-def test_the_parser_is_the_strict_one() -> None:
-    """What `request_head` relies on."""
+def test_the_parser_is_strict() -> None:
+    """`request_head` relies on the strict mode of the parser."""
     for lenient in (
         b"GET / HTTP/1.1\r\nA : b\r\n\r\n",
         b"GET / HTTP/1.1\nA: b\n\n",

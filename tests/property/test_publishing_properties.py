@@ -27,7 +27,7 @@ steps = st.lists(elections | publications, max_size=30)
 
 
 class Seat:
-    """One control plane: its connection to the store, and the epoch under which it leads by its own view."""
+    """One control plane: its connection to the store, and the epoch of its leadership in its own view."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.way = FaultyStore(store)
@@ -82,5 +82,5 @@ async def play(script: list[tuple[str, int, bool]]) -> None:
 
 @given(steps)
 @settings(max_examples=examples(150), deadline=None)
-def test_plans_are_the_leaders_alone_and_only_go_forward(script: list[tuple[str, int, bool]]) -> None:
+def test_only_the_leader_writes_plans_and_never_older_ones(script: list[tuple[str, int, bool]]) -> None:
     asyncio.run(play(script))

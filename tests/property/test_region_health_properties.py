@@ -15,7 +15,7 @@ probes = st.lists(st.tuples(st.booleans(), st.floats(0, 5)), max_size=60)
 
 
 @given(failovers, probes)
-def test_any_history_is_in_the_table_and_keeps_the_invariants(
+def test_any_history_follows_the_table_and_keeps_the_invariants(
     failover: Failover, history: list[tuple[bool, float]]
 ) -> None:
     health, now, misses, failed_at, hits = RegionHealth(), 0.0, 0, None, 0

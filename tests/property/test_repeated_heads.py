@@ -25,7 +25,7 @@ BOUNDS = Limits(max_head_bytes=400, max_headers=8)
 
 
 class StatingApplication(Repeater):
-    """Answers everything that it understood of a request, and what would be passed on."""
+    """An application whose response contains the parsed request and the fields to forward."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         names = connection.listener.to_upstream
@@ -43,7 +43,7 @@ class Unwanted:
 
 
 async def reported(connection: ClientConnection, read: bytes) -> bytes:
-    """Return the bytes written for one read."""
+    """The bytes written for one read."""
     wire: Any = connection._transport
     wire.written.clear()
     connection.data_received(read)
@@ -131,7 +131,7 @@ def test_a_request_parses_the_same_after_any_other(said: list[bytes]) -> None:
     asyncio.run(body())
 
 
-def test_a_head_that_comes_again_is_not_parsed_again() -> None:
+def test_a_repeated_request_head_is_not_parsed_again() -> None:
     head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\nx-request-id: %b\r\naccept: */*\r\n\r\n%b"
 
     async def body() -> None:
@@ -165,7 +165,7 @@ def test_a_head_that_comes_again_is_not_parsed_again() -> None:
     asyncio.run(body())
 
 
-def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
+def test_a_body_after_a_cached_head_has_a_timeout() -> None:
     read = b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello"
 
     async def body() -> None:
@@ -207,7 +207,7 @@ class RecordingSink:
 
 
 def read_response(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tuple[list[object], bool]:
-    """What one read brings, and whether the connection is kept."""
+    """The callbacks for one read, and whether the connection is kept."""
     sink = RecordingSink()
     connection.send(sink, b"")
     connection.data_received(read)
@@ -237,7 +237,7 @@ def test_a_response_parses_the_same_after_any_other(said: list[bytes]) -> None:
     asyncio.run(body())
 
 
-def test_an_answer_s_head_that_comes_again_is_not_parsed_again() -> None:
+def test_a_repeated_response_head_is_not_parsed_again() -> None:
     answer = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-length: %d\r\n\r\n%b"
 
     async def body() -> None:

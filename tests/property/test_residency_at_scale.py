@@ -1,6 +1,6 @@
-"""No request, in random worlds, is ever touched by a region that residency forbids (PENSTOCK_RESIDENCY_CASES).
+"""In random worlds, no request reaches a region that residency forbids (PENSTOCK_RESIDENCY_CASES requests).
 
-`make verify-long` follows ten million.
+`make verify-long` checks ten million.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEED = 20_261
 
 
 @pytest.mark.timeout(max(300, CASES // 2_000))
-def test_no_request_is_touched_by_a_forbidden_region() -> None:
+def test_no_request_reaches_a_forbidden_region() -> None:
     tally = follow(CASES, SEED)
     print(msgspec.json.encode(tally).decode())
     assert tally.violations == []
@@ -65,12 +65,12 @@ DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [
 
 
 @pytest.mark.parametrize(("what", "changes"), DEFECTS, ids=[row[0] for row in DEFECTS])
-def test_it_would_notice(what: str, changes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_violation_is_found(what: str, changes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, defect in changes:
         monkeypatch.setattr(module, name, defect)
     assert follow(40_000, SEED).violations
 
 
-def test_the_last_gate_holds_where_the_choice_of_region_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_check_holds_if_region_selection_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "region_options", _obeying_the_plan)
     assert follow(40_000, SEED).violations == []

@@ -1,4 +1,4 @@
-"""A log with any manipulation proves nothing; an untouched log is complete, however it was rotated."""
+"""The report on a manipulated log is no evidence; an unchanged log is complete, however it was rotated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_rotation_and_the_order_of_files_do_not_matter(cut: int, other_cut: int,
 
 @settings(max_examples=examples(100))
 @given(st.integers(0, LINES - 1), st.integers(0, 1000), st.integers(1, 255))
-def test_a_changed_byte_shows(line: int, place: int, flip: int) -> None:
+def test_a_changed_byte_is_reported(line: int, place: int, flip: int) -> None:
     text = bytearray(ONE[line])
     text[place % (len(text) - 1)] ^= flip
     assert not report([*ONE[:line], bytes(text), *ONE[line + 1 :]]).consistent
@@ -60,7 +60,7 @@ def test_a_changed_byte_shows(line: int, place: int, flip: int) -> None:
 
 @settings(max_examples=examples(50))
 @given(st.integers(0, LINES - 2), st.integers(1, LINES - 1))
-def test_removed_lines_show_with_file_and_line(first: int, count: int) -> None:
+def test_removed_lines_are_reported_with_file_and_line(first: int, count: int) -> None:
     rest = ONE[min(first + count, LINES - 1) :]
     outcome = report([*ONE[:first], *rest])
     assert [(fault.file, fault.line) for fault in outcome.faults] == [("file-0", first + 1)]
@@ -69,13 +69,13 @@ def test_removed_lines_show_with_file_and_line(first: int, count: int) -> None:
 
 @settings(max_examples=examples(50))
 @given(st.permutations(range(LINES)))
-def test_lines_in_another_order_show(order: list[int]) -> None:
+def test_reordered_lines_are_reported(order: list[int]) -> None:
     assert report([ONE[n] for n in order]).consistent is (order == list(range(LINES)))
 
 
 @settings(max_examples=examples(20))
 @given(st.integers(0, LINES - 1))
-def test_lines_of_another_start_do_not_fit_in(line: int) -> None:
+def test_lines_of_another_start_are_reported(line: int) -> None:
     foreign = ONE[line].replace(b"eu-de/a/1", b"eu-de/a/2")
     assert not report([*OTHER[:line], foreign, *OTHER[line + 1 :]]).consistent
     assert not report([*ONE, ONE[line]]).consistent, "repeated"
@@ -83,7 +83,7 @@ def test_lines_of_another_start_do_not_fit_in(line: int) -> None:
 
 @settings(max_examples=examples(20))
 @given(st.integers(0, LINES - 1))
-def test_a_cut_off_end_shows_by_a_kept_head(length: int) -> None:
+def test_a_removed_end_is_found_by_a_kept_head(length: int) -> None:
     last = chained_line(ONE[-1].rstrip(b"\n"))
     assert last is not None
     assert report(ONE, kept=(last.head,)).consistent

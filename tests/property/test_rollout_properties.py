@@ -1,4 +1,4 @@
-"""For any order of actions of agents, operators and the source: one of two policies is in force, with a way back."""
+"""For any order of actions of agents, operators and the source, one of two policies is in force, with a way back."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def holds(rollout: Rollout) -> None:
 
 
 @given(rules, steps, st.sets(st.sampled_from(REGIONS)), st.lists(seconds, min_size=20, max_size=20))
-def test_there_is_one_stable_policy_and_always_a_way_back_to_it(
+def test_there_is_one_stable_policy_and_rollback_is_always_possible(
     by: RolloutRules, story: list[tuple[str, object]], canary: set[str], waits_s: list[float]
 ) -> None:
     rollout, now = first_rollout("one", None, 0.0), 0.0

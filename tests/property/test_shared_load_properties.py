@@ -158,7 +158,7 @@ class Region(RuleBasedStateMachine):
                     assert all_agents >= this_one >= 0
 
     def all_see(self, loads: dict[str, Load]) -> bool:
-        """By what they read at least two exchanges after the last request came or went."""
+        """Whether every agent has read these loads, at least two exchanges after the last request began or ended."""
         return all(
             seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_counts.IDLE_INTERVAL_S
             for agent in self.agents.values()

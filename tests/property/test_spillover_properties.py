@@ -1,4 +1,4 @@
-"""Spillover limits and orders in any world: residency goes before them, and every planner keeps to them."""
+"""Spillover limits and orders in any world: residency takes precedence, and every planner observes them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_no_plan_within_the_limits_is_cheaper(world: World) -> None:
 
 @given(limited_worlds())
 @settings(max_examples=examples(60))
-def test_what_is_wanted_is_within_the_limits_before_they_are_looked_at_again(world: World) -> None:
+def test_target_shares_are_within_the_limits(world: World) -> None:
     for problem in world.problems():
         flows, _ = optimum(problem)
         at_home = np.zeros(len(problem.demand))

@@ -40,7 +40,7 @@ def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> N
 
 @settings(max_examples=examples(300), deadline=None)
 @given(policies, facts, states, ready)
-def test_without_a_tenant_no_tenant_is_led_astray(policy, about, live, has) -> None:
+def test_advice_without_a_tenant_is_permitted_for_every_tenant(policy, about, live, has) -> None:
     policy = with_tenants(policy)
     advice = SteeringAdvisor(policy).advise(Client(about.location), live, has)
     for tenant in policy.tenants.values():

@@ -23,7 +23,7 @@ PLACES = [
 
 @settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32))
-def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -> None:
+def test_exactly_the_existing_classes_are_found(seed: int) -> None:
     policy = World(seed, max_regions=5).policy
     report = verify(policy)
     assert report.breaches == ()

@@ -1,4 +1,4 @@
-"""An agent's queues under everything that happens to them: each who waits is answered once or has left, never both."""
+"""An agent's queues under any events: each queued request is answered once or cancelled, never both."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Room(RuleBasedStateMachine):
         self.heads = 0
 
     def _ask(self, context: Any, now: float) -> Any:
-        """As the road does: here, elsewhere on a credit, or nowhere that is ready."""
+        """Place a request as the request path does: here, elsewhere with a credit, or nowhere if none is ready."""
         endpoint = self.by_model[context.model]
         if endpoint.view.takes_more:
             endpoint.take()
@@ -89,7 +89,7 @@ class Room(RuleBasedStateMachine):
         return None if endpoint.view.ready else Refusal(Reason.NONE_READY, "nobody is left")
 
     def inside(self, call: Callable[[], T]) -> T:
-        """Call something as the loop would."""
+        """Call a function as a callback of the event loop."""
 
         async def on_the_loop() -> T:
             return call()
@@ -234,7 +234,7 @@ class Room(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-def test_every_way_out_of_the_queue_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_queued_request_leaves_the_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_queue, "POLL_S", 0.002)
     monkeypatch.setattr(admission_queue, "YIELD_S", 0.001)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

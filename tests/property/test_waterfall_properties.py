@@ -90,7 +90,7 @@ def load(world: World, plans: dict[str, RegionPlan]) -> dict[tuple[str, str], fl
 
 
 def homes(world: World, origin: str, model: str, where: frozenset[str]) -> str | None:
-    """The nearest permitted region that can take the model now."""
+    """The nearest permitted region with capacity for the model."""
     usable = frozenset(name for name in where if (name, model) in world.usable)
     return next(iter(world.policy.nearest_first(origin, usable)), None)
 
@@ -119,7 +119,7 @@ def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World, before: dict
 
 
 @given(worlds())
-def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
+def test_every_servable_class_is_planned(world: World) -> None:
     plans = planned(world, {})
     for origin, model, where in world.demand:
         servable = homes(world, origin, model, where) is not None
@@ -149,7 +149,7 @@ def test_no_region_passes_its_target_while_a_class_that_lives_there_has_room_els
 
 
 @given(worlds())
-def test_home_comes_first_when_it_has_room_for_all_that_live_there(world: World) -> None:
+def test_home_serves_all_its_demand_if_it_can(world: World) -> None:
     plans = planned(world, {})
     living: dict[tuple[str, str], float] = defaultdict(float)
     for (origin, model, where), rate in world.demand.items():
@@ -178,7 +178,9 @@ tables = st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 1.0), min_size=
 
 
 @given(tables, tables, st.floats(0.05, 1.0))
-def test_a_step_is_bounded_and_gets_there(before: dict[str, float], target: dict[str, float], largest: float) -> None:
+def test_steps_are_bounded_and_reach_the_target(
+    before: dict[str, float], target: dict[str, float], largest: float
+) -> None:
     shares = before
     for _ in range(25):
         stepped = step_towards(shares, target, largest, alive=NAMES)
@@ -191,7 +193,7 @@ def test_a_step_is_bounded_and_gets_there(before: dict[str, float], target: dict
 
 
 @given(tables, tables, st.sampled_from(NAMES))
-def test_a_dead_server_never_keeps_its_share(before: dict[str, float], target: dict[str, float], dead: str) -> None:
+def test_a_failed_region_never_keeps_its_share(before: dict[str, float], target: dict[str, float], dead: str) -> None:
     alive = set(NAMES) - {dead}
     wanted = {name: share for name, share in target.items() if name in alive}
     if wanted:

@@ -1,4 +1,4 @@
-"""An agent's listeners on real sockets, over real endpoints and reservations.
+"""An agent's listeners on real sockets, with real endpoints and reservations.
 
 A test sets the configuration in force and the state of peers; all other components of the request path are real.
 """

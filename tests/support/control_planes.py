@@ -91,7 +91,7 @@ def control_planes(
     policy_settings: Mapping[str, str] | None = None,
     fleet: int = 0,
 ) -> Iterator[list[ControlPlaneServer]]:
-    """Run one control plane per letter of `names`; `policy_settings` replace `policy_dir`."""
+    """Run one control plane for each letter of `names`; `policy_settings` replace `policy_dir`."""
 
     def start(name: str) -> ControlPlaneServer:
         def make() -> ControlPlaneServer:

@@ -11,7 +11,7 @@ from tests.support.identities import authority
 
 
 def region_keys(region: str) -> RegionKeys:
-    """The key of a region of the test fleet."""
+    """The sealing key of a region of the test fleet."""
     return RegionKeys(authority().region_key(region))
 
 

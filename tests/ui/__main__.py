@@ -1,4 +1,4 @@
-"""Drives the page for operators in headless Chromium, against a small planet of real processes; a line for each check.
+"""Tests the operators' page in headless Chromium, against a small planet of real processes; a line for each check.
 
 Screenshots are written to `out/ui/`. Exit code 1 if a check failed, 2 if there is no Chromium.
 """
@@ -82,12 +82,12 @@ async def lift_all(planet: Planet, token: str) -> None:
 
 
 def candidate_files() -> list[Path]:
-    """The files of another policy than the one in force: the one that was rolled back."""
+    """The files of the policy that was rolled back, which differs from the one in force."""
     return sorted(POLICY.glob("*.yaml"))
 
 
 async def sign_in(page: Page, planet: Planet, token: str) -> None:
-    """A wrong key is refused, the right one begins a session that scripts cannot read."""
+    """A wrong key is refused; the right key creates a session that scripts cannot read."""
     await page.fill("#key", "wrong")
     await page.click("text=Sign in")
     await expect(page.get_by_role("alert")).to_contain_text("key", timeout=PATIENCE_MS)
@@ -225,7 +225,7 @@ async def past(page: Page, planet: Planet, token: str) -> None:
 
 
 async def lost_region(page: Page, planet: Planet, token: str) -> None:
-    """The death of a region is shown, by the stream and not by a poll; the line states how soon."""
+    """The failure of a region is shown by the stream, without a poll; the line states the delay."""
     await page.click("nav >> text=Now")
     await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
     await asyncio.to_thread(planet.kill_region, "us-east")
@@ -282,7 +282,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def client(address: str) -> None:
-    """One client, which asks again and again."""
+    """Send requests in a loop, as one client."""
     async with httpx.AsyncClient(timeout=60.0) as http:
         while True:
             with suppress(httpx.HTTPError):

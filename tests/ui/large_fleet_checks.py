@@ -101,7 +101,7 @@ async def _sign_in(page: Page, url: str) -> None:
 
 async def _renew(page: Page) -> None:
     await page.context.clear_cookies(name="penstock-session")
-    # As if the sign-in had been an hour ago: within a minute the page does not go to the provider again.
+    # As if the sign-in were an hour ago: within a minute, the page does not redirect to the provider again.
     await page.evaluate("sessionStorage.setItem('penstock-left-at', 1)")
     await page.evaluate("location.hash = '#/region/eu-de'")
     await page.click("#accept", timeout=2 * PATIENCE_MS)

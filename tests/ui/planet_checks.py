@@ -50,7 +50,7 @@ async def _accessible(page: Page, view: str) -> None:
 
 
 async def _cpu(browser: Browser, signed_in: BrowserContext, url: str, pid: int) -> str:
-    """The CPU time that pages add, each in a browser profile of its own, as those of several people are."""
+    """The CPU time that pages add, each in a separate browser profile, as pages of several people."""
     for page in signed_in.pages:
         await page.goto("about:blank")
     without = await cpu_share(pid, CPU_S)

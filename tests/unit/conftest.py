@@ -10,7 +10,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
-    """One that runs jobs as the control plane's does."""
+    """A scheduler with the settings of the control plane's."""
     started = AsyncIOScheduler(
         timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
     )

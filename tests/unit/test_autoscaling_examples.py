@@ -1,4 +1,4 @@
-"""The examples of autoscalers: well-formed, and asking for a metric and labels that the leader exports."""
+"""The examples of autoscalers are well-formed, and query a metric and labels that the leader exports."""
 
 from __future__ import annotations
 

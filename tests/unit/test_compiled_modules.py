@@ -1,4 +1,4 @@
-"""What may not stand in a module that is compiled, since mypyc passes over it or does it otherwise than Python."""
+"""Finds constructs in compiled modules that mypyc ignores, or compiles with other semantics than Python's."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_the_examples_are_valid_and_complete(tmp_path: Path) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with all that both daemons need, and configuration files that name it."""
+    """A directory with the files that both daemons need, and configuration files that refer to the directory."""
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

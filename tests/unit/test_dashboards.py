@@ -1,4 +1,4 @@
-"""The dashboards and rules: fresh, well formed, and only of metrics and labels that the daemons export."""
+"""The dashboards and rules are current and well-formed, and use only metrics and labels that the daemons export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What msgspec raises for bytes from outside: text that is not UTF-8 and deep nesting have errors of their own."""
+"""The errors of msgspec for untrusted bytes: invalid UTF-8 and deep nesting raise distinct errors."""
 
 from __future__ import annotations
 

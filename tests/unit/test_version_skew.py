@@ -29,7 +29,7 @@ STORED = (Member, AgentMember, RegionPlan, OverrideSet, Rollout, JournalEntry)
 
 
 def structs(type_: Any) -> Iterator[inspect.StructType]:
-    """Every struct of which values of the type consist."""
+    """Every struct that a type contains, recursively."""
     found: dict[type, inspect.StructType] = {}
     unread = [inspect.type_info(type_)]
     while unread:

@@ -1,4 +1,4 @@
-"""What the scripts of clients have in common. They run in the clients' virtual environment, without Penstock.
+"""The common part of the clients' scripts, which run in the clients' virtual environment, without Penstock.
 
 `script.py FILE NAME...` reads what the cases need from a JSON file, runs those whose names contain a NAME, or all, and
 writes one JSON line for each.
@@ -18,7 +18,7 @@ CASES: list[Callable[[], None]] = []
 
 
 class Failed(Exception):
-    """A case did not hold."""
+    """A case failed."""
 
 
 class NotOffered(Exception):
@@ -50,7 +50,7 @@ def raises(expected: type[Exception], status: int, code: str = "") -> Iterator[N
 
 
 def asked() -> dict[str, Any]:
-    """What the cases need: `url`, `key`, `limited_key` and its tenant, `retry_after_s`, `access_log`, `models`."""
+    """The inputs of the cases: `url`, `key`, `limited_key` and its tenant, `retry_after_s`, `access_log`, `models`."""
     found: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     return found
 

@@ -14,7 +14,7 @@ def test_wait_stays_between_zero_and_its_bound(attempt: int, seed: int) -> None:
     assert 0.0 <= wait_s <= min(2.0, 0.1 * 2 ** min(attempt, 100))
 
 
-def test_waits_fill_the_whole_range_so_that_a_fleet_spreads() -> None:
+def test_waits_are_spread_over_the_whole_range() -> None:
     rng = Random(1)
     waits = [full_jitter_s(9, base_s=0.1, cap_s=2.0, rng=rng) for _ in range(1000)]
     assert min(waits) < 0.1

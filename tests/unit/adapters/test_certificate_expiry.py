@@ -1,4 +1,4 @@
-"""When certificates expire, as their files have it."""
+"""The expiry times of certificates in files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_renewed_file_is_read_and_a_bad_one_changes_nothing(tmp_path: Path) ->
     assert expiry.by_use() == {"identity": renewed}
 
 
-def test_the_first_of_several_counts(tmp_path: Path) -> None:
+def test_the_first_of_several_certificates_counts(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     last, first = write(file, YEAR_S), write(tmp_path / "other", 60.0)
     file.write_bytes(file.read_bytes() + (tmp_path / "other").read_bytes())

@@ -1,4 +1,4 @@
-"""A GeoIP database that is replaced in a running process: the last good one answers until a good one is there."""
+"""A GeoIP database that is replaced in a running process: the last valid one is used until the new one is valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT = ip_address("203.0.113.9")
 
 
 def write_database(file: Path, country: object, kind: str = "GeoLite2-City") -> Path:
-    """Written in place, as `cp` does, with the client's network in `country`."""
+    """Write a database in place, as `cp` does, with the client's network in `country`."""
     writer = MMDBWriter(ip_version=4, database_type=kind)
     for first in range(1, 224):
         record = {"country": {"iso_code": country}, "location": {"latitude": first / 3, "longitude": 1.5}}
@@ -43,7 +43,7 @@ def country(lookup: GeoIpLookup) -> str | None:
 
 
 async def polled(lookup: GeoIpLookup, times: int = 2) -> list[str]:
-    """Lines logged during the call."""
+    """Poll the file and return the lines logged."""
     with capture_logs() as logs:
         for _ in range(times):
             await lookup.poll()
@@ -55,7 +55,7 @@ def cut(file: Path, length: Callable[[int], int]) -> None:
 
 
 def replace(file: Path, country: str) -> None:
-    """With a database that was written beside it."""
+    """Replace the database with one that was written to another file, by a rename."""
     beside = write_database(file.with_suffix(".new"), country)
     if file.is_dir():
         file.rmdir()
@@ -114,7 +114,7 @@ async def test_a_database_that_is_overwritten_in_place_is_reloaded(file: Path) -
     assert country(lookup) == "FR"
 
 
-async def test_the_good_file_that_comes_back_ends_the_problem_without_a_reload(file: Path) -> None:
+async def test_the_restored_file_ends_the_problem_without_a_reload(file: Path) -> None:
     lookup, aside = GeoIpLookup(file), file.with_suffix(".aside")
     os.rename(file, aside)
     assert len(await polled(lookup, times=3)) == 1

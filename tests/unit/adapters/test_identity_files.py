@@ -1,4 +1,4 @@
-"""The files of an identity: loaded, rotated without restart, and refused with the remedy."""
+"""The files of an identity are loaded, rotated without a restart, and refused with a remedy."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_region_key_rotates_without_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_mounted_secret_is_read_again_when_its_link_is_swapped(tmp_path: Path) -> None:
-    """Kubernetes: each file is a link into `..data`, which is a link to a directory that an update replaces."""
+    """In Kubernetes each file is a link into `..data`, which is a link to a directory; an update replaces that link."""
     mount = tmp_path / "mount"
     mount.mkdir()
 

@@ -1,4 +1,4 @@
-"""One way to read a secret's file: what cannot be used is refused by name and with a remedy, and never shown."""
+"""Reading a secret from a file: an unusable file is refused with its name and a remedy, and never shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_one_secret_a_line(path: Path) -> None:
+def test_each_line_is_a_secret(path: Path) -> None:
     path.write_bytes(b"\n  " + SECRET + b" \r\n\n" + SECRET[::-1] + b"\n")
     assert read_secrets(path, "test key", min_bytes=16) == [SECRET, SECRET[::-1]]
 
@@ -40,7 +40,7 @@ def test_one_secret_a_line(path: Path) -> None:
         (b"x" * (MAX_FILE_BYTES + 1), "the file of the test key is larger than 65536 bytes"),
     ],
 )
-def test_what_cannot_be_used_is_refused_unshown(path: Path, content: bytes, problem: str) -> None:
+def test_an_unusable_file_is_refused_without_its_content(path: Path, content: bytes, problem: str) -> None:
     path.write_bytes(content)
     with pytest.raises(BadSecret) as caught:
         read_secret(path, "test key", min_bytes=16)
@@ -64,13 +64,13 @@ def test_its_owner_and_group_may_read_it(path: Path, mode: int) -> None:
     assert read_secret(path, "test key", min_bytes=16) == SECRET
 
 
-def test_a_link_counts_as_what_it_leads_to(path: Path, tmp_path: Path) -> None:
+def test_a_link_is_checked_by_its_target(path: Path, tmp_path: Path) -> None:
     path.write_bytes(SECRET)
     (tmp_path / "link").symlink_to(path)
     assert read_secret(tmp_path / "link", "test key", min_bytes=16) == SECRET
 
 
-def test_one_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSecret, match="absent: cannot read the test key: No such file or directory; create one"):
         read_secret(tmp_path / "absent", "test key", min_bytes=16)
     with pytest.raises(BadSecret, match="cannot read the test key: Is a directory"):

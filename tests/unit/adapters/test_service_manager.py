@@ -20,7 +20,7 @@ from tests.support.wait import PATIENCE_S
 
 @contextmanager
 def notify_socket(address: str) -> Iterator[socket.socket]:
-    """What systemd listens on."""
+    """A socket like the one on which systemd listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind("\0" + address[1:] if address.startswith("@") else address)
         datagrams.settimeout(PATIENCE_S)
@@ -29,7 +29,7 @@ def notify_socket(address: str) -> Iterator[socket.socket]:
 
 @pytest.fixture(params=["path", "abstract"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    # Not in `tmp_path`, which may be longer than an address of a Unix socket, 107 bytes.
+    # Not in `tmp_path`, whose length may exceed the 107 bytes of a Unix socket address.
     with TemporaryDirectory(prefix="p") as directory:
         yield f"{directory}/notify" if request.param == "path" else f"@{directory}/notify"
 
@@ -54,7 +54,7 @@ def test_it_receives_readiness_shutdown_and_the_watchdog(address: str, new_loop:
         runner.run(run())
 
 
-def test_a_blocked_loop_feeds_no_watchdog(address: str) -> None:
+def test_a_blocked_event_loop_sends_no_watchdog_notification(address: str) -> None:
     blocked, release = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -99,6 +99,6 @@ async def test_without_a_service_manager_nothing_fails(environment: dict[str, st
 @pytest.mark.parametrize(
     "environment", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}]
 )
-async def test_only_a_watchdog_of_this_process_is_fed(environment: dict[str, str], address: str) -> None:
+async def test_only_a_watchdog_of_this_process_is_notified(environment: dict[str, str], address: str) -> None:
     with notify_socket(address):
         await ServiceManager.from_environment({"NOTIFY_SOCKET": address, **environment}).keep_watchdog()

@@ -1,4 +1,4 @@
-"""The signed store: write access to etcd alone decides nothing."""
+"""The signed store: values that are written to etcd without a key of the fleet have no effect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_value_that_was_copied_to_another_key_is_empty(etcd: MemoryStore
     assert await value(signed(etcd), keys.plan("eu")) == b"payload"
 
 
-async def test_an_earlier_value_cannot_be_put_back(etcd: MemoryStore) -> None:
+async def test_an_earlier_value_cannot_be_restored(etcd: MemoryStore) -> None:
     writer, reader = signed(etcd), signed(etcd, agent_sessions())
     await put(writer, keys.OVERRIDES, b"first")
     first = (await raw(etcd, keys.OVERRIDES)).value
@@ -96,7 +96,7 @@ async def test_an_earlier_value_cannot_be_put_back(etcd: MemoryStore) -> None:
     assert await value(reader, keys.OVERRIDES) == UNAUTHENTIC
 
 
-async def test_a_read_that_a_newer_value_overtook_is_authentic() -> None:
+async def test_a_read_that_is_older_than_a_received_value_is_authentic() -> None:
     class SlowReplies(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
@@ -149,7 +149,7 @@ async def test_a_value_from_the_future_is_empty(etcd: MemoryStore) -> None:
         (keys.control_plane("cp-2"), False, False),
     ],
 )
-def test_each_role_writes_its_own_keys(key: str, by_agent: bool, by_control_plane: bool) -> None:
+def test_each_role_can_write_its_own_keys_only(key: str, by_agent: bool, by_control_plane: bool) -> None:
     assert may_write(agent_id(), key) is by_agent
     assert may_write(control_plane_id(), key) is by_control_plane
 

@@ -84,7 +84,7 @@ def test_sessions_end_with_time_and_with_the_secret_and_survive_a_restart() -> N
         BrowserSessions(SECRET).seal("x" * 4000)
 
 
-async def test_the_page_needs_nothing_from_elsewhere_and_permits_nothing_else(app: FastAPI) -> None:
+async def test_the_page_loads_nothing_from_other_origins(app: FastAPI) -> None:
     http = client(app)
     assert (await http.get("/ui")).headers["location"] == "/ui/"
     index = await http.get("/ui/")
@@ -99,7 +99,7 @@ async def test_the_page_needs_nothing_from_elsewhere_and_permits_nothing_else(ap
         assert answer.status_code == 200, name
         assert answer.headers["content-security-policy"] == policy
         size += len(answer.content)
-        # The namespace of SVG is a name, and nothing is loaded from there.
+        # The SVG namespace is a name, from which nothing is loaded.
         text = answer.text.replace("http://www.w3.org/2000/svg", "")
         assert "://" not in text, name
         assert not re.search(r"innerHTML|insertAdjacentHTML|outerHTML|document\.write|\beval\(|style=", text), name

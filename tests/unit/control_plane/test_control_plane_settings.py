@@ -1,4 +1,4 @@
-"""A control plane's settings: flags before environment, and one clear line for each that cannot be used."""
+"""A control plane's settings: flags take precedence over the environment; each invalid setting has a one-line error."""
 
 # A row of a table of messages is one line.
 # ruff: noqa: E501
@@ -50,11 +50,11 @@ def test_settings_come_from_the_environment(good: Path) -> None:
     assert settings.policy_dir == good
 
 
-def test_flags_go_before_the_environment(good: Path) -> None:
+def test_flags_precede_the_environment(good: Path) -> None:
     assert load_settings({"name": "south", "listen": "[::1]:80"}).name == "south"
 
 
-def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_missing_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NAME", "LISTEN", "ETCD_ENDPOINTS", "POLICY_DIR", "IDENTITY_DIR", "ADMIN_TOKEN_FILE"):
         monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     assert bad() == [
@@ -97,7 +97,7 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("oidc_scopes", "groups", "PENSTOCK_OIDC_SCOPES: 'groups' are not scopes with openid, such as openid,groups"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
+def test_every_invalid_setting_is_named(good: Path, field: str, value: str, line: str) -> None:
     (reported,) = bad({field: value})
     assert reported.startswith(line)
 
@@ -150,7 +150,7 @@ def test_a_repositorys_password_is_not_printed(good: Path, monkeypatch: pytest.M
     assert settings.policy_path == "a/b"
 
 
-def test_an_identity_provider_and_certificates(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_provider_and_certificates_are_configured(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "OIDC_ISSUER": "https://issuer",
         "OIDC_AUDIENCE": "penstock",

@@ -20,7 +20,7 @@ from tests.support.wait import PATIENCE_S
 
 
 class HeldUp(MemoryStore):
-    """Never gets a plan written."""
+    """Never completes a write of plans."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class HeldUp(MemoryStore):
         return await super().commit(expect, do)
 
 
-async def test_a_tick_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cancelled_tick_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     store = HeldUp()
     control_plane = ControlPlane(
         store,

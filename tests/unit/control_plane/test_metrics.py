@@ -1,4 +1,4 @@
-"""Both daemons' metrics: the agreed names and labels, bounded labels, and a request path that costs next to nothing."""
+"""Both daemons' metrics: documented names and labels, bounded labels, and a low cost on the request path."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def agent() -> AgentMetrics:
 
 
 def done(metrics: AgentMetrics, **changes: object) -> None:
-    """One ordinary request, but for `changes`."""
+    """Record an ordinary request, with `changes`."""
     facts = {
         "model": "llama",
         "server": "eu-de",
@@ -146,7 +146,7 @@ def done(metrics: AgentMetrics, **changes: object) -> None:
 
 
 class Certificates(CertificateExpiry):
-    """A certificate that never was a file."""
+    """The expiry of a certificate without a file."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -156,7 +156,7 @@ class Certificates(CertificateExpiry):
 
 
 def one_of_everything(agent: AgentMetrics) -> None:
-    """Touch every setter once, so that every metric has a child."""
+    """Call every setter once, so that every metric has a series."""
     agent.certificates = Certificates()
     agent.render()
     done(agent)
@@ -183,7 +183,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
 
 
 def leading() -> ControlPlaneMetrics:
-    """A leader with one of everything."""
+    """The metrics of a leader with a series of every metric."""
     metrics = ControlPlaneMetrics()
     metrics.certificates = Certificates()
     metrics.render()
@@ -250,7 +250,7 @@ def test_every_metric_has_a_description_and_names_seconds(
         assert not family.name.endswith("_seconds") or "econds" in family.documentation, family.name
 
 
-def test_what_is_rendered_is_prometheus_text(agent: AgentMetrics) -> None:
+def test_the_page_is_prometheus_text(agent: AgentMetrics) -> None:
     one_of_everything(agent)
     for metrics, module in ((agent, agent_metrics), (leading(), control_plane_metrics)):
         families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
@@ -258,7 +258,7 @@ def test_what_is_rendered_is_prometheus_text(agent: AgentMetrics) -> None:
         assert module.CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_two_of_each_fit_in_one_process(agent: AgentMetrics) -> None:
+def test_two_instances_of_each_fit_in_one_process(agent: AgentMetrics) -> None:
     other = AgentMetrics()
     other.use_names(["llama"], ["eu-de"])
     done(agent)
@@ -295,7 +295,7 @@ def test_a_request_is_counted_and_measured_once(agent: AgentMetrics) -> None:
         ("forwarded", "ok", 0.1, 0, 0),
     ],
 )
-def test_only_what_a_client_waited_for_is_measured(
+def test_only_requests_that_a_client_waited_for_are_measured(
     agent: AgentMetrics, kind: str, outcome: str, ttft_s: float | None, counted_ttft: int, counted_total: int
 ) -> None:
     done(agent, kind=kind, outcome=outcome, ttft_s=ttft_s)
@@ -303,7 +303,7 @@ def test_only_what_a_client_waited_for_is_measured(
     assert (value(agent, "request_duration_seconds_count", {"model": "llama"}) or 0) == counted_total
 
 
-def test_names_that_clients_make_up_become_no_labels(agent: AgentMetrics) -> None:
+def test_names_invented_by_clients_become_no_labels(agent: AgentMetrics) -> None:
     for number in range(100):
         done(agent, model=f"made-up-{number}", server=f"nowhere-{number}", outcome="refused")
         agent.set_in_flight(f"made-up-{number}", 1)
@@ -314,13 +314,13 @@ def test_names_that_clients_make_up_become_no_labels(agent: AgentMetrics) -> Non
     assert len(agent._done) == 0
 
 
-def test_a_request_refused_before_any_region_was_chosen_names_none(agent: AgentMetrics) -> None:
+def test_a_request_refused_before_region_selection_has_no_region_label(agent: AgentMetrics) -> None:
     done(agent, server=NO_SERVER, outcome="refused", ttft_s=None)
     assert value(agent, "requests_total", HOME_OK | {"server": "none", "outcome": "refused"}) == 1
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "sideways"}, {"outcome": "meh"}])
-def test_a_word_outside_the_vocabulary_is_a_defect(agent: AgentMetrics, wrong: dict[str, str]) -> None:
+def test_an_undeclared_label_value_raises(agent: AgentMetrics, wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong.values()))):
         done(agent, **wrong)
 
@@ -368,7 +368,7 @@ def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
     assert "gpu-1" not in agent.render().decode()
 
 
-def test_what_was_never_learned_is_infinitely_old(agent: AgentMetrics) -> None:
+def test_a_configuration_never_received_is_infinitely_old(agent: AgentMetrics) -> None:
     assert value(agent, "config_age_seconds") == inf
     assert value(agent, "shared_load_age_seconds") == inf
     agent.set_config(7, 41, 0.5)
@@ -392,7 +392,7 @@ def test_reasons_are_exported_at_zero_so_that_their_first_rise_is_seen(agent: Ag
     assert value(agent, "forwarded_residency_refusals_total") == 1
 
 
-def test_a_request_like_an_earlier_one_costs_few_calls(agent: AgentMetrics) -> None:
+def test_labels_are_looked_up_once_for_each_series(agent: AgentMetrics) -> None:
     """The lookup of labels, which costs tens of microseconds, is done once for each series."""
     calls: list[str] = []
 
@@ -443,7 +443,7 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
     assert not [line for line in lines if line.startswith(tuple(f"penstock_{name}" for name in gone))]
 
 
-def test_what_is_shown_replaces_what_was() -> None:
+def test_shown_series_replace_the_previous_ones() -> None:
     metrics = leading()
     metrics.show_regions({"eu-es": RegionGauges(RegionState.FAILED, inf)})
     metrics.show_pools({("eu-es", "llama"): PoolGauges(8, 0)})
@@ -457,7 +457,7 @@ def test_what_is_shown_replaces_what_was() -> None:
     assert read("penstock_policy_info", {"digest": "abc"}) is None
 
 
-def test_a_report_from_nowhere_makes_no_series() -> None:
+def test_a_report_of_an_unknown_region_creates_no_series() -> None:
     metrics = ControlPlaneMetrics()
     for number in range(100):
         metrics.reported(f"nowhere-{number}", ReportOutcome.UNKNOWN_REGION, {"eu-de"})

@@ -28,14 +28,14 @@ def serve(**settings: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_bad_settings_are_named() -> None:
+def test_invalid_settings_are_named() -> None:
     code, reported = serve(listen="nonsense")
     assert code == 2
     assert "penstock serve: PENSTOCK_NAME: not set" in reported
     assert "penstock serve: PENSTOCK_LISTEN: 'nonsense' is not of the form host:port" in reported
 
 
-def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:
+def test_invalid_secrets_and_a_used_port_are_named(tmp_path: Path) -> None:
     identity, token = tmp_path / "identity", tmp_path / "token"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"

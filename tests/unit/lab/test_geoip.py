@@ -1,4 +1,4 @@
-"""Client sites and GeoIP databases: ours can be read back, real ones give sites, damaged ones one clear line."""
+"""Client sites and GeoIP databases: written ones are read back, real ones have sites, damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_addresses_are_drawn_from_the_whole_prefix() -> None:
     assert all(ip_address(address) in ip_network(SITES[0].network) for address in drawn)
 
 
-def test_a_database_gives_back_a_site_in_each_country(ours: Path) -> None:
+def test_a_database_yields_a_site_in_each_country(ours: Path) -> None:
     sites = sites_from_database(ours, Random(1))
     assert {site.country for site in sites} == {site.country for site in SITES}
     by_network = {site.network: site for site in SITES}
@@ -90,7 +90,7 @@ def test_refuses_what_is_missing_or_no_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_damage_gives_sites_or_one_clear_line(ours: Path, tmp_path: Path, seed: int) -> None:
+def test_any_damage_yields_sites_or_a_one_line_error(ours: Path, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     damaged = bytearray(ours.read_bytes())
     for _ in range(rng.choice([1, 5, 50])):
@@ -130,7 +130,7 @@ def test_a_real_city_database_gives_sites_that_it_locates_itself() -> None:
         ("GeoLite2-ASN-Test.mmdb", "give a City database"),
     ],
 )
-def test_real_databases_that_will_not_do(name: str, expected_message: str) -> None:
+def test_real_databases_without_locations_are_refused(name: str, expected_message: str) -> None:
     with pytest.raises(GeoDatabaseError, match=expected_message) as caught:
         sites_from_database(REAL / name, Random(1))
     assert "\n" not in str(caught.value)

@@ -27,7 +27,7 @@ def test_an_engine_starts_without_what_only_others_need() -> None:
     run = "app(['engines', '--config', '/does/not/exist'], standalone_mode=False)"
     script = f"import sys; from lab.cli import app; {run}; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    # What imports commands on demand is the operators' command's too.
+    # The operators' command imports its commands on demand with the same class.
     modules = set(result.stdout.split()) - {"control_plane.cli", "control_plane.cli.lazy_commands"}
     assert "lab.engine.engine_command" in modules
     assert not [

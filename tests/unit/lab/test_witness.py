@@ -33,7 +33,7 @@ def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None
     ]
 
 
-def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path) -> None:
+def test_only_arrivals_count_but_all_events_are_kept(tmp_path: Path) -> None:
     events = ["arrived", "started", "finished"]
     (tmp_path / "a.jsonl").write_text("".join(line(event, "1", "us-east") for event in events))
     findings = Witness(tmp_path).read()[0]
@@ -42,7 +42,7 @@ def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path)
     assert not findings.aborted
 
 
-def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
+def test_duplicate_work_is_found_across_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("started", "1") + line("started", "2") + line("aborted", "1"))
     (tmp_path / "b.jsonl").write_text(line("started", "1", "eu-es") + line("arrived", "2"))
     assert Witness(tmp_path).read()[0].started == {"1": 2, "2": 1}
@@ -55,7 +55,7 @@ def test_requests_without_an_id_are_checked_but_not_matched(tmp_path: Path) -> N
     assert not findings.started
 
 
-def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
+def test_reading_continues_at_the_last_position(tmp_path: Path) -> None:
     witness = Witness(tmp_path / "later")
     assert witness.read()[0].checked == 0
     (tmp_path / "later").mkdir()
@@ -74,7 +74,7 @@ def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
-def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", "1") + line("arrived", "2")[:cut])
     findings = Witness(tmp_path).read()[0]
     assert (findings.checked, findings.torn_lines) == (1, 1)
@@ -92,7 +92,7 @@ def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int)
         line("arrived", "1").replace('"eu-de,eu-es"', '["eu-de"]'),
     ],
 )
-def test_a_broken_line_in_the_middle_is_an_error_not_a_blind_eye(tmp_path: Path, broken: str) -> None:
+def test_an_invalid_line_in_the_middle_is_an_error(tmp_path: Path, broken: str) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", "0") + broken + line("arrived", "2"))
     with pytest.raises(WitnessError, match=r"a\.jsonl:2: "):
         Witness(tmp_path).read()[0]

@@ -29,7 +29,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 
 def agent(settings: dict[str, str]) -> tuple[int, str]:
-    """Its exit code, and the last line that it wrote."""
+    """Run the agent; returns the exit code and the last line of its output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     done = subprocess.run(
         [sys.executable, "-c", "from regional_agent.cli import main; main()"],

@@ -1,4 +1,4 @@
-"""API keys grant what their entries state, are re-read when the file changes, and appear in no output."""
+"""API keys grant the roles of their entries, are re-read when the file changes, and appear in no output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(name: str, key: str, role: str = "viewer", regions: str = "") -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """As a deployment does it: a new file in place of the old one."""
+    """Replace the file with a new file, as a deployment does."""
     new = path.with_suffix(".new")
     new.write_text(text)
     os.replace(new, path)
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.yaml"
 
 
-def test_a_key_is_its_entrys_caller(path: Path) -> None:
+def test_a_key_authenticates_the_caller_of_its_entry(path: Path) -> None:
     write(path, entry("ci", "first") + entry("duty", "second", "operator", "[eu-de, eu-es]"))
     keys = ApiKeys(path)
     assert keys.caller("first") == Caller("ci", Role.VIEWER)
@@ -42,12 +42,12 @@ def test_a_key_is_its_entrys_caller(path: Path) -> None:
         assert keys.caller(wrong) is None
 
 
-def test_json_will_do(path: Path) -> None:
+def test_json_files_are_read(path: Path) -> None:
     write(path, f'[{{"name": "ci", "sha256": "{digest("k")}", "role": "admin"}}]')
     assert ApiKeys(path).caller("k") == Caller("ci", Role.ADMIN)
 
 
-def test_a_change_is_seen_and_a_bad_one_changes_nothing(path: Path) -> None:
+def test_a_changed_file_is_read_and_an_invalid_one_is_ignored(path: Path) -> None:
     clock = SetClock()
     write(path, entry("ci", "first"))
     keys = ApiKeys(path, clock)
@@ -81,7 +81,7 @@ def test_a_change_is_seen_and_a_bad_one_changes_nothing(path: Path) -> None:
         ("x" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
     ],
 )
-def test_a_file_that_is_none_is_refused(path: Path, text: str, problem: str) -> None:
+def test_an_invalid_file_is_refused(path: Path, text: str, problem: str) -> None:
     write(path, text)
     with pytest.raises(BadApiKeys) as caught:
         read_api_keys(path)

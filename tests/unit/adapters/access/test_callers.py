@@ -7,7 +7,7 @@ import pytest
 from adapters.access.callers import Caller, Role
 
 
-def test_each_role_may_do_what_those_before_it_may() -> None:
+def test_each_role_includes_the_lesser_roles() -> None:
     covered = {role: {needed for needed in Role if role.covers(needed)} for role in Role}
     assert covered == {
         Role.MONITOR: {Role.MONITOR},
@@ -28,5 +28,7 @@ def test_each_role_may_do_what_those_before_it_may() -> None:
         (frozenset(), {"eu-de"}, False),
     ],
 )
-def test_a_scope_holds_what_it_names(scope: frozenset[str] | None, regions: set[str] | None, reached: bool) -> None:
+def test_a_scope_contains_the_named_regions(
+    scope: frozenset[str] | None, regions: set[str] | None, reached: bool
+) -> None:
     assert Caller("one", Role.OPERATOR, scope).reaches(regions) is reached

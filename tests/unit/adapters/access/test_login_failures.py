@@ -1,4 +1,4 @@
-"""Failed logins are limited for each address, allowed again with time, and counted in bounded memory."""
+"""Failed logins are limited by address, permitted again after a time, and counted in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def failures(clock: SetClock) -> LoginFailures:
     return LoginFailures(clock)
 
 
-def test_so_many_at_once_and_then_so_many_in_time(failures: LoginFailures, clock: SetClock) -> None:
+def test_failures_are_limited_by_burst_and_rate(failures: LoginFailures, clock: SetClock) -> None:
     for _ in range(BURST):
         assert failures.wait_s("10.0.0.1") == 0
         failures.note("10.0.0.1")
@@ -35,7 +35,7 @@ def test_so_many_at_once_and_then_so_many_in_time(failures: LoginFailures, clock
     assert failures.wait_s("10.0.0.1") > 0
 
 
-def test_more_failures_do_not_make_it_last_longer(failures: LoginFailures) -> None:
+def test_further_failures_do_not_prolong_the_limit(failures: LoginFailures) -> None:
     for _ in range(10 * BURST):
         failures.note("10.0.0.1")
     assert failures.wait_s("10.0.0.1") == REFILL_S
@@ -52,13 +52,13 @@ def test_more_failures_do_not_make_it_last_longer(failures: LoginFailures) -> No
         ("not an address", "not an address", True),
     ],
 )
-def test_whose_failures_they_are(failures: LoginFailures, failed: str, other: str, shared: bool) -> None:
+def test_failures_are_counted_by_address(failures: LoginFailures, failed: str, other: str, shared: bool) -> None:
     for _ in range(BURST):
         failures.note(failed)
     assert (failures.wait_s(other) > 0) is shared
 
 
-def test_what_is_remembered_is_bounded(failures: LoginFailures) -> None:
+def test_memory_is_bounded(failures: LoginFailures) -> None:
     for number in range(MAX_ADDRESSES + 100):
         failures.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(failures) == MAX_ADDRESSES

@@ -15,7 +15,7 @@ from adapters.configuration.strict_yaml import YamlDocument
 
 
 class Example(BaseModel):
-    """Settings of a daemon that does not exist."""
+    """Settings of an imaginary daemon."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(file: Path) -> None:
+def test_flags_precede_the_environment_which_precedes_the_file(file: Path) -> None:
     loaded = load_with_origins(
         Example,
         "X_",
@@ -59,7 +59,7 @@ def test_the_environment_may_name_the_file(file: Path) -> None:
     assert load_with_origins(Example, "X_", environment={"X_CONFIG": str(file)}).settings.share == 0.25
 
 
-def test_a_listing_is_a_configuration_file(file: Path, tmp_path: Path) -> None:
+def test_printed_settings_are_a_valid_configuration_file(file: Path, tmp_path: Path) -> None:
     loaded = load_with_origins(Example, "X_", config=file, environment={})
     listing = tmp_path / "listing.yaml"
     listing.write_text(settings_listing(loaded))
@@ -83,7 +83,7 @@ def test_a_listing_is_a_configuration_file(file: Path, tmp_path: Path) -> None:
         ("name: \"a\\u001b\"\nshare: 2\n", ":2: share: Input should be less"),
     ],
 )  # fmt: skip
-def test_an_error_has_file_line_setting_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_names_file_line_setting_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
     with pytest.raises(BadSettings) as caught:
@@ -92,7 +92,7 @@ def test_an_error_has_file_line_setting_and_remedy(tmp_path: Path, text: str, me
     assert line.startswith(f"{path}{message}")
 
 
-def test_an_error_names_the_variable_where_that_was_set(file: Path) -> None:
+def test_an_error_names_the_environment_variable(file: Path) -> None:
     with pytest.raises(BadSettings, match=r"^X_SHARE: Input should be less than"):
         load_with_origins(Example, "X_", config=file, environment={"X_SHARE": "7"})
     with pytest.raises(BadSettings, match=r"a\.yaml: password: not set, but required by X_NAME"):

@@ -48,14 +48,14 @@ def test_bad_arguments_are_refused() -> None:
         Connections([HERE], Tls(ca_path=Path("ca"), cert_path=Path("cert")))
 
 
-def test_one_connection_is_shared_until_it_fails_and_then_the_next_endpoint_has_its_turn() -> None:
+def test_a_connection_is_shared_until_it_fails_then_the_next_endpoint_is_used() -> None:
     connections = Connections([HERE, THERE], None)
     with connections.use() as first, connections.use() as same:
         assert first is same
         connections.retire(first)
         with connections.use() as second:
             assert second.endpoint == THERE
-            # A repeated or late report that the first has failed: the second stays.
+            # A repeated or late report of the first endpoint's failure keeps the second endpoint.
             connections.retire(first)
         with connections.use() as still_second:
             assert still_second is second
@@ -71,7 +71,7 @@ def test_one_connection_is_shared_until_it_fails_and_then_the_next_endpoint_has_
     assert closed(third)
 
 
-def test_close_ends_even_what_is_in_use_and_gives_out_nothing_more() -> None:
+def test_close_ends_connections_in_use_and_opens_no_more() -> None:
     connections = Connections([HERE], None)
     with connections.use() as used:
         connections.close()

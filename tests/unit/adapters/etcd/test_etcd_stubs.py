@@ -1,4 +1,4 @@
-"""etcd3's messages on today's protobuf, without a switch that the rest of the process would feel."""
+"""etcd3's messages work with the current protobuf, without a setting that affects the whole process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from adapters.etcd.etcd_stubs import Etcd3Client, etcdrpc, register, serialized_
 
 
 def run_fresh(code: str) -> str:
-    """In an interpreter that has imported nothing yet."""
+    """Run code in a new interpreter."""
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_messages_survive_the_wire() -> None:
+def test_messages_are_decoded_as_they_were_encoded() -> None:
     request = etcdrpc.TxnRequest(
         compare=[etcdrpc.Compare(key=b"k", target=etcdrpc.Compare.MOD, mod_revision=7)],
         success=[etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=b"k", value=b"v", lease=5))],
@@ -35,7 +35,7 @@ def test_newer_fields_have_their_published_numbers() -> None:
     assert etcdrpc.WatchResponse.FromString(b"\x38\x01").fragment
 
 
-def test_protobuf_stays_fast_and_its_common_pool_untouched() -> None:
+def test_protobuf_stays_compiled_and_the_default_pool_unchanged() -> None:
     code = (
         "import os, sys\n"
         "import adapters.etcd.etcd_stubs\n"
@@ -48,7 +48,7 @@ def test_protobuf_stays_fast_and_its_common_pool_untouched() -> None:
     assert run_fresh(code) == "upb"
 
 
-def test_another_file_of_the_same_name_is_no_obstacle() -> None:
+def test_another_file_of_the_same_name_is_accepted() -> None:
     code = (
         "from google.protobuf import descriptor_pool, descriptor_pb2\n"
         "descriptor_pool.Default().Add(descriptor_pb2.FileDescriptorProto(name='rpc.proto', package='another'))\n"

@@ -73,7 +73,7 @@ def test_size_is_bounded_both_ways() -> None:
         decode(b" " * (MAX_VALUE_BYTES + 1), Member)
 
 
-def test_what_cannot_be_read_may_still_be_what_was_written() -> None:
+def test_undecodable_values_match_their_digest() -> None:
     raw = encode(MEMBER)
     name = sha256(msgspec.json.encode(MEMBER)).hexdigest()
     assert is_as_written(raw, name)

@@ -84,7 +84,7 @@ async def test_compacted_history_is_reported_as_difference(store: UnsteadyStore)
     assert reported(following) == [("/goes", None), ("/returns", b"1"), ("/came", b"1"), ("/changes", b"2")]
 
 
-async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore) -> None:
+async def test_a_callback_that_raises_receives_all_later_changes(store: UnsteadyStore) -> None:
     seen: list[str] = []
 
     def on_change(change: Changed) -> None:
@@ -102,7 +102,7 @@ async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore)
     assert len(store.watched_from) == 1
 
 
-async def test_a_silent_watch_is_given_up(store: UnsteadyStore) -> None:
+async def test_a_silent_watch_is_replaced(store: UnsteadyStore) -> None:
     store.silent = True
     informer = Informer(store, "/", rng=NoWait(), silent_after_s=0.05)
     async with running(informer):
@@ -127,7 +127,7 @@ async def test_no_error_of_a_watch_ends_the_informer(store: UnsteadyStore, error
         await following.until(lambda: "/a" in following.values)
 
 
-async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(
+async def test_history_compacted_faster_than_listed_causes_no_busy_loop(
     store: UnsteadyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[tuple[int, int]] = []
@@ -144,7 +144,7 @@ async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(
     assert pauses == [(attempt + 1, attempt) for attempt in range(6)]
 
 
-async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: UnsteadyStore) -> None:
+async def test_lists_periodically_in_case_an_event_was_lost(store: UnsteadyStore) -> None:
     informer = Informer(store, "/", rng=Random(1), relist_after_s=0.2)
     async with running(informer):
         await informer.wait_synced()

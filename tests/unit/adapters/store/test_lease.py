@@ -27,7 +27,7 @@ class FailingCommits(MemoryStore):
 
 
 class CountedRenewals(MemoryStore):
-    """A store whose clock stands still, so that a lease never expires, however late its renewal is."""
+    """A store whose clock does not advance, so that a lease does not expire, however late its renewal is."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: 0.0)
@@ -46,7 +46,7 @@ async def registered(pending: Registration) -> None:
     await until(lambda: pending.registered)
 
 
-async def test_key_is_there_until_stopped() -> None:
+async def test_key_exists_until_stopped() -> None:
     store = MemoryStore()
     async with running(registration(store)) as mine:
         await registered(mine)
@@ -69,7 +69,7 @@ async def test_is_renewed_well_within_its_time_to_live() -> None:
         assert await store.get("/agents/a") == before
 
 
-async def test_lost_lease_is_made_again() -> None:
+async def test_a_lost_lease_is_created_again() -> None:
     store = MemoryStore()
     async with running(registration(store)) as mine:
         await registered(mine)
@@ -86,7 +86,7 @@ async def test_lost_lease_is_made_again() -> None:
         await batches.aclose()
 
 
-async def test_an_overwritten_key_is_made_again_unless_its_new_value_is_authentic() -> None:
+async def test_an_overwritten_key_is_restored_unless_the_new_value_is_authentic() -> None:
     store = CountedRenewals()
     async with running(registration(store)) as mine:
         await registered(mine)
@@ -99,12 +99,12 @@ async def test_an_overwritten_key_is_made_again_unless_its_new_value_is_authenti
         assert await found(value) == b"me"
         await store.commit((), (Put("/agents/a", b"successor"),))
         before = store.renewals
-        # The renewal after the next one begins when all that the next one does is done.
+        # When the second renewal begins, the first has completed.
         await until(lambda: store.renewals >= before + 2)
         assert await value() == b"successor"
 
 
-async def test_failed_writes_are_tried_again_under_the_same_lease() -> None:
+async def test_failed_writes_are_retried_under_the_same_lease() -> None:
     store = FailingCommits()
     async with running(registration(store)) as mine:
         await registered(mine)
@@ -112,7 +112,7 @@ async def test_failed_writes_are_tried_again_under_the_same_lease() -> None:
         assert await store.grant_lease(1) == 2
 
 
-async def test_without_its_process_the_key_goes() -> None:
+async def test_the_key_expires_without_its_process() -> None:
     clock = SetClock()
     store = MemoryStore(clock)
     mine = registration(store, ttl_s=60)

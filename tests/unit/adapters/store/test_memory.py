@@ -1,4 +1,4 @@
-"""What only the store in memory has: an injected clock, and bounded history."""
+"""Features of the store in memory alone: an injected clock and bounded history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adapters.store.memory_store import MemoryStore
 from tests.support.stores import SetClock, put
 
 
-async def test_leases_run_by_the_injected_clock() -> None:
+async def test_leases_expire_by_the_injected_clock() -> None:
     clock = SetClock()
     store = MemoryStore(clock)
     lease = await store.grant_lease(10)

@@ -63,7 +63,7 @@ async def test_a_backup_restores_every_key_without_a_lease_under_another_prefix(
     assert (await new.list("/fleets/")).items == ()
 
 
-async def test_keys_of_the_fleet_are_replaced_only_if_that_is_wanted(tmp_path: Path) -> None:
+async def test_keys_of_the_fleet_are_replaced_only_with_force(tmp_path: Path) -> None:
     store = MemoryStore()
     signed = await filled(store, {keys.OVERRIDES: b"old"})
     saved = await backup_of(store)
@@ -77,14 +77,14 @@ async def test_keys_of_the_fleet_are_replaced_only_if_that_is_wanted(tmp_path: P
     assert await restore_backup(store, saved, prefix=PREFIX, force=True) == 3
     reader = SignedStore(store, control_plane_sessions(), prefix=PREFIX)
     assert {item.key: item.value for item in (await reader.list(keys.ROOT)).items} == {
-        keys.agent("eu", "agent-1"): b"",  # the signature of a control plane is none for it
+        keys.agent("eu", "agent-1"): b"",  # not signed by an agent, so read as empty
         keys.FLEET: b"a",
         keys.OVERRIDES: b"old",
     }
 
 
 @pytest.mark.parametrize("key", [keys.LEADER, keys.control_plane("b")])
-async def test_a_store_that_a_control_plane_uses_is_left_as_it_is(key: str) -> None:
+async def test_a_store_that_a_control_plane_uses_is_not_changed(key: str) -> None:
     store = MemoryStore()
     signed = await filled(store, {})
     saved = await backup_of(store)

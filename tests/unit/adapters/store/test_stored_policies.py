@@ -15,11 +15,11 @@ from tests.support.policy_releases import before_logics_had_names, with_a_field_
 POLICY = planet.policy()
 
 
-def test_what_this_release_wrote() -> None:
+def test_a_policy_of_this_release_is_read() -> None:
     assert read_policy(encode(POLICY), POLICY.digest()) == POLICY
 
 
-def test_what_an_earlier_release_wrote_keeps_its_name_and_means_what_it_meant() -> None:
+def test_a_policy_of_an_earlier_release_keeps_digest_and_meaning() -> None:
     raw, digest = before_logics_had_names(POLICY)
     policy = read_policy(raw, digest)
     assert policy == POLICY
@@ -42,7 +42,7 @@ def test_fields_of_newer_releases_are_refused(write: Callable[[Policy], tuple[by
 @pytest.mark.parametrize(
     "raw", [b"torn", with_a_logic_to_come(POLICY)[0], encode(POLICY).replace(b"eu-de", b"eu-dd"), encode(POLICY)]
 )
-def test_what_is_not_what_was_named_is_refused_as_such(raw: bytes) -> None:
+def test_a_policy_that_differs_from_its_digest_is_refused(raw: bytes) -> None:
     with pytest.raises(CodecError) as refused:
         read_policy(raw, "0" * 64)
     assert type(refused.value) is CodecError

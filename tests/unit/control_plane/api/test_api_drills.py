@@ -43,7 +43,7 @@ async def reporting(api: httpx.AsyncClient) -> httpx.AsyncClient:
         (EVACUATE | {"hold_s": 3601}, "hold_s"),
     ],
 )
-async def test_a_wrong_drill_is_refused(api: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+async def test_an_invalid_drill_is_refused(api: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
     refused = await api.post("/v1/drills", json=body)
     assert is_problem(refused, 422)
     assert says in refused.text
@@ -54,7 +54,7 @@ async def test_roles_and_regions_of_callers(api: httpx.AsyncClient) -> None:
         assert (await api.post("/v1/drills", json=body, headers=as_(name))).status_code == 403
 
 
-async def test_a_fleet_that_cannot_bear_a_drill_gets_none(api: httpx.AsyncClient) -> None:
+async def test_a_drill_without_enough_capacity_is_refused(api: httpx.AsyncClient) -> None:
     unknown = await api.post("/v1/drills", json=EVACUATE)
     assert (unknown.status_code, unknown.json()["detail"]) == (409, "jp-tok is unknown, not healthy")
     alone = await api.post("/v1/drills", json=FAILOVER)

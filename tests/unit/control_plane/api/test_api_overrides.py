@@ -25,7 +25,7 @@ CALLERS = {"duty": Caller("duty", Role.OPERATOR), "germany": ONLY_GERMANY, "gues
 
 
 class SomeCallers(Access):
-    """Lets these in, by name, besides the admin."""
+    """Access for the given callers, by name, and the admin."""
 
     async def caller(self, credential: str) -> Caller | None:
         return CALLERS.get(credential) or await super().caller(credential)
@@ -33,7 +33,7 @@ class SomeCallers(Access):
 
 @pytest.fixture
 async def api(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    # The leader has waited long enough to count regions without reports as silent.
+    # The leader has led long enough to treat regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     app = served(control_plane, SomeCallers(TOKEN))
     await leading(control_plane)
@@ -92,7 +92,7 @@ async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.
     assert sorted(holding) == ["drain", "weight"]
 
 
-async def test_the_last_region_of_a_class_is_guarded(api: httpx.AsyncClient) -> None:
+async def test_the_last_region_of_a_class_cannot_be_drained(api: httpx.AsyncClient) -> None:
     assert (await api.post("/v1/regions/eu-de/drain", json=DRAIN)).status_code == 201
     refused = await api.post("/v1/regions/eu-es/drain", json=DRAIN)
     assert refused.status_code == 409
@@ -116,7 +116,7 @@ async def test_of_drains_at_once_that_would_empty_a_class_one_is_refused(api: ht
     assert sorted(answer.status_code for answer in answers) == [201, 409]
 
 
-async def test_who_may(api: httpx.AsyncClient) -> None:
+async def test_roles_and_regions_of_callers(api: httpx.AsyncClient) -> None:
     assert (await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("guest"))).status_code == 403
     assert (await api.post("/v1/regions/eu-es/drain", json=DRAIN, headers=as_("germany"))).status_code == 403
     assert (await api.post("/v1/overrides", json=DRAIN | {"kind": "freeze"}, headers=as_("germany"))).status_code == 403
@@ -129,7 +129,7 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
     assert (await api.get("/v1/overrides", headers=as_("guest"))).status_code == 200
 
 
-async def test_what_makes_no_sense_is_refused(api: httpx.AsyncClient) -> None:
+async def test_an_invalid_override_is_refused(api: httpx.AsyncClient) -> None:
     bodies: list[tuple[dict[str, Any], str]] = [
         ({"kind": "drain", "region": "mars"}, "no region 'mars'"),
         ({"kind": "drain", "region": "eu-dd"}, "region: there is no region 'eu-dd'; did you mean eu-de?"),
@@ -165,7 +165,7 @@ async def test_what_makes_no_sense_is_refused(api: httpx.AsyncClient) -> None:
     assert await overrides(api) == []
 
 
-async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> None:
+async def test_a_repeated_field_is_refused(api: httpx.AsyncClient) -> None:
     for twice in (
         '{"reason": "a", "expires_in_s": 9, "reason": "b"}',
         '{"reason": "a", "expires_in_s": 9, "\\u0072eason": "b"}',
@@ -220,14 +220,14 @@ async def test_a_reason_and_an_expiry_have_to_be_given(api: httpx.AsyncClient) -
     assert without_end.json()["ends_in_s"] is None
 
 
-async def test_a_second_of_the_same_is_refused_and_names_the_first(api: httpx.AsyncClient) -> None:
+async def test_a_duplicate_is_refused_with_the_existing_override(api: httpx.AsyncClient) -> None:
     first = await api.post("/v1/regions/eu-de/drain", json=DRAIN)
     second = await api.post("/v1/regions/eu-de/drain", json=DRAIN)
     assert second.status_code == 409
     assert second.json()["override"] == first.json()["override"]["id"]
 
 
-async def test_sent_again_with_its_key_it_is_set_once(api: httpx.AsyncClient) -> None:
+async def test_a_repeated_request_with_an_idempotency_key_sets_one_override(api: httpx.AsyncClient) -> None:
     key = {"idempotency-key": "one"}
     answers = [await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=key) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]
@@ -235,6 +235,6 @@ async def test_sent_again_with_its_key_it_is_set_once(api: httpx.AsyncClient) ->
     assert len(await overrides(api)) == 1
 
 
-async def test_what_is_not_there_is_404(api: httpx.AsyncClient) -> None:
+async def test_an_unknown_override_is_404(api: httpx.AsyncClient) -> None:
     assert (await api.get("/v1/overrides/nothing")).status_code == 404
     assert (await api.delete("/v1/overrides/nothing?reason=x", headers={"if-match": "*"})).status_code == 404

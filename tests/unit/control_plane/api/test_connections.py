@@ -19,14 +19,14 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: north\r\n\r\n"
 
 
 class Hasty(BoundedConnection):
-    """One that soon loses patience."""
+    """A server with short timeouts."""
 
     io_timeout_s = 0.2
     max_connections = 4
 
 
 class Served:
-    """A server, and what becomes of an answer without an end."""
+    """A server, and the state of a response without an end."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -67,7 +67,7 @@ async def served() -> AsyncIterator[Served]:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What came until the server let go."""
+    """Return the bytes received until the server closed the connection."""
     came = bytearray()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -94,7 +94,7 @@ async def test_a_request_is_answered(served: Served) -> None:
         (b"not a method / HTTP/1.1\r\n\r\n", 400),
     ],
 )
-async def test_what_is_no_request_is_refused_with_a_problem(served: Served, sent: bytes, status: int) -> None:
+async def test_invalid_http_is_refused_with_a_problem_response(served: Served, sent: bytes, status: int) -> None:
     reader, _ = await served.connect(sent)
     head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -111,7 +111,7 @@ async def test_a_slow_request_head_is_closed(served: Served, sent: bytes) -> Non
     await ended(reader)
 
 
-async def test_who_never_reads_is_cut_off(served: Served) -> None:
+async def test_a_client_that_never_reads_is_disconnected(served: Served) -> None:
     _, writer = await served.connect(b"GET /endless HTTP/1.1\r\nhost: north\r\n\r\n")
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     async with asyncio.timeout(PATIENCE_S):

@@ -97,7 +97,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
     assert msgspec.json.decode(plans, type=dict[str, RegionPlan]) == control_plane.view.plans
 
 
-async def test_the_fleet_is_shown_to_operators_alone(http: httpx.AsyncClient) -> None:
+async def test_only_authenticated_callers_can_read_the_fleet(http: httpx.AsyncClient) -> None:
     for path in ("/v1/status", "/v1/plans/current", "/v1/whoami", "/v1/audit", "/v1/audit/export"):
         for headers in ({}, {"authorization": "Bearer wrong"}):
             response = await http.get(path, headers=headers)

@@ -1,4 +1,4 @@
-"""/v1/explain and /v1/steer: what they answer, by whose knowledge, and how they refuse."""
+"""/v1/explain and /v1/steer: their responses, the source of their data, and their errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[htt
 
 
 async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: str) -> None:
-    """Let every region report, and be planned for."""
+    """Let every region report, and plan."""
     await leading(control_plane)
     for region in REGIONS:
         ready = 0 if region in failed else 4
@@ -94,7 +94,7 @@ async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, ht
     assert reported.explanation.chosen.region == "eu-es"
 
 
-async def test_a_region_that_tries_another_policy_is_explained_under_that(
+async def test_a_region_with_a_candidate_policy_is_explained_under_that_policy(
     control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(control_plane, http)
@@ -115,7 +115,7 @@ async def test_a_region_that_tries_another_policy_is_explained_under_that(
     assert forgotten.provenance is None
 
 
-async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
+async def test_a_request_is_explained_by_address_and_key(http: httpx.AsyncClient) -> None:
     reported = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
     assert reported.explanation.query.tenant == "personal"
     assert reported.explanation.query.location.country == "DE"
@@ -124,7 +124,7 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
     assert reported.explanation.refusal.try_regions == ("eu-es", "eu-de")
 
 
-async def test_what_cannot_be_explained(http: httpx.AsyncClient) -> None:
+async def test_invalid_queries_are_refused(http: httpx.AsyncClient) -> None:
     bodies: list[tuple[dict[str, Any], str]] = [
         ({"origin": "us-est"}, "did you mean us-east?"),
         ({"origin": "us-east", "tried": {"eu-d": "saturated"}}, "tried: there is no region 'eu-d'"),
@@ -159,7 +159,7 @@ async def test_an_address_without_a_database(control_plane: ControlPlane) -> Non
     assert advice.refusal.reason is Reason.LOCATION_UNKNOWN
 
 
-async def test_where_to_come_in(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+async def test_steering_returns_entry_regions(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http)
     response = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal", "model": MODEL})
     advice = msgspec.json.decode(response.content, type=SteeringAdvice)
@@ -170,7 +170,7 @@ async def test_where_to_come_in(control_plane: ControlPlane, http: httpx.AsyncCl
     assert nobody.json()["refusal"]["reason"] == "location_unknown"
 
 
-async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+async def test_several_clients_are_steered_in_one_request(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await fill(control_plane, http)
     clients = [{"ip": site.network.removesuffix("0/24") + "9", "tenant": "open"} for site in SITES] * 2
     response = await http.post("/v1/steer", json={"clients": clients})
@@ -193,7 +193,7 @@ async def test_no_body_is_read_from_an_unknown_caller(http: httpx.AsyncClient) -
         assert is_problem(await http.post(path, content=b"{", headers=nobody), 401)
 
 
-async def test_a_client_in_no_country_there_is_is_not_steered(http: httpx.AsyncClient) -> None:
+async def test_a_client_in_an_unknown_country_is_refused(http: httpx.AsyncClient) -> None:
     for code in ("XX", "ZZ", "EU", "UK"):
         refused = await http.get("/v1/steer", params={"country": code})
         assert is_problem(refused, 422)
@@ -237,13 +237,13 @@ async def test_an_empty_query_is_refused(http: httpx.AsyncClient) -> None:
         assert (reported.moved_per_s, reported.before.served_per_s) == (0.0, 0.0)
 
 
-async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
+async def test_demand_of_unknown_clients_is_refused_and_counted(http: httpx.AsyncClient) -> None:
     rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "eu-de"}]
     reported = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
     assert sum(reported.after.refused_per_s.values()) == pytest.approx(4.0)
 
 
-async def test_what_cannot_be_reckoned(http: httpx.AsyncClient) -> None:
+async def test_what_if_refuses_invalid_input(http: httpx.AsyncClient) -> None:
     bodies: list[tuple[dict[str, Any], str]] = [
         ({"lost": ["eu-d"]}, "did you mean eu-de?"),
         ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is invalid"),
@@ -256,7 +256,7 @@ async def test_what_cannot_be_reckoned(http: httpx.AsyncClient) -> None:
         assert message in response.json()["detail"]
 
 
-async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:
+async def test_what_if_refuses_demand_at_an_unknown_region(http: httpx.AsyncClient) -> None:
     row = {"tenant": "open", "model": MODEL, "country": "DE", "requests_per_s": 1.0}
     response = await http.post("/v1/what-if", json={"lost": [], "demand": [row, row | {"origin": "eu-dee"}]})
     assert response.status_code == 422

@@ -1,4 +1,4 @@
-"""The client is the nearest address that is no trusted proxy's, over any number of header lines."""
+"""The client address is the nearest one that is not a trusted proxy, over any number of header lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def seen(peer: str, *lines: str, trusted: list[str] = TRUSTED) -> str:
         ["198.51.100.1", "192.0.2.7", "10.0.0.2, 10.0.0.3"],
     ],
 )
-async def test_the_last_that_is_not_trusted_is_the_client(lines: list[str]) -> None:
+async def test_the_last_untrusted_address_is_the_client(lines: list[str]) -> None:
     assert await seen("10.0.0.1", *lines) == "192.0.2.7"
 
 

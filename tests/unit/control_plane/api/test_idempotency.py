@@ -101,7 +101,7 @@ async def make(
     return await http.post("/things", json={"name": name}, headers={**who, **with_key, **headers})
 
 
-async def test_a_change_sent_again_is_answered_and_not_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_a_repeated_change_gets_the_stored_response(http: httpx.AsyncClient, changes: Changes) -> None:
     first, second = await make(http), await make(http)
     assert (first.status_code, second.status_code) == (201, 201)
     assert (first.content, first.headers["etag"]) == (second.content, second.headers["etag"])
@@ -119,13 +119,15 @@ async def test_nothing_is_written_for_a_caller_without_the_role(http: httpx.Asyn
     assert (await store.list("")).revision > before
 
 
-async def test_without_the_key_or_with_another_it_is_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_without_the_key_or_with_another_key_the_change_is_repeated(
+    http: httpx.AsyncClient, changes: Changes
+) -> None:
     for key in (None, None, "k", "l"):
         assert (await make(http, key=key)).status_code == 201
     assert len(changes.done) == 4
 
 
-async def test_a_key_is_for_one_request(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_a_key_cannot_be_used_for_another_request(http: httpx.AsyncClient, changes: Changes) -> None:
     await make(http)
     for refused in (await make(http, "b"), await make(http, **{"if-match": '"1"'})):
         assert refused.status_code == 422
@@ -133,14 +135,14 @@ async def test_a_key_is_for_one_request(http: httpx.AsyncClient, changes: Change
     assert changes.done == ["a"]
 
 
-async def test_a_key_is_of_one_operation(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_a_key_cannot_be_used_for_another_operation(http: httpx.AsyncClient, changes: Changes) -> None:
     await make(http)
     other = await http.post("/large", headers={**DO, "idempotency-key": "k"})
     assert (other.status_code, changes.done) == (200, ["a", "large"])
     assert (await http.put("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
 
 
-async def test_what_changes_nothing_keeps_no_answer(
+async def test_a_response_of_a_read_is_not_stored(
     http: httpx.AsyncClient, changes: Changes, store: MemoryStore
 ) -> None:
     for _ in range(2):
@@ -149,7 +151,7 @@ async def test_what_changes_nothing_keeps_no_answer(
     assert (await store.list(keys.IDEMPOTENCY_RECORDS)).items == ()
 
 
-async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(http: httpx.AsyncClient) -> None:
+async def test_a_blocked_address_cannot_test_credentials(http: httpx.AsyncClient) -> None:
     guess = {"authorization": "Bearer a guess"}
     while (refused := await make(http, who=guess)).status_code != 429:
         assert refused.status_code == 401
@@ -158,7 +160,7 @@ async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(h
         assert (right.status_code, right.content) == (wrong.status_code, wrong.content) == (429, wrong.content)
 
 
-async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_a_repetition_during_the_first_request_is_refused(http: httpx.AsyncClient, changes: Changes) -> None:
     changes.gate.clear()
     first = asyncio.create_task(make(http))
     refused = None
@@ -173,7 +175,7 @@ async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, 
 
 
 @pytest.mark.parametrize(("name", "status"), [("bad", 409), ("broken", 500)])
-async def test_what_failed_is_judged_anew(http: httpx.AsyncClient, name: str, status: int) -> None:
+async def test_a_failed_change_can_be_repeated(http: httpx.AsyncClient, name: str, status: int) -> None:
     for _ in range(2):
         failed = await make(http, name)
         assert failed.status_code == status
@@ -181,28 +183,28 @@ async def test_what_failed_is_judged_anew(http: httpx.AsyncClient, name: str, st
     assert (await make(http, "good")).status_code == 201
 
 
-async def test_an_answer_is_for_its_caller_alone(
+async def test_a_stored_response_is_for_its_caller_only(
     http: httpx.AsyncClient, changes: Changes, clock: SetClock, tmp_path: Path
 ) -> None:
     await make(http)
     assert (await make(http, who=RULE)).json() == {"made": "a", "number": 2}
     assert (await make(http, who={"authorization": "Bearer nobody"})).status_code == 401
     assert (await make(http, who={})).status_code == 401
-    # The caller loses its role: the stored response to an operator is not for a viewer.
+    # The caller has lost its role: a viewer must not get the response that an operator got.
     path = tmp_path / "keys.yaml"
     path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
     clock.now += POLL_S
     assert (await make(http)).status_code == 403
 
 
-async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
+async def test_stored_responses_expire(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
     await make(http)
     clock.now += idempotency_store.RETENTION_S + 1
     await make(http)
     assert len(changes.done) == 2
 
 
-async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
+async def test_a_large_response_is_not_stored(http: httpx.AsyncClient, changes: Changes) -> None:
     for _ in range(2):
         response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
         assert len(response.content) > idempotency_store.MAX_RESPONSE_BYTES
@@ -210,11 +212,11 @@ async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Chan
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
+async def test_the_length_of_a_key_is_limited(http: httpx.AsyncClient, key: str) -> None:
     assert (await make(http, key=key)).status_code == 400
 
 
-async def test_what_is_kept_is_bounded(
+async def test_the_number_of_stored_responses_is_bounded(
     http: httpx.AsyncClient, changes: Changes, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_store, "MAX_STORED", 5)
@@ -235,7 +237,7 @@ async def test_without_the_store_a_request_is_refused_before_any_effect(
     assert changes.done == ["a"]
 
 
-async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClient, store: MemoryStore) -> None:
+async def test_only_the_digest_of_a_request_is_stored(http: httpx.AsyncClient, store: MemoryStore) -> None:
     await make(http, "secret", "the key")
     (item,) = (await store.list(keys.IDEMPOTENCY_RECORDS)).items
     for reported in (b"the key", b"Bearer"):
@@ -244,7 +246,7 @@ async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_a_body_that_is_too_large_or_too_slow(
+async def test_a_body_that_is_too_large_or_too_slow_is_refused(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, changes: Changes, key: str | None
 ) -> None:
     assert (await make(http, "x" * request_limits.MAX_BODY_BYTES, key)).status_code == 413

@@ -51,7 +51,7 @@ async def test_every_operation_has_a_description(document: dict[str, Any]) -> No
             assert ("x-required-role" in operation) is (path not in OPEN), where
 
 
-async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+async def test_every_reference_can_be_resolved(document: dict[str, Any]) -> None:
     def references(part: Any) -> set[str]:
         if isinstance(part, dict):
             own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
@@ -76,7 +76,7 @@ async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
         app.openapi()
 
 
-async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> None:
+async def test_undocumented_fields_and_parameters_are_refused(http: httpx.AsyncClient) -> None:
     refused = await http.get("/v1/pools", params={"regoin": "eu-de"}, headers=OPERATOR)
     assert (refused.status_code, refused.headers["content-type"]) == (422, responses.PROBLEM_JSON)
     assert refused.json()["errors"] == [
@@ -98,6 +98,6 @@ async def test_every_method_of_a_path_is_listed(http: httpx.AsyncClient) -> None
         refused = await http.patch(path, headers=OPERATOR)
         assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
         assert refused.headers["content-type"] == responses.PROBLEM_JSON
-    # Another path with a parameter would fit, but this one is written out.
+    # A path with a parameter matches too, but this literal path takes precedence.
     refused = await http.get("/v1/policies/validate", headers=OPERATOR)
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")

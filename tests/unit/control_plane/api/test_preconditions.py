@@ -27,7 +27,9 @@ from control_plane.api.responses import Problem
         ('"abc"', "abc", None),
     ],
 )
-def test_a_change_is_of_what_was_seen(if_match: str | None, current: int | str | None, status: int | None) -> None:
+def test_if_match_requires_the_current_revision(
+    if_match: str | None, current: int | str | None, status: int | None
+) -> None:
     if status is None:
         must_match(if_match, current)
         return
@@ -41,5 +43,5 @@ def test_a_change_is_of_what_was_seen(if_match: str | None, current: int | str |
     ("if_none_match", "known"),
     [(None, False), ('"7"', True), ('W/"7"', True), ('"6", W/"7"', True), ("*", True), ('"6"', False), ("7", False)],
 )
-def test_what_is_known_need_not_be_sent(if_none_match: str | None, known: bool) -> None:
+def test_if_none_match_saves_a_second_transfer(if_none_match: str | None, known: bool) -> None:
     assert is_known(if_none_match, 7) is known

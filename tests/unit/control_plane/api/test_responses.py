@@ -48,7 +48,9 @@ def api() -> httpx.AsyncClient:
         (b"", "text/plain", 422, "body: Field required"),
     ],
 )
-async def test_a_body_that_is_none(api: httpx.AsyncClient, content: bytes, kind: str, status: int, detail: str) -> None:
+async def test_an_invalid_body_is_a_problem_response(
+    api: httpx.AsyncClient, content: bytes, kind: str, status: int, detail: str
+) -> None:
     answer = await api.post("/orders", content=content, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     if status != 200:

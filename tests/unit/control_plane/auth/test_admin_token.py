@@ -12,20 +12,20 @@ from control_plane.auth.admin_token import AdminToken, load_admin_token
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-def test_the_token_is_let_in() -> None:
+def test_the_token_is_accepted() -> None:
     assert AdminToken(TOKEN).is_token(TOKEN)
 
 
 @pytest.mark.parametrize("credential", ["", " ", f"{TOKEN}0", TOKEN[:-1], TOKEN.upper(), "ä", "\udcff"])
-def test_anything_else_is_not(credential: str) -> None:
+def test_other_credentials_are_rejected(credential: str) -> None:
     assert not AdminToken(TOKEN).is_token(credential)
 
 
-def test_a_token_does_not_show_itself() -> None:
+def test_the_token_does_not_appear_in_its_representation() -> None:
     assert TOKEN not in repr(AdminToken(TOKEN))
 
 
-def test_a_file_with_a_token(tmp_path: Path) -> None:
+def test_the_token_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"\n{TOKEN}\n")
     assert load_admin_token(path).header() == f"Bearer {TOKEN}"
@@ -42,7 +42,7 @@ def test_a_file_with_a_token(tmp_path: Path) -> None:
         (b"x" * 70_000, "the file of the admin token is larger"),
     ],
 )
-def test_a_file_without_one(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(BadSecret) as caught:
@@ -51,6 +51,6 @@ def test_a_file_without_one(tmp_path: Path, content: bytes, problem: str) -> Non
     assert "openssl rand -hex 32" in str(caught.value)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSecret, match="No such file or directory"):
         load_admin_token(tmp_path / "absent")

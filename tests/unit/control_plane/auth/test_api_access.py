@@ -1,4 +1,4 @@
-"""Who may call what: the dependency that routes require, and that no route goes without."""
+"""Authorisation of routes: the dependencies on roles, and that every route has one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ("x" * (MAX_CREDENTIAL_CHARS + 1), [401, 401, 401, 401]),
     ],
 )
-async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:
+async def test_roles_permit_operations(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:
     headers = {"authorization": f"Bearer {key}"}
     answers = [
         await http.get("/see", headers=headers),
@@ -101,16 +101,16 @@ async def test_no_valid_credential_is_401(http: httpx.AsyncClient, authorization
     assert response.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_what_is_malformed_is_a_problem_that_names_the_field(http: httpx.AsyncClient) -> None:
+async def test_a_malformed_request_is_a_problem_that_names_the_field(http: httpx.AsyncClient) -> None:
     response = await http.get("/count", params={"number": "x"}, headers={"authorization": "Bearer see"})
     assert (response.status_code, response.headers["content-type"]) == (422, responses.PROBLEM_JSON)
     assert [error["field"] for error in response.json()["errors"]] == ["query.number"]
     assert (await http.get("/count", params={"number": "x"})).status_code == 401
 
 
-async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) -> None:
+async def test_an_address_with_too_many_failures_is_blocked_for_a_time(http: httpx.AsyncClient) -> None:
     for _ in range(BURST):
-        # No credential at all is no failed login.
+        # A request without a credential is not counted as a failed login.
         assert (await http.get("/see")).status_code == 401
     good, bad = {"authorization": "Bearer see"}, {"authorization": "Bearer nobody"}
     for _ in range(BURST):

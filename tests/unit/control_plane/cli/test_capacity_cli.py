@@ -11,7 +11,7 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 
 
-def test_each_region_and_why() -> None:
+def test_each_recommendation_states_its_reason() -> None:
     out = StringIO()
     rows = [
         Recommendation("eu-de", "llama", 4, 4, 6, Cause.REGION_LOSS, "eu-es", 5.0, 9.5, 360.0),

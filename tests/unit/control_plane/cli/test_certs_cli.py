@@ -1,4 +1,4 @@
-"""`penstock certs`: an authority, certificates of it, their renewal and their check."""
+"""`penstock certs`: creation of an authority, issue, renewal and check of certificates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def issue_agent(authority: str, out: Path, *options: str) -> None:
     assert "spiffe://prod/agent/eu/agent-1" in result.output
 
 
-def test_a_process_uses_what_was_issued_and_renewed(authority: str, tmp_path: Path) -> None:
+def test_issued_and_renewed_certificates_are_usable(authority: str, tmp_path: Path) -> None:
     out = tmp_path / "agent"
     issue_agent(authority, out)
     files = IdentityFiles(out, ProcessRole.AGENT, "agent-1", "eu")
@@ -76,7 +76,7 @@ def test_servers_and_monitors_have_certificates_that_renew(
             IdentityFiles(Path(out), process, "one")
 
 
-def test_private_keys_are_for_their_owner_alone(authority: str, tmp_path: Path) -> None:
+def test_private_keys_are_readable_by_their_owner_only(authority: str, tmp_path: Path) -> None:
     issue_agent(authority, tmp_path / "agent")
     for key in (Path(authority) / "ca.key", tmp_path / "agent" / "tls.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600

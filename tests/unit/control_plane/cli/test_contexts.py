@@ -1,4 +1,4 @@
-"""`penstock context`, and which control planes a command means."""
+"""`penstock context`, and the control planes that a command connects to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestCommands:
         assert f"{file}: cannot be written: " in result.stderr
         assert "set PENSTOCK_CONTEXTS_FILE to another file" in result.stderr
 
-    def test_the_first_context_is_used_at_once(self, file: Path) -> None:
+    def test_the_first_context_becomes_the_current_one(self, file: Path) -> None:
         assert run("add", "lab", "--url", "http://127.0.0.1:1/", "--token-file", "/tokens/lab").exit_code == 0
         assert run("add", "live", "--url", "https://a:1, https://b:1", "--ca-file", "/ca.pem").exit_code == 0
         assert load_contexts() == Contexts(
@@ -49,26 +49,26 @@ class TestCommands:
         assert "* │ lab" in shown
         assert "https://b:1" in shown
 
-    def test_using_another(self, file: Path) -> None:
+    def test_another_context_can_be_selected(self, file: Path) -> None:
         run("add", "lab", "--url", "http://127.0.0.1:1")
         run("add", "live", "--url", "https://a:1")
         assert run("use", "live").exit_code == 0
         assert msgspec.json.decode(run("list", "-o", "json").stdout)["current"] == "live"
 
-    def test_a_name_that_is_nearly_right(self, file: Path) -> None:
+    def test_a_similar_name_is_suggested(self, file: Path) -> None:
         run("add", "production", "--url", "http://127.0.0.1:1")
         result = run("use", "producton")
         assert result.exit_code == 2
         assert "no context 'producton'; did you mean production?" in result.stderr
 
-    def test_none_is_replaced_by_mistake(self, file: Path) -> None:
+    def test_an_existing_context_is_not_replaced(self, file: Path) -> None:
         run("add", "lab", "--url", "http://127.0.0.1:1")
         assert run("add", "lab", "--url", "http://127.0.0.1:2").exit_code == 2
         assert load_contexts().named("lab").urls == ("http://127.0.0.1:1",)
         assert run("add", "lab", "--url", "http://127.0.0.1:2", "--replace").exit_code == 0
         assert load_contexts().named("lab").urls == ("http://127.0.0.1:2",)
 
-    def test_the_one_in_use_can_be_removed(self, file: Path) -> None:
+    def test_the_current_context_can_be_removed(self, file: Path) -> None:
         run("add", "lab", "--url", "http://127.0.0.1:1")
         assert run("remove", "lab").exit_code == 0
         assert load_contexts() == Contexts()
@@ -81,7 +81,7 @@ class TestCommands:
             *("http://a:b", "http://a:0", "http://.", "http://a#b"),
         ],
     )
-    def test_urls_that_are_none(self, file: Path, url: str) -> None:
+    def test_invalid_urls_are_refused(self, file: Path, url: str) -> None:
         assert run("add", "lab", "--url", url).exit_code == 2
         assert not file.exists()
 
@@ -97,7 +97,7 @@ class TestFile:
             (" " * (1 << 20) + "x", "larger than"),
         ],
     )
-    def test_bad_files_are_clear_errors(self, file: Path, text: str, said: str) -> None:
+    def test_invalid_files_are_errors_with_the_remedy(self, file: Path, text: str, said: str) -> None:
         file.parent.mkdir()
         file.write_text(text)
         with pytest.raises(BadContexts, match="context") as reported:
@@ -105,7 +105,7 @@ class TestFile:
         assert said in str(reported.value)
         assert run("list").exit_code == 2
 
-    def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_location_of_the_contexts_file(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PENSTOCK_CONTEXTS_FILE", raising=False)
         monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
         assert contexts_file() == Path("/config/penstock/contexts.yaml")
@@ -134,16 +134,16 @@ class TestMeant:
     ) -> None:
         assert select_context(url, context, environment).urls == urls
 
-    def test_a_context_keeps_its_token_to_itself(self) -> None:
+    def test_a_token_of_a_context_is_not_sent_to_another_url(self) -> None:
         assert select_context("http://y:1", None, {}).token_file is None
         assert select_context(None, None, {"PENSTOCK_URL": "http://x:1"}).token_file is None
         assert select_context(None, "live", {}).token_file == "/tokens/live"
 
-    def test_two_that_disagree(self) -> None:
+    def test_contradicting_settings_are_refused(self) -> None:
         with pytest.raises(UsageFault, match="cannot be used together"):
             select_context("http://y:1", "live", {})
 
-    def test_none_at_all(self, file: Path) -> None:
+    def test_without_a_context_the_error_states_the_remedy(self, file: Path) -> None:
         file.unlink()
         with pytest.raises(UsageFault, match="penstock context use"):
             select_context(None, None, {})

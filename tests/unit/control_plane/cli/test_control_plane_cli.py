@@ -71,7 +71,7 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
     assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
 
 
-def test_agents_that_are_of_no_use_are_named() -> None:
+def test_agents_that_cannot_serve_are_named() -> None:
     status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
     agents = (
         AgentStatus("eu-ed", "typo", True, "http://p", "http://a", None),
@@ -179,7 +179,7 @@ class TestStatus:
         assert result.exit_code == 0
         assert msgspec.json.decode(result.stdout, type=Status).name == "north"
 
-    def test_a_follower_will_do_when_the_leader_does_not_answer(
+    def test_a_follower_is_used_if_the_leader_does_not_respond(
         self, servers: list[FakeControlPlane], token: str
     ) -> None:
         follower, leader = servers
@@ -259,24 +259,24 @@ class TestStatus:
         result = run("status", "--url", servers[0].url, "--token-file", token)
         assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: HTTP status 404\n"
 
-    def test_an_answer_that_is_no_status(self, servers: list[FakeControlPlane], token: str) -> None:
+    def test_an_invalid_status_is_an_error(self, servers: list[FakeControlPlane], token: str) -> None:
         result = run("status", "--url", servers[0].url, "--token-file", token)
         assert result.exit_code == 1
         assert "the response does not match this version" in result.stderr
 
-    def test_a_wrong_token(self, servers: list[FakeControlPlane], tmp_path: Path) -> None:
+    def test_a_wrong_token_is_an_error(self, servers: list[FakeControlPlane], tmp_path: Path) -> None:
         wrong = tmp_path / "wrong"
         wrong.write_text("f" * 16)
         result = run("status", "--url", servers[0].url, "--token-file", str(wrong))
         assert result.exit_code == 2
         assert "the token was rejected" in result.stderr
 
-    def test_a_token_file_that_is_not_there(self) -> None:
+    def test_a_missing_token_file_is_an_error(self) -> None:
         result = run("status", "--url", "http://127.0.0.1:1", "--token-file", "/nowhere")
         assert result.exit_code == 2
         assert "/nowhere: cannot read the admin token" in result.stderr
 
-    def test_no_url_at_all(self) -> None:
+    def test_a_missing_url_is_an_error(self) -> None:
         result = run("status")
         assert result.exit_code == 2
         assert "penstock status: no control plane is selected; give --url or --context" in result.stderr
@@ -291,7 +291,7 @@ class TestStatus:
         ("https://a:1", "http://b:1", False),
     ],
 )
-def test_no_token_leaves_tls(asked: str, leader: str, follows: bool) -> None:
+def test_a_token_is_not_sent_without_tls(asked: str, leader: str, follows: bool) -> None:
     assert may_resend_credential(asked, leader) is follows
 
 
@@ -355,7 +355,7 @@ def test_errors_are_json_too(given: str, code: int, reported: str, how: list[str
 
 
 @pytest.mark.parametrize("command", ["verify {bad}", "diff {bad} {good}", "diff {good} {bad}", "simulate {bad} {good}"])
-def test_errors_of_a_bundle_are_json_as_lint_has_them(command: str, tmp_path: Path) -> None:
+def test_errors_of_a_bundle_are_the_json_of_lint(command: str, tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("kind: Nothing\n")
     words = command.format(bad=tmp_path, good=POLICIES / "examples" / "smallest").split()
     result = run("policy", *words, "-o", "json")
@@ -366,7 +366,7 @@ def test_errors_of_a_bundle_are_json_as_lint_has_them(command: str, tmp_path: Pa
     assert error["message"].endswith(f"refused, {len(linted['errors'])} error(s)")
 
 
-def test_a_mistyped_command() -> None:
+def test_a_similar_command_is_suggested() -> None:
     result = run("polcy")
     assert result.exit_code == 2
     assert "Did you mean 'policy'?" in result.stderr
@@ -398,7 +398,7 @@ def test_a_message_contains_no_terminal_control_sequence(token: str) -> None:
         assert reported.isprintable()
 
 
-def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
+def test_a_file_other_than_an_audit_log_is_refused(tmp_path: Path) -> None:
     for line in ("{}", "[", '{"before":' + "[" * 100_000):
         (tmp_path / "log").write_text(line)
         result = run("audit", "verify", str(tmp_path / "log"))
@@ -407,7 +407,7 @@ def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
 def test_a_failed_write_is_a_one_line_error(command: str) -> None:
-    """Whether a command writes at once or leaves it to the interpreter's end."""
+    """Also if the interpreter flushes the output at its end."""
     code = "from control_plane.cli.main import main; main()"
     with Path("/dev/full").open("wb") as full:
         words = [sys.executable, "-c", code, *command.split()]

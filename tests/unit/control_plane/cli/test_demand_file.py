@@ -29,7 +29,7 @@ def test_csv_and_json_lines_are_equivalent(tmp_path: Path) -> None:
     assert read_demand(write(tmp_path / "demand.jsonl", lines)) == ROWS
 
 
-def test_a_fleet(tmp_path: Path) -> None:
+def test_a_fleet_is_read(tmp_path: Path) -> None:
     text = "region,model,slots,service_s\neu-de,m,64,2.5\n"
     file = write(tmp_path / "fleet.csv", text)
     assert read_fleet(file) == [Capacity("eu-de", "m", 64, 2.5)]
@@ -42,7 +42,7 @@ def test_a_fleet(tmp_path: Path) -> None:
             read_fleet(write(file, f"{text}{wrong}\n"))
 
 
-def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
+def test_a_csv_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
     file = write(tmp_path / "demand.csv", "\ufefftenant,model,requests_per_s\r\nt,m,1\r\n")
     assert read_demand(file) == [DemandGroup("", "t", None, "m", 1.0)]
 
@@ -75,7 +75,7 @@ def test_errors_name_the_line(tmp_path: Path, text: str, reported: str) -> None:
     assert reported in str(caught.value)
 
 
-def test_what_is_no_json_or_no_file(tmp_path: Path) -> None:
+def test_invalid_json_and_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadDemand, match=r"deep\.jsonl:1: not JSON: "):
         read_demand(write(tmp_path / "deep.jsonl", "[" * 100_000))
     with pytest.raises(BadDemand, match=r"demand\.txt:1: not JSON: "):
@@ -90,7 +90,7 @@ def logged(at: float, tenant: str, kind: str, country: str = "") -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def test_agents_access_logs_are_demand(tmp_path: Path) -> None:
+def test_access_logs_of_agents_are_read_as_demand(tmp_path: Path) -> None:
     first, second = tmp_path / "1.log", tmp_path / "2.log"
     first.write_bytes(logged(100.0, "t", "home", "DE") + logged(105.0, "t", "home", "DE") + logged(106.0, "", "home"))
     second.write_bytes(logged(110.0, "t", "forwarded", "DE") + logged(104.0, "u", "spillover"))

@@ -1,4 +1,4 @@
-"""`penstock endpoints`: every page of them, as a table and as JSON."""
+"""`penstock endpoints`: every page, as a table and as JSON."""
 
 from __future__ import annotations
 

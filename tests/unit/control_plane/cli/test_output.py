@@ -21,7 +21,7 @@ def shown(*cells: str, **given: object) -> str:
     return file.getvalue()
 
 
-def test_what_is_no_terminal_gets_every_line_whole() -> None:
+def test_output_to_a_file_is_not_wrapped() -> None:
     assert f"│ {LONG} │ {LONG} │ {LONG} │" in shown(LONG, LONG, LONG)
 
 
@@ -34,7 +34,7 @@ def test_a_narrow_terminal_wraps_and_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["see [/red] context", "[bold red]urgent", "[fe80::1]:8000", ":smile:"])
-def test_nothing_is_taken_for_markup(text: str) -> None:
+def test_values_are_not_interpreted_as_markup(text: str) -> None:
     assert shown(text).count(text) == 2
 
 

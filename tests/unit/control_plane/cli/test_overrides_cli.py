@@ -37,7 +37,7 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
-    # The leader has waited long enough to count regions without reports as silent.
+    # The leader has led long enough to treat regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     (port,) = free_ports(1)
     base, up, servers = f"http://{LOOPBACK}:{port}", threading.Event(), list[uvicorn.Server]()
@@ -144,11 +144,11 @@ def test_invalid_arguments_are_clear_errors(penstock: Any) -> None:
 @pytest.mark.parametrize(
     ("written", "seconds"), [("90s", 90), ("2h", 7200), ("1d12h", 129_600), ("1.5h", 5400), ("none", "none")]
 )
-def test_durations(written: str, seconds: float | str) -> None:
+def test_durations_are_parsed(written: str, seconds: float | str) -> None:
     assert seconds_of(written) == seconds
 
 
 @pytest.mark.parametrize("written", ["", "2", "h", "2 h", "-2h", "2h30", "1..5h", "9" * 5])
-def test_what_is_no_duration(written: str) -> None:
+def test_invalid_durations_are_refused(written: str) -> None:
     with pytest.raises(UsageFault):
         seconds_of(written)

@@ -15,13 +15,13 @@ from tests.support.git_repositories import PolicyRepository
 from tests.support.paths import POLICIES
 
 
-def test_a_good_bundle() -> None:
+def test_lint_accepts_a_valid_bundle() -> None:
     result = run("policy", "lint", str(POLICIES / "planet"))
     assert result.exit_code == 0
     assert "good, 5 regions, 2 models, 4 tenants, 3 residency rules" in result.stdout
 
 
-def test_a_bad_bundle_prints_every_error(tmp_path: Path) -> None:
+def test_lint_prints_every_error(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
     for name in ("spillover.yaml", "failover.yaml"):
         (bundle / name).write_text((bundle / name).read_text().replace("kind:", "kinds:"))
@@ -32,7 +32,7 @@ def test_a_bad_bundle_prints_every_error(tmp_path: Path) -> None:
     assert "refused, 2 error(s)" in result.stderr
 
 
-def test_as_json(tmp_path: Path) -> None:
+def test_lint_prints_json(tmp_path: Path) -> None:
     good = run("policy", "lint", str(POLICIES / "planet"), "-o", "json")
     assert msgspec.json.decode(good.stdout)["residency_rules"] == 3
     (tmp_path / "one.yaml").write_text("kind: Nonsense\n")
@@ -42,25 +42,25 @@ def test_as_json(tmp_path: Path) -> None:
     assert any(error["field"] == "kind" for error in msgspec.json.decode(bad.stdout)["errors"])
 
 
-def test_a_folder_that_is_not_there() -> None:
+def test_lint_refuses_a_missing_folder() -> None:
     assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
 
 
 @pytest.mark.parametrize("repository", ["https://[::1", "ext::sh", "nowhere"])
-def test_a_repository_that_is_none(repository: str) -> None:
+def test_lint_refuses_a_folder_without_a_repository(repository: str) -> None:
     result = run("policy", "lint", f"{repository}@main:policies")
     assert result.exit_code == 2
     assert result.stderr.startswith("penstock policy lint: the repository is n")
 
 
-def test_verifying_a_good_bundle() -> None:
+def test_verify_accepts_a_valid_bundle() -> None:
     result = run("policy", "verify", str(POLICIES / "planet"))
     assert result.exit_code == 0
     assert "good: no forbidden region can be reached" in result.stdout
     assert "not without us-east (accepted)" in result.stdout
 
 
-def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) -> None:
+def test_verify_lists_losses_with_their_rules(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
     text = (bundle / "residency.yaml").read_text()
     (bundle / "residency.yaml").write_text(text[: text.index("---\napiVersion: penstock/v1\nkind: AcceptedLoss")])
@@ -75,7 +75,7 @@ def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) 
     assert [row["regions"] for row in verdict["classes"] if not row["survives_any_one"]] == [["us-east"]]
 
 
-def test_verifying_what_is_no_bundle(tmp_path: Path) -> None:
+def test_verify_refuses_an_invalid_bundle(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("kind: Nothing")
     result = run("policy", "verify", str(tmp_path))
     assert result.exit_code == 2
@@ -84,14 +84,14 @@ def test_verifying_what_is_no_bundle(tmp_path: Path) -> None:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> str:
-    """The shipped bundle, with Japan allowed for what had to stay in the United States."""
+    """The shipped bundle, with Japan permitted for data that had to stay in the United States."""
     bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "opened"))
     text = (bundle / "residency.yaml").read_text()
     (bundle / "residency.yaml").write_text(text.replace("jurisdictions: [US]", "jurisdictions: [US, JP]"))
     return str(bundle)
 
 
-def test_what_two_bundles_differ_in(opened: str) -> None:
+def test_diff_lists_the_differences(opened: str) -> None:
     result = run("policy", "diff", str(POLICIES / "planet"), opened)
     assert result.stdout == 'ResidencyRule us-restricted-stays-in-us allow: ["us-east"] -> ["jp-tok","us-east"]\n'
     (change,) = msgspec.json.decode(run("policy", "diff", str(POLICIES / "planet"), opened, "-o", "json").stdout)
@@ -111,19 +111,19 @@ def test_a_bundle_at_a_branch_or_tag(opened: str, tmp_path: Path) -> None:
     assert (result.exit_code, "has no branch or tag nowhere" in result.stderr) == (2, True)
 
 
-def test_simulating_a_change(opened: str) -> None:
+def test_what_if_lists_the_effects_of_a_change(opened: str) -> None:
     result = run("policy", "simulate", str(POLICIES / "planet"), opened)
     assert result.exit_code == 0
     assert "us-east -> jp-tok+us-east" in result.stdout
 
 
-def test_a_demand_too_large_to_make_up_has_to_be_given(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_if_requires_a_demand_file_for_a_large_policy(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand_file, "MAX_ROWS", 100)
     result = run("policy", "simulate", opened, opened)
     assert (result.exit_code, "to generate demand; give --demand" in result.stderr) == (2, True)
 
 
-def test_simulating_from_files(opened: str, tmp_path: Path) -> None:
+def test_what_if_reads_demand_and_fleet_from_files(opened: str, tmp_path: Path) -> None:
     demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
     demand.write_text(
         "origin,tenant,country,model,requests_per_s\njp-tok,us-restricted,JP,llama-3.1-8b,10\n"
@@ -140,7 +140,7 @@ def test_simulating_from_files(opened: str, tmp_path: Path) -> None:
     assert lost["after"]["refused_per_s"] == {}
 
 
-def test_simulating_what_cannot_be_read(opened: str) -> None:
+def test_what_if_refuses_unreadable_files(opened: str) -> None:
     planet = str(POLICIES / "planet")
     result = run("policy", "simulate", planet, opened, "--demand", "/nowhere.csv")
     assert (result.exit_code, "/nowhere.csv: cannot be read" in result.stderr) == (2, True)
@@ -148,7 +148,7 @@ def test_simulating_what_cannot_be_read(opened: str) -> None:
     assert (result.exit_code, "no region eu-dee" in result.stderr) == (2, True)
 
 
-def test_simulating_demand_or_a_fleet_of_a_misspelt_region(opened: str, tmp_path: Path) -> None:
+def test_what_if_suggests_the_name_of_a_misspelt_region(opened: str, tmp_path: Path) -> None:
     demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
     demand.write_text("origin,tenant,country,model,requests_per_s\neu-dee,open,DE,llama-3.1-8b,5\n")
     fleet.write_text("region,model,slots,service_s\neu-dd,llama-3.1-8b,5,1\n")
@@ -161,7 +161,7 @@ def test_simulating_demand_or_a_fleet_of_a_misspelt_region(opened: str, tmp_path
     assert (result.exit_code, "no model llama-3.1-8B in either bundle" in result.stderr) == (2, True)
 
 
-def test_the_schema() -> None:
+def test_schema_prints_the_json_schema() -> None:
     assert run("policy", "schema").stdout == schema_text()
 
 

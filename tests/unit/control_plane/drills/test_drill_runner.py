@@ -1,4 +1,4 @@
-"""Drills by two control planes on the store in memory: one of the policy's schedule, and one of an operator."""
+"""Drills by two control planes on the store in memory: a scheduled drill, and a drill of an operator."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ NAMES = ("north", "south")
 
 @pytest.fixture
 async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
-    """The APIs of both, by name; every region reports to them, and a drill of the policy is due."""
-    # However slow the machine is, the one that stepped down does not win the next campaign.
+    """The APIs of both control planes, by name; every region reports to both, and a scheduled drill is due."""
+    # The one that stepped down does not win the next election, however slow the machine is.
     monkeypatch.setattr(leader_elector, "STAND_BACK_S", 60.0)
     monkeypatch.setattr(drill_runner, "TICK_S", 0.1)
     folder = tmp_path / "policy"
@@ -83,7 +83,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def _report(apis: dict[str, httpx.AsyncClient]) -> None:
-    """Report from every region to both control planes until it is cancelled."""
+    """Send reports of every region to both control planes until cancelled."""
     seq = 0
     while True:
         seq += 1
@@ -95,7 +95,7 @@ async def _report(apis: dict[str, httpx.AsyncClient]) -> None:
 
 
 async def _over(api: httpx.AsyncClient, number: int) -> dict[str, Any]:
-    """The report of a drill that is over."""
+    """Wait for the end of a drill and return its report."""
 
     async def look() -> Any:
         response = await api.get(f"/v1/drills/{number}")
@@ -106,7 +106,7 @@ async def _over(api: httpx.AsyncClient, number: int) -> dict[str, Any]:
     return ended
 
 
-async def test_a_scheduled_failover_and_an_evacuation(fleet: dict[str, httpx.AsyncClient]) -> None:
+async def test_a_scheduled_failover_and_an_evacuation_complete(fleet: dict[str, httpx.AsyncClient]) -> None:
     taken_over = await _over(fleet["north"], 1)
     assert taken_over.items() >= {"phase": "done", "schedule": "takeover", "rpo": 0, "region": None}.items()
     assert taken_over["rto_s"] > 0.0
@@ -114,7 +114,7 @@ async def test_a_scheduled_failover_and_an_evacuation(fleet: dict[str, httpx.Asy
     wanted = {"exercise": "evacuate_region", "region": "jp-tok", "hold_s": 0.1, "reason": "a test"}
 
     async def begun() -> Any:
-        # A region may look failed for a moment on a machine that stops the test for seconds.
+        # A region may be judged failed for a moment if the machine delays the test for seconds.
         response = await fleet[leader].post("/v1/drills", json=wanted)
         return response.json() if response.status_code == 201 else None
 
@@ -123,7 +123,7 @@ async def test_a_scheduled_failover_and_an_evacuation(fleet: dict[str, httpx.Asy
     assert evacuated["rto_s"] > 0.0
     assert evacuated["return_s"] >= 1.0
     entries = (await fleet[leader].get("/v1/audit")).json()["items"][::-1]
-    # When the sweep removes the drain is no matter of the drill.
+    # The time at which the sweep removes the drain does not matter here.
     assert [entry["action"] for entry in entries if entry["action"] != "override.expire"] == [
         "drill.stepping_down",
         "drill.done",

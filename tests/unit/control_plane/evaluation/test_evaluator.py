@@ -1,4 +1,4 @@
-"""Evaluations run in processes of their own, and hold neither the CPU nor the memory of a control plane."""
+"""Evaluations run in separate processes, and use neither the CPU time nor the memory of a control plane."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def evaluator_of(timeout_s: float = 60.0) -> AsyncIterator[Evaluator]:
         await evaluator.close()
 
 
-async def test_policies_survive_the_way_to_the_process_and_back() -> None:
+async def test_policies_are_unchanged_by_the_transfer_to_the_process() -> None:
     async with evaluator_of() as evaluator:
         validated = await evaluator.evaluate("a", SMALL)
         assert msgspec.json.decode(validated.response, type=Validation) == Validation(True, POLICY.digest(), (), ())
@@ -52,12 +52,12 @@ async def test_policies_survive_the_way_to_the_process_and_back() -> None:
         assert evaluator._processes == [process], "a process is used again"
 
 
-async def test_an_evaluation_is_given_up_and_its_process_killed() -> None:
+async def test_a_slow_evaluation_is_aborted_and_its_process_killed() -> None:
     async with evaluator_of(timeout_s=2.0) as evaluator:
         running = asyncio.create_task(evaluator.evaluate("a", LARGE))
         await until(lambda: bool(evaluator._processes))
         (process,) = evaluator._processes
-        # Only this process evaluates, so killing it stops the evaluation.
+        # Only this process evaluates, so that a kill stops the evaluation.
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(EvaluationFailed, match="more than 2 s"):
             await running
@@ -65,7 +65,7 @@ async def test_an_evaluation_is_given_up_and_its_process_killed() -> None:
         assert not evaluator._processes
 
 
-async def test_a_caller_has_one_evaluation_and_all_callers_have_few() -> None:
+async def test_concurrent_evaluations_are_limited_by_caller_and_in_total() -> None:
     async with evaluator_of() as evaluator:
         callers = [f"caller-{number}" for number in range(MAX_EVALUATIONS)]
         running = [asyncio.create_task(evaluator.evaluate(caller, LARGE)) for caller in callers]
@@ -103,7 +103,7 @@ async def test_the_process_is_limited_and_does_not_see_the_settings(monkeypatch:
         assert b"PENSTOCK_" not in (proc / "environ").read_bytes()
 
 
-def test_a_policy_that_is_too_large_to_generate_a_demand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_too_large_for_generated_demand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_jobs, "MAX_GENERATED_ROWS", 100)
     refusal = run_job(WhatIfJob(POLICY, None, ("eu-de",), None, (), 0.0))
     assert isinstance(refusal, Refused)

@@ -1,4 +1,4 @@
-"""Events in order, resumed by id at any control plane; a gap is reported where events were removed."""
+"""Events are in order and resumed by id at any control plane; removed events are reported as a gap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def resumed(events: EventLog, last_id: str | None) -> tuple[list[object], bool]:
     return [event.data for event in happened], whole
 
 
-def test_a_reader_resumes_after_what_it_saw(events: EventLog) -> None:
+def test_a_reader_resumes_after_its_last_event(events: EventLog) -> None:
     assert events.after(None) == (0, True)
     add(events, (1, 2, 3))
     assert resumed(events, None) == ([], True)
@@ -36,7 +36,7 @@ def test_a_reader_resumes_after_what_it_saw(events: EventLog) -> None:
     assert resumed(events, "7-3") == ([], True)
 
 
-def test_it_resumes_at_another_control_plane_that_began_elsewhere(events: EventLog) -> None:
+def test_a_reader_resumes_at_another_control_plane(events: EventLog) -> None:
     other = EventLog(SetClock())
     add(events, range(1, 6))
     add(other, (3, 4), epoch=7)
@@ -75,7 +75,7 @@ def test_removed_events_are_reported(events: EventLog) -> None:
     assert resumed(events, "7-6") == (list(range(7, MAX_EVENTS + 6)), True)
 
 
-async def test_a_reader_waits_a_moment_for_what_it_saw_elsewhere(events: EventLog) -> None:
+async def test_a_reader_waits_for_events_that_another_control_plane_had(events: EventLog) -> None:
     add(events, (1,))
     waiting = asyncio.create_task(events.wait_for("7-2", 60.0))
     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_a_reader_waits_a_moment_for_what_it_saw_elsewhere(events: EventLo
     await events.wait_for("7-3", 60.0)
 
 
-async def test_readers_wait_for_news_and_end_with_the_log(events: EventLog) -> None:
+async def test_readers_wait_for_events_and_end_with_the_log(events: EventLog) -> None:
     waiting = [asyncio.create_task(events.wait(position)) for position in (0, 1)]
     await asyncio.sleep(0)
     add(events, (1,))

@@ -85,7 +85,7 @@ class Teller:
 
 
 async def lead(store: MemoryStore) -> int:
-    """A new leader key; its epoch."""
+    """Write a new leader key and return its epoch."""
     await store.commit([], [Delete(keys.LEADER)])
     return (await store.commit([], [Put(keys.LEADER, encode(Member("x", "http://x")))])).revision
 
@@ -161,7 +161,7 @@ async def test_an_event_that_one_leader_could_not_write_is_recorded_by_the_next(
         assert [kind for kind, _ in south.reported] == ["leadership", "policy", "region"]
 
 
-async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> None:
+async def test_a_former_leader_overwrites_nothing(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         await south.journal.informer.stop()
         await north.look(epoch=await lead(store))
@@ -203,7 +203,7 @@ async def test_a_plan_event_states_its_circumstances(store: MemoryStore) -> None
         assert south.history.plan(max(south.history.steps)).slices["a"].classes == planned(0.5, 1)["a"].classes
 
 
-async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_journal_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_PLANS", 2)
     monkeypatch.setattr(journals, "MAX_OTHERS", 3)
     async with tellers(store, "north") as (north,):
@@ -218,7 +218,7 @@ async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.Mon
         assert len((await store.list(keys.JOURNAL)).items) == 5
 
 
-async def test_an_entry_that_cannot_be_read_is_left_out_and_the_next_ones_follow_it(store: MemoryStore) -> None:
+async def test_an_unreadable_entry_is_omitted_and_later_ones_are_appended(store: MemoryStore) -> None:
     async with tellers(store, "north") as (north,):
         await store.commit([], [Put(keys.journal_entry(1), b"garbage")])
         await until(lambda: keys.journal_entry(1) in north.journal.informer.items)

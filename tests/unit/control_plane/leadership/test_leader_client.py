@@ -1,4 +1,4 @@
-"""What one control plane forwards to another: signed, for a while, once, and never from TLS to none."""
+"""Requests that a control plane forwards are signed, expire, are forwarded once, and never from TLS to plain HTTP."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_a_control_plane_of_the_fleet_forwards_callers(clock: SetClock, sen
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 10_000])
-def test_no_other_token_is_a_caller(clock: SetClock, token: str) -> None:
+def test_other_tokens_are_rejected(clock: SetClock, token: str) -> None:
     _, certificate = forwarded(clock)
     with pytest.raises(ForgedCaller):
         ForwardedCallers(NORTH, clock).accept(token, certificate, DIGEST)
@@ -96,7 +96,7 @@ async def test_a_request_that_came_over_tls_is_not_sent_without() -> None:
 
 
 async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
-    """A follower refuses the leader's requests by name; an accepted caller needs no credential."""
+    """A follower refuses forwarded requests and names the leader; an accepted caller needs no credential."""
     app = served(control_plane, Access(TOKEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
 

@@ -1,4 +1,4 @@
-"""Elections on the store in memory: one leads, the next takes over, and who cannot prove its lease steps down."""
+"""Elections on the store in memory: one leads, the next takes over, a leader without a proven lease steps down."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def standing(
     lease_ttl_s: int = MIN_LEASE_TTL_S,
     on_change: Callable[[Leadership], None] = lambda _: None,
 ) -> AsyncIterator[LeaderElector]:
-    """One control plane's elector, over a way to the store of its own: `elector._store`."""
+    """The elector of one control plane, with a separate connection to the store: `elector._store`."""
     elector = LeaderElector(
         FaultyStore(shared),
         Member(name, f"http://{name}"),
@@ -65,7 +65,7 @@ def leading(*electors: LeaderElector) -> list[LeaderElector]:
     return [elector for elector in electors if elector.epoch is not None]
 
 
-async def test_one_of_three_leads_and_all_have_its_name(shared: MemoryStore) -> None:
+async def test_one_of_three_leads_and_the_others_name_it(shared: MemoryStore) -> None:
     async with AsyncExitStack() as stack:
         all_ = [await stack.enter_async_context(standing(shared, name)) for name in "abc"]
         await until(lambda: len(leading(*all_)) == 1 and all(elector.leader for elector in all_))
@@ -86,7 +86,7 @@ async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> No
             assert second.epoch > before
 
 
-async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) -> None:
+async def test_a_control_plane_without_a_policy_is_no_candidate(shared: MemoryStore) -> None:
     asked, roles = 0, list[Role]()
 
     def not_eligible() -> bool:
@@ -100,12 +100,12 @@ async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) ->
         await able.stop()
         await until(lambda: not idle.mirror.has_key)
         before = asked
-        # The second question proves that the elector did nothing after the first.
+        # The second read proves that the elector wrote nothing after the first.
         await until(lambda: asked >= before + 2)
     assert roles == []
 
 
-async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemoryStore) -> None:
+async def test_a_disconnected_leader_steps_down_before_another_leads(shared: MemoryStore) -> None:
     epochs_of_the_first: list[int | None] = []
 
     def on_change(change: Leadership) -> None:
@@ -122,7 +122,7 @@ async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemorySt
             await until(lambda: first.leadership.role is Role.FOLLOWER)
 
 
-async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
+async def test_a_short_outage_of_the_store_keeps_the_leader(shared: MemoryStore) -> None:
     async with standing(shared, "a", lease_ttl_s=STEADY_LEASE_S) as leader:
         await until(lambda: leader.epoch is not None)
         epoch, proven = leader.epoch, leader.leadership.proven_until
@@ -133,7 +133,7 @@ async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: Me
         assert leader.epoch == epoch
 
 
-async def test_a_lease_that_the_store_ended_ends_the_leadership(shared: MemoryStore) -> None:
+async def test_an_expired_lease_ends_the_leadership(shared: MemoryStore) -> None:
     async with standing(shared, "a") as leader:
         await until(lambda: leader.epoch is not None)
         epoch = leader.epoch
@@ -141,7 +141,7 @@ async def test_a_lease_that_the_store_ended_ends_the_leadership(shared: MemorySt
         await until(lambda: leader.epoch not in (None, epoch))
 
 
-async def test_a_fenced_leader_steps_down_and_lets_go(shared: MemoryStore) -> None:
+async def test_a_fenced_leader_steps_down_and_releases_its_lease(shared: MemoryStore) -> None:
     async with standing(shared, "a") as leader:
         await until(lambda: leader.epoch is not None)
         epoch = leader.epoch
@@ -156,7 +156,7 @@ async def test_a_fenced_leader_steps_down_and_lets_go(shared: MemoryStore) -> No
         assert leader.leadership.role is Role.FOLLOWER
 
 
-async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
+async def test_a_late_fencing_report_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
     async with standing(shared, "a") as leader:
         await until(lambda: leader.epoch is not None)
         epoch = leader.epoch
@@ -183,9 +183,7 @@ class FailingLeases(FaultyStore):
         return await super().grant_lease(ttl_s)
 
 
-async def test_a_campaign_that_fails_is_repeated_after_longer_and_longer_pauses(
-    shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_campaigns_are_retried_with_backoff(shared: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     campaigns, pauses = 0, list[tuple[int, int]]()
 
     def on_change(change: Leadership) -> None:
@@ -220,7 +218,7 @@ async def test_a_leader_that_lost_its_store_leads_again_and_resigns_at_the_end(s
     assert elector.leadership.why == "resigned"
 
 
-async def test_a_leader_that_can_no_longer_lead_leaves_it_to_another(shared: MemoryStore) -> None:
+async def test_a_leader_that_cannot_plan_resigns(shared: MemoryStore) -> None:
     async with standing(shared, "a") as a:
         await until(lambda: a.epoch is not None)
         async with standing(shared, "b") as b:

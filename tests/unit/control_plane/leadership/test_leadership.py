@@ -1,4 +1,4 @@
-"""The table of leadership: who may write, until when, and why."""
+"""The transition table of leadership: who may write, until when, and why."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_leader_stops_before_its_lease_can_expire_however_long_the_answer_took
     assert LEADING.epoch_at(10.1 + MIN_LEASE_TTL_S - PROOF_MARGIN_S) is None
 
 
-def test_a_renewal_proves_from_when_it_was_sent() -> None:
+def test_a_renewal_extends_the_lease_from_its_sending() -> None:
     renewed = transition(LEADING, ElectionEvent.RENEWED, 11.5, sent_at=11.0)
     assert renewed.proven_until == 11.0 + MIN_LEASE_TTL_S - PROOF_MARGIN_S
     assert (renewed.epoch, renewed.since) == (7, LEADING.since)
 
 
-def test_a_longer_lease_proves_longer() -> None:
+def test_a_longer_lease_permits_longer_writes() -> None:
     renewed = transition(LEADING, ElectionEvent.RENEWED, 11.5, sent_at=11.0, lease_ttl_s=20)
     assert renewed.proven_until == 11.0 + 20 - PROOF_MARGIN_S
 
@@ -49,13 +49,13 @@ def test_a_longer_lease_proves_longer() -> None:
 @pytest.mark.parametrize(
     "event", [ElectionEvent.UNPROVEN, ElectionEvent.EXPIRED, ElectionEvent.FENCED, ElectionEvent.RESIGNED]
 )
-def test_what_ends_a_leadership_ends_its_epoch_at_once(event: ElectionEvent) -> None:
+def test_the_end_of_a_leadership_ends_its_epoch_at_once(event: ElectionEvent) -> None:
     after = transition(LEADING, event, 11.0)
     assert (after.role, after.epoch, after.epoch_at(11.0), after.since) == (Role.FOLLOWER, 0, None, 11.0)
     assert after.why == WHY[event]
 
 
-def test_what_the_table_lacks_is_an_error() -> None:
+def test_a_transition_that_the_table_lacks_is_an_error() -> None:
     for role in Role:
         for event in ElectionEvent:
             if (role, event) not in TRANSITIONS:
@@ -68,9 +68,9 @@ def test_only_an_election_makes_a_leader() -> None:
     assert made == {(Role.CANDIDATE, ElectionEvent.WON)}
 
 
-def test_every_event_has_its_sentence() -> None:
+def test_every_event_has_a_log_message() -> None:
     assert WHY.keys() == set(ElectionEvent)
 
 
-def test_two_renewals_may_fail() -> None:
+def test_two_failed_renewals_keep_the_leadership() -> None:
     assert 2 * RENEW_S < MIN_LEASE_TTL_S - PROOF_MARGIN_S

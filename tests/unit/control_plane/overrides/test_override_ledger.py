@@ -1,4 +1,4 @@
-"""Bounds of the ledger: how many overrides are kept, how large they are, what becomes of an unreadable value."""
+"""Bounds of the ledger: the number and size of overrides, and the treatment of unreadable values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ledger(store: MemoryStore) -> OverrideStore:
     return OverrideStore(store, AuditLog(store), "north", rng=Random(1), clock=lambda: 1.0)
 
 
-async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: MemoryStore, ledger: OverrideStore) -> None:
+async def test_overrides_fit_into_one_value_of_the_store(store: MemoryStore, ledger: OverrideStore) -> None:
     largest = weight("us-east", 0.9, reason="\N{GREEK SMALL LETTER OMEGA}\N{MUSICAL SYMBOL G CLEF}" * (MAX_REASON // 2))
     full = OverrideSet(
         tuple(
@@ -52,7 +52,7 @@ async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: Memo
         await ledger.begin(DUTY, weight("eu-de", 0.9), POLICY, {})
 
 
-async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledger: OverrideStore) -> None:
+async def test_an_unreadable_value_is_not_overwritten(store: MemoryStore, ledger: OverrideStore) -> None:
     await store.commit([], [Put(keys.OVERRIDES, b"garbage")])
     with pytest.raises(StoreError, match="none can be changed"):
         await ledger.begin(DUTY, drain("eu-de"), POLICY, {})
@@ -74,7 +74,7 @@ async def test_overwritten_overrides_stay_in_force_and_are_restored(store: Memor
     await ledger.mirror.informer.stop()
 
 
-async def test_what_makes_no_sense_is_not_written_down_at_all(store: MemoryStore, ledger: OverrideStore) -> None:
+async def test_invalid_changes_are_not_written(store: MemoryStore, ledger: OverrideStore) -> None:
     with pytest.raises(InvalidOverride, match="no region mars"):
         await ledger.begin(DUTY, drain("mars"), POLICY, {})
     assert (await store.list(keys.ROOT)).items == ()

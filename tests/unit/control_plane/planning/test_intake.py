@@ -1,4 +1,4 @@
-"""Reports are taken in when they are the fleet's and make sense; any other changes nothing."""
+"""Authentic and plausible reports are accepted; other reports change nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refused(desk: Desk, body: bytes, headers: Mapping[str, str]) -> int:
     return caught.value.status
 
 
-def test_a_signed_report_is_taken_in(desk: Desk) -> None:
+def test_a_signed_report_is_accepted(desk: Desk) -> None:
     body, headers = packed(report("eu-de"))
     assert send(desk, body, headers) == ReportReceipt(True, "http://leader")
     assert desk.fleet.snapshot.agents["eu-de", "one"].received_at == NOW
@@ -98,7 +98,7 @@ BODY, HEADERS = packed(report("eu-de"))
     ],
     ids=range(8),
 )
-def test_what_is_not_signed_for_this_is_refused(desk: Desk, headers: dict[str, str]) -> None:
+def test_a_report_signed_for_another_receiver_is_refused(desk: Desk, headers: dict[str, str]) -> None:
     assert refused(desk, BODY, {**HEADERS, **headers}) == 401
     assert desk.fleet.snapshot == Snapshot()
     assert desk.counted("other", "bad_signature") == 1
@@ -107,7 +107,7 @@ def test_what_is_not_signed_for_this_is_refused(desk: Desk, headers: dict[str, s
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"\xc1", msgspec.msgpack.encode({"region": 1}), b"\x91" * 100_000], ids=range(5)
 )
-def test_what_is_no_report_is_refused(desk: Desk, body: bytes) -> None:
+def test_an_undecodable_report_is_refused(desk: Desk, body: bytes) -> None:
     assert refused(desk, body, signed(body)) == 400
     assert desk.fleet.snapshot == Snapshot()
     assert desk.counted("other", "malformed") == 1
@@ -133,13 +133,13 @@ def test_a_replayed_report_is_refused(desk: Desk) -> None:
     assert desk.counted("eu-de", "stale") == 1
 
 
-def test_a_region_that_policy_has_not_is_refused_and_makes_no_series(desk: Desk) -> None:
+def test_an_unknown_region_is_refused_and_creates_no_series(desk: Desk) -> None:
     assert refused(desk, *packed(report("atlantis"))) == 422
     assert desk.counted("other", "unknown_region") == 1
     assert desk.counted("atlantis", "unknown_region") is None
 
 
-def test_a_poisoned_report_is_refused(desk: Desk) -> None:
+def test_a_report_with_impossible_numbers_is_refused(desk: Desk) -> None:
     body, _ = packed(report("eu-de", offered(1.0, "eu-de"), slots=10**9))
     assert refused(desk, body, signed(body)) == 422
     assert desk.fleet.snapshot == Snapshot()

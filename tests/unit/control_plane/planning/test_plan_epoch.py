@@ -40,7 +40,7 @@ def applying(epoch: int, generation: int) -> list[HeldReport]:
     return [HeldReport(report("eu-es"), 0.0), HeldReport(said, 0.0)]
 
 
-async def test_it_is_the_fencing_epoch_where_agents_have_nothing_newer(store: MemoryStore) -> None:
+async def test_without_newer_plans_at_agents_it_is_the_fencing_epoch(store: MemoryStore) -> None:
     fencing = await elect(store)
     plan_epoch = await office(store, fencing)
     for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
@@ -68,7 +68,7 @@ async def test_an_equal_epoch_is_distinguished_by_its_generation(store: MemorySt
     assert plan_epoch.value == fencing + 1
 
 
-async def test_later_leaders_continue_above_it(store: MemoryStore) -> None:
+async def test_later_leaders_use_larger_epochs(store: MemoryStore) -> None:
     values = []
     for _ in range(3):
         plan_epoch = await office(store, await elect(store))
@@ -78,7 +78,7 @@ async def test_later_leaders_continue_above_it(store: MemoryStore) -> None:
     assert values[0] > 5000
 
 
-async def test_who_does_not_lead_any_more_raises_nothing(store: MemoryStore) -> None:
+async def test_a_former_leader_does_not_raise_the_base(store: MemoryStore) -> None:
     former = await office(store, await elect(store))
     await elect(store)
     with pytest.raises(StoreError):
@@ -86,7 +86,7 @@ async def test_who_does_not_lead_any_more_raises_nothing(store: MemoryStore) -> 
     assert await store.get(keys.EPOCH_BASE) is None
 
 
-async def test_a_base_that_cannot_be_read_is_not_taken_for_none(store: MemoryStore) -> None:
+async def test_an_unreadable_base_is_not_treated_as_absent(store: MemoryStore) -> None:
     fencing = await elect(store)
     await store.commit([], [Put(keys.EPOCH_BASE, b"garbage")])
     with pytest.raises(StoreError, match="epoch-base"):

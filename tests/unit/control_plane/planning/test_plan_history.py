@@ -19,7 +19,7 @@ def slices(generation: int, share: float, *, epoch: int = 1, digest: str = "dige
 
 
 class Leader:
-    """Writes the next step, as the journal would have it."""
+    """Writes the next step as the journal does."""
 
     def __init__(self, history: PlanHistory) -> None:
         self.history = history
@@ -56,7 +56,7 @@ def test_an_empty_history_reports_nothing() -> None:
     assert history.find(1) is None
 
 
-def test_what_is_written_again_unchanged_is_no_step(leader: Leader) -> None:
+def test_an_unchanged_plan_is_no_step(leader: Leader) -> None:
     first = leader.look(slices(1, 1.0))
     assert first is not None
     assert (first.generation, first.previous_generation, first.leader, first.circumstances) == (
@@ -69,7 +69,7 @@ def test_what_is_written_again_unchanged_is_no_step(leader: Leader) -> None:
     assert [leader.history.find(number) for number in (0, 1, 5)] == [None, 1, None]
 
 
-def test_the_plans_between_steps_come_back_from_what_changed(leader: Leader) -> None:
+def test_plans_are_reconstructed_from_the_changes_of_steps(leader: Leader) -> None:
     for generation, share in ((1, 1.0), (4, 0.75), (9, 0.25)):
         assert leader.look(slices(generation, share)) is not None
     history = leader.history
@@ -132,7 +132,7 @@ def test_failures_and_drains_are_reported_at_once(leader: Leader) -> None:
     assert leader.look(slices(BURST + 1, 0.2), at_once=True) is not None
 
 
-def test_steps_are_bounded_and_the_rest_comes_with_the_next_ones() -> None:
+def test_steps_are_bounded_and_the_rest_follows_in_later_steps() -> None:
     history = PlanHistory()
     history.begin({})
     leader = Leader(history)

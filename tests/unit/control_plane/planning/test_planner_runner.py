@@ -1,4 +1,4 @@
-"""The planner runs off the event loop, and the waterfall plans where it fails."""
+"""The planner runs outside the event loop, and the waterfall plans if the planner fails."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again
 
 
 async def test_policy_selects_the_planner_and_a_chosen_waterfall_is_no_fallback() -> None:
-    """Elsewhere costs a hundredth, and only the linear program counts money."""
+    """The other region costs a hundredth, and only the linear program uses costs."""
     runner = PlannerRunner(PATIENCE_S)
     cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
     by_price = msgspec.structs.replace(
@@ -151,8 +151,8 @@ async def test_planning_does_not_block_the_event_loop() -> None:
     await planning
 
 
-async def test_growing_demand_is_planned_for_before_it_comes() -> None:
-    """Home serves 80 a second; a runner that saw demand grow by one a second spills some before that."""
+async def test_growing_demand_is_planned_for_in_advance() -> None:
+    """Home serves 80 requests/s; demand grows by 1/s each second, so the plan spills before demand is 80."""
     runner = PlannerRunner(PATIENCE_S)
     before: dict[str, RegionPlan] = {}
     for at in range(40):

@@ -43,7 +43,7 @@ OPERATOR = Caller("duty", Role.OPERATOR)
 
 
 class Office:
-    """A planning with a clock and a leadership that the test sets by hand."""
+    """A planning with a clock and a leadership that a test sets."""
 
     def __init__(self, shared: MemoryStore) -> None:
         self.now = 1000.0
@@ -73,7 +73,7 @@ class Office:
         self._seq = 0
 
     async def elect(self) -> int:
-        """Make this one the leader, by a new leader key."""
+        """Make this control plane the leader by a new leader key."""
         await self.shared.commit([], [Delete(keys.LEADER)])
         epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
         self.elector.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
@@ -119,7 +119,7 @@ def whole_fleet(*, rate: float = 10.0) -> list[AgentReport]:
 
 
 async def in_force(store: MemoryStore, regions: Iterable[str] = POLICY.regions) -> None:
-    """A plan of an earlier leader, that sends half of Frankfurt's demand to Madrid."""
+    """A plan of an earlier leader, which sends half of Frankfurt's demand to Madrid."""
     arcs = (Arc("eu-de", 0.5, ArcReason.HOME), Arc("eu-es", 0.5, ArcReason.SPILLOVER))
     classes = (ClassPlan(planet.MODEL, "+".join(EU), arcs, ()),)
     for region in regions:
@@ -143,7 +143,7 @@ async def test_a_leader_publishes_a_plan_from_its_reports(office: Office) -> Non
     assert office.metric("policy_info", digest=POLICY.digest()) == 1
 
 
-async def test_agents_that_refuse_what_was_published_are_counted(office: Office) -> None:
+async def test_agents_that_reject_the_published_plan_are_counted(office: Office) -> None:
     await office.elect()
     refusing = msgspec.structs.replace(report("eu-es"), refused_plan="a test says so")
     await office.tick(report("eu-de"), refusing, msgspec.structs.replace(refusing, agent="two"))
@@ -156,7 +156,7 @@ async def test_agents_that_refuse_what_was_published_are_counted(office: Office)
     assert office.metric("agents_rejecting_config", region="eu-es") == 0
 
 
-async def test_agents_get_the_policy_before_anybody_has_reported(office: Office) -> None:
+async def test_the_policy_is_published_before_the_first_report(office: Office) -> None:
     await office.elect()
     await office.tick()
     plan = await office.plan("us-east")
@@ -332,7 +332,7 @@ async def test_a_new_leader_continues_the_ramp_of_a_recovered_region(office: Off
         assert (await next_one.shares())["eu-de"] <= weight + 1e-9 < 0.5
 
 
-async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_those_of_a_candidate(
+async def test_a_new_leader_waits_for_regions_of_the_policy_in_force_only(
     office: Office,
 ) -> None:
     stable = msgspec.structs.replace(POLICY, rollout=msgspec.structs.replace(POLICY.rollout, shadow_s=1e6))
@@ -391,7 +391,7 @@ async def test_a_drain_shows_in_the_plan_and_in_the_regions_state(office: Office
     assert office.metric("overrides", kind="drain", region="eu-de") == 1
 
 
-async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: Office) -> None:
+async def test_nothing_is_planned_before_overrides_were_read(office: Office) -> None:
     await office.elect()
     office.planning._overrides = OverrideStore(
         office.store, AuditLog(office.store), "a", rng=Random(1), clock=lambda: office.now
@@ -401,7 +401,7 @@ async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: 
     assert await office.plan("eu-de") is None
 
 
-async def test_nothing_is_planned_as_if_overrides_that_cannot_be_read_were_not_there(office: Office) -> None:
+async def test_nothing_is_planned_with_unreadable_overrides(office: Office) -> None:
     await office.elect()
     await set_override(office, drain("eu-de"))
     for _ in range(3):
@@ -414,7 +414,7 @@ async def test_nothing_is_planned_as_if_overrides_that_cannot_be_read_were_not_t
     assert await office.shares() == before
 
 
-async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) -> None:
+async def test_a_leader_removes_expired_overrides_and_audits_the_removal(office: Office) -> None:
     await office.elect()
     await office.tick(*whole_fleet())
     override = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
@@ -429,7 +429,7 @@ async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) 
     assert [(entry.action, entry.caller) for entry in entries] == [("override.drain", "duty"), ("override.expire", "a")]
 
 
-async def test_one_that_leads_no_more_removes_nothing(office: Office) -> None:
+async def test_a_former_leader_removes_nothing(office: Office) -> None:
     epoch = await office.elect()
     override = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
     office.now += 100.0

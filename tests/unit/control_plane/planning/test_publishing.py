@@ -1,4 +1,4 @@
-"""Plans are written fenced, after their policy, and only when they differ."""
+"""Plans are written with fencing, after their policy, and only if they differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 
 async def elect(store: MemoryStore, name: str = "a") -> int:
-    """Make the leader key anew; its epoch."""
+    """Write a new leader key and return its epoch."""
     await store.commit([], [Delete(keys.LEADER)])
     return (await store.commit([], [Put(keys.LEADER, encode(Member(name, "http://a")))])).revision
 
@@ -111,7 +111,7 @@ async def test_a_former_leader_changes_nothing(store: MemoryStore) -> None:
     assert (await store.list(keys.ROOT)).items == before
 
 
-async def test_a_leader_whose_key_is_gone_changes_nothing(store: MemoryStore) -> None:
+async def test_a_leader_without_its_leader_key_changes_nothing(store: MemoryStore) -> None:
     epoch = await elect(store)
     publisher = await office(store, epoch)
     await store.commit([], [Delete(keys.LEADER)])
@@ -120,7 +120,7 @@ async def test_a_leader_whose_key_is_gone_changes_nothing(store: MemoryStore) ->
     assert await stored(store) is None
 
 
-async def test_a_key_that_is_not_as_it_was_left_is_read_again(store: MemoryStore) -> None:
+async def test_a_key_that_another_writer_changed_is_read_again(store: MemoryStore) -> None:
     epoch = await elect(store)
     publisher = await office(store, epoch)
     await publisher.publish(plans(epoch), POLICY, 0.0)
@@ -134,7 +134,7 @@ async def test_a_key_that_is_not_as_it_was_left_is_read_again(store: MemoryStore
     assert await stored(store) == changed["eu-de"]
 
 
-async def test_a_write_whose_answer_was_lost_is_found_out(store: MemoryStore) -> None:
+async def test_a_write_with_a_lost_response_is_verified(store: MemoryStore) -> None:
     epoch = await elect(store)
     way = FaultyStore(store)
     publisher = await office(way, epoch)
@@ -148,7 +148,7 @@ async def test_a_write_whose_answer_was_lost_is_found_out(store: MemoryStore) ->
     assert await policies(store) == [POLICY.digest()]
 
 
-async def test_a_region_that_policy_has_no_more_loses_its_slice(store: MemoryStore) -> None:
+async def test_the_slice_of_a_removed_region_is_deleted(store: MemoryStore) -> None:
     epoch = await elect(store)
     publisher = await office(store, epoch)
     await publisher.publish(plans(epoch), POLICY, 0.0)
@@ -166,7 +166,7 @@ async def test_a_damaged_policy_is_written_again(store: MemoryStore) -> None:
     assert decode(item.value, Policy) == POLICY
 
 
-async def test_old_policies_go_but_for_the_last_few_and_those_in_use(store: MemoryStore) -> None:
+async def test_old_policies_are_deleted_except_recent_ones_and_those_in_use(store: MemoryStore) -> None:
     epoch = await elect(store)
     publisher = await office(store, epoch)
     versions = [msgspec.structs.replace(POLICY, anonymous_tenant=str(i)) for i in range(MAX_UNUSED_POLICIES + 4)]

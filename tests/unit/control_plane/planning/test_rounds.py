@@ -28,13 +28,13 @@ class Work:
         self.ended += 1
 
 
-async def test_it_runs_at_its_own_pace(scheduler: AsyncIOScheduler) -> None:
+async def test_runs_repeat_at_the_interval(scheduler: AsyncIOScheduler) -> None:
     work = Work()
     PeriodicJob(work, 0.01).start(scheduler)
     await until(lambda: work.ended >= 3)
 
 
-async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: AsyncIOScheduler) -> None:
+async def test_a_request_during_a_run_starts_another_run_after_it(scheduler: AsyncIOScheduler) -> None:
     work = Work()
     rounds = PeriodicJob(work, NEVER_S)
     rounds.start(scheduler)
@@ -49,7 +49,7 @@ async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: Asy
     assert work.max_at_once == 1
 
 
-async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIOScheduler) -> None:
+async def test_runs_keep_their_distance_however_often_requested(scheduler: AsyncIOScheduler) -> None:
     work, clock = Work(), asyncio.get_running_loop().time
     rounds = PeriodicJob(work, NEVER_S, apart_s=0.2)
     rounds.start(scheduler)
@@ -60,7 +60,7 @@ async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIO
     assert clock() - since >= 0.35
 
 
-async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
+async def test_a_request_before_the_start_is_not_lost(scheduler: AsyncIOScheduler) -> None:
     work = Work()
     rounds = PeriodicJob(work, NEVER_S)
     rounds.wake()
@@ -68,7 +68,7 @@ async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOSch
     await until(lambda: work.ended == 1)
 
 
-async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cancelled_run_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
     scheduler.start()
     work.go_on.clear()
@@ -83,7 +83,7 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
     assert "raised an exception" not in caplog.text
 
 
-async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
+async def test_a_request_after_the_end_starts_no_run() -> None:
     scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
     scheduler.start()
     rounds = PeriodicJob(work, NEVER_S)

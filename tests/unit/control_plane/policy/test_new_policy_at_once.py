@@ -1,4 +1,4 @@
-"""What cannot wait for the next round does not: an election, and a policy that comes while a plan is being made."""
+"""A run starts at once after an election, and after a policy that arrives during a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.wait import until
 
 
 class Slow(MemoryStore):
-    """Takes plans when a test lets it."""
+    """Accepts plans when a test permits it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Slow(MemoryStore):
         return await super().commit(expect, do)
 
 
-async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_elected_leader_plans_without_waiting_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
     control_plane = ControlPlane(
@@ -58,8 +58,10 @@ async def test_an_elected_leader_starts_without_waiting_for_a_round(monkeypatch:
         await store.close()
 
 
-async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No round comes by itself, and none waits for regions to speak.
+async def test_a_policy_that_arrives_during_a_run_is_planned_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No run is scheduled, and none waits for reports of regions.
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))

@@ -1,4 +1,4 @@
-"""Patterns of adapter names in a bundle: every name that clients may request has one meaning."""
+"""Patterns of adapter names in a bundle: every name that clients may request belongs to one model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bundle(llama: str, qwen: str = "[]") -> dict[str, str]:
     return BUNDLE | {"models.yaml": MODELS.format(llama=llama, qwen=qwen)}
 
 
-def test_a_pattern_admits_adapters_without_a_document_each() -> None:
+def test_a_pattern_admits_adapters_without_documents() -> None:
     policy = compile_bundle(bundle("[llama-lora-*, sql]", "['qwen/*']"))
     names = ("llama-lora-sql", "sql", "qwen/a", "other", "llama")
     assert [base_model_of(policy, name) for name in names] == ["llama", "llama", "qwen", None, None]
@@ -41,5 +41,5 @@ def test_a_pattern_admits_adapters_without_a_document_each() -> None:
         ("[a b]", "[]", "models.yaml:4: adapters[0]: is not well-formed"),
     ],
 )
-def test_a_name_with_two_meanings_is_refused(llama: str, qwen: str, error: str) -> None:
+def test_a_name_of_two_models_is_refused(llama: str, qwen: str, error: str) -> None:
     assert any(found.startswith(error) for found in refused(bundle(llama, qwen)))

@@ -1,4 +1,4 @@
-"""A bundle is compiled as a whole: the fields of each document are in the policy."""
+"""A bundle is compiled as a whole, and the policy has the fields of each document."""
 
 # A row of a table of messages is one line.
 # ruff: noqa: E501
@@ -81,7 +81,7 @@ service_objective: null
 """
 
 
-def test_blocs_unfold_to_countries_and_regions() -> None:
+def test_blocs_are_expanded_to_countries_and_regions() -> None:
     policy = compile_bundle(BUNDLE)
     (rule,) = policy.residency
     assert rule.client_countries == {"DE", "ES", "NO"}
@@ -90,7 +90,7 @@ def test_blocs_unfold_to_countries_and_regions() -> None:
     assert policy.regions["us-east"].jurisdictions == {"US"}
 
 
-def test_an_entry_map_unfolds_blocs_and_keeps_the_order_of_its_regions() -> None:
+def test_an_entry_map_expands_blocs_and_keeps_the_order_of_its_regions() -> None:
     text = """\
 apiVersion: penstock/v1
 kind: EntryMap
@@ -106,13 +106,13 @@ regions: [us-east, eu-de]
     assert any("maps.yaml:5: clients.countries[0]: UK is not a country" in error for error in errors)
 
 
-def test_a_quota() -> None:
+def test_a_quota_is_compiled() -> None:
     assert compile_bundle(BUNDLE).tenants["one"].quota == Quota(5.0, 10, None)
     unlimited = changed("senders.yaml", "{requests_per_s: 5.0, burst_requests: 10, concurrent: null}", "null")
     assert compile_bundle(unlimited).tenants["one"].quota is None
 
 
-def test_versions_of_a_model() -> None:
+def test_versions_of_a_model_are_compiled() -> None:
     policy = compile_bundle(BUNDLE | {"versions.yaml": VERSIONS})
     assert policy.versions == {
         "llama": ModelVersions("llama", (Version("llama-3.1-8b", 90.0), Version("llama-next", 10.0)))
@@ -156,7 +156,7 @@ def test_versions_of_a_model() -> None:
         ),
     ],
 )
-def test_versions_that_cannot_be(old: str, new: str, error: str | None) -> None:
+def test_invalid_versions_are_refused(old: str, new: str, error: str | None) -> None:
     assert VERSIONS.count(old) == 1
     files = BUNDLE | {"versions.yaml": VERSIONS.replace(old, new)}
     if error is None:
@@ -172,7 +172,7 @@ def test_a_name_for_versions_must_not_hide_a_model() -> None:
     assert any(message.startswith(error) for message in refused(BUNDLE | {"versions.yaml": text}))
 
 
-def test_a_service_objective() -> None:
+def test_a_service_objective_is_compiled() -> None:
     assert compile_bundle(BUNDLE).models["llama-3.1-8b"].service_objective is None
     text = "service_objective: {first_byte_s: 1.5, share: 0.99}"
     policy = compile_bundle(changed("serving.yaml", "service_objective: null", text))
@@ -189,7 +189,7 @@ def test_a_service_objective() -> None:
         ("0.99", "serving.yaml:9: service_objective: "),
     ],
 )
-def test_service_objectives_that_cannot_be(text: str, error: str) -> None:
+def test_invalid_service_objectives_are_refused(text: str, error: str) -> None:
     said = refused(changed("serving.yaml", "service_objective: null", f"service_objective: {text}"))
     assert [message.startswith(error) and "; " in message for message in said] == [True], said
 
@@ -204,7 +204,7 @@ def test_service_objectives_that_cannot_be(text: str, error: str) -> None:
         ("2026-07-01T02:00", "UTC", "2026-07-01T02:00:00+00:00"),
     ],
 )
-def test_a_window_by_the_clocks_of_a_zone(starts_at: str, zone: str, utc: str) -> None:
+def test_a_window_in_a_time_zone_is_compiled(starts_at: str, zone: str, utc: str) -> None:
     text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
     policy = compile_bundle(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
     (window,) = policy.maintenance
@@ -218,7 +218,7 @@ def test_a_window_by_the_clocks_of_a_zone(starts_at: str, zone: str, utc: str) -
 
 
 @pytest.mark.parametrize("text", ["time_zone: null", "time_zone: Europe/Berlin"])
-def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: str) -> None:
+def test_clock_changes_are_in_the_policy_only_for_recurring_windows(text: str) -> None:
     window = BUNDLE["operating.yaml"].replace("weekly", "never").replace("time_zone: null", text)
     policy = compile_bundle(
         BUNDLE | {"operating.yaml": window.replace("02:00Z", "02:00Z" if "null" in text else "02:00")}
@@ -235,7 +235,7 @@ def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: s
         ("2026-03-29T02:30", "Europe/Berlin", "operating.yaml:9: starts_at: this local time does not exist in Europe/Berlin: clocks are put forward then; write a time that exists, such as 03:30"),
     ],
 )  # fmt: skip
-def test_clocks_that_cannot_be(starts_at: str, zone: str, error: str) -> None:
+def test_invalid_time_zones_are_refused(starts_at: str, zone: str, error: str) -> None:
     text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
     (reported,) = refused(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
     assert reported.startswith(error)
@@ -245,7 +245,7 @@ def test_a_rule_has_its_file_and_line() -> None:
     assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
 
-def test_every_value_arrives() -> None:
+def test_every_value_is_in_the_policy() -> None:
     policy = compile_bundle(BUNDLE)
     assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
     assert policy.tenants["one"].key_digests == (DIGEST,)
@@ -319,7 +319,7 @@ def test_how_documents_are_spread_over_files_does_not_matter() -> None:
     assert without_sources(compile_bundle(one_file)) == without_sources(compile_bundle(BUNDLE))
 
 
-def test_deny_and_named_regions() -> None:
+def test_deny_rules_and_named_regions_are_compiled() -> None:
     files = changed(
         "residency.yaml", "  jurisdictions: [EU]", "  regions: [eu-de, us-east]\ndeny:\n  jurisdictions: [US, CN]"
     )
@@ -327,6 +327,6 @@ def test_deny_and_named_regions() -> None:
     assert (rule.allow, rule.deny) == ({"eu-de", "us-east"}, {"us-east"})
 
 
-def test_a_rule_that_only_denies_allows_what_others_do() -> None:
+def test_a_deny_rule_does_not_restrict_other_regions() -> None:
     files = changed("residency.yaml", "allow:\n  jurisdictions: [EU]", "deny:\n  jurisdictions: [CN]")
     assert compile_bundle(files).residency[0].allow is None

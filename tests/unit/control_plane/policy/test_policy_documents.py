@@ -1,4 +1,4 @@
-"""YAML is read as YAML 1.2 reads it, with lines, and with nothing in it that surprises."""
+"""YAML is parsed by the core schema of YAML 1.2, with line numbers, and without error-prone features."""
 
 # A row of a table of messages is one line.
 # ruff: noqa: E501
@@ -52,7 +52,7 @@ def test_scalars_follow_the_core_schema_of_yaml_1_2(written: str, read: object) 
     assert type(value) is type(read)
 
 
-def test_documents_and_their_fields_remember_their_lines() -> None:
+def test_documents_and_fields_have_line_numbers() -> None:
     first, second = read_documents("a.yaml", "# comment\na: 1\nb:\n  - x\n  - y\n---\nc: {d: 2}\n")[0]
     assert (first.line, first.line_of(("b",)), first.line_of(("b", 1))) == (2, 3, 5)
     assert (second.line, second.line_of(("c", "d"))) == (7, 7)
@@ -77,11 +77,11 @@ def test_documents_and_their_fields_remember_their_lines() -> None:
         ("a: *x", "a.yaml:1: the alias *x is not allowed; write the value out where it is used"),
     ],
 )  # fmt: skip
-def test_what_surprises_is_refused_at_its_line(text: str, error: str) -> None:
+def test_error_prone_features_are_refused_at_their_line(text: str, error: str) -> None:
     assert errors(text) == [error]
 
 
-def test_an_alias_bomb_is_refused_without_unfolding_it() -> None:
+def test_an_alias_bomb_is_refused_without_expanding_it() -> None:
     lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 40))]
     documents, found = read_documents("a.yaml", "\n".join(lines))
     assert documents == []

@@ -1,4 +1,4 @@
-"""The example bundles: each compiles, passes verification without a warning, and shows what its row states."""
+"""Each example bundle compiles, passes verification without a warning, and has the effect that its row states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bundle(name: str) -> Policy:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_good_and_its_demand_is_served(name: str) -> None:
+def test_each_bundle_is_valid_and_serves_its_demand(name: str) -> None:
     policy = bundle(name)
     found = verify(policy)
     assert found.passed
@@ -41,7 +41,7 @@ def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
 
 
-def test_the_smallest_fits_on_a_screen_and_equals_the_explicit_one() -> None:
+def test_the_smallest_bundle_fits_on_a_screen_and_equals_the_explicit_one() -> None:
     (text,) = read_folder(EXAMPLES / "smallest").values()
     assert text.count("\n") <= 35
     documents = [document.content for document in read_documents("bundle.yaml", text)[0]]
@@ -55,7 +55,7 @@ def test_the_smallest_fits_on_a_screen_and_equals_the_explicit_one() -> None:
     assert compile_bundle({"in-full.yaml": yaml.safe_dump_all(in_full)}) == bundle("smallest")
 
 
-def test_what_the_smallest_leaves_out_is_the_safe_choice() -> None:
+def test_the_defaults_of_the_smallest_bundle_are_safe() -> None:
     policy = bundle("smallest")
     assert policy.anonymous_tenant is None
     assert policy.objective.survive_one_loss
@@ -66,7 +66,7 @@ def test_what_the_smallest_leaves_out_is_the_safe_choice() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_files_name_their_schema_and_the_readme_names_it(name: str) -> None:
+def test_each_file_names_its_schema_and_the_readme_lists_each_bundle(name: str) -> None:
     assert f"| `{name}` |" in (EXAMPLES / "README.md").read_text()
     for path in (EXAMPLES / name).iterdir():
         assert path.read_text().startswith("# yaml-language-server: $schema=../../schema.json\n"), path
@@ -84,7 +84,7 @@ def test_its_files_name_their_schema_and_the_readme_names_it(name: str) -> None:
         ("open", Location(), {"eu-de", "eu-fr", "us-east", "us-west", "br-sao"}),
     ],
 )
-def test_residency(tenant: str, location: Location, permitted: set[str] | None) -> None:
+def test_the_residency_bundle_confines_requests(tenant: str, location: Location, permitted: set[str] | None) -> None:
     policy = bundle("residency")
     verdict = mask(policy, RequestFacts(tenant, policy.tenants[tenant].data_class, location))
     if permitted is None:
@@ -95,7 +95,7 @@ def test_residency(tenant: str, location: Location, permitted: set[str] | None) 
         assert verdict.permitted.regions == permitted
 
 
-def test_entries() -> None:
+def test_the_entries_bundle_orders_entry_regions() -> None:
     policy = bundle("entries")
     assert mapped(policy, Location("PE")) == ("us-west", "us-east")
     assert mapped(policy, Location("US", "HI")) == ("us-west",)
@@ -103,7 +103,7 @@ def test_entries() -> None:
     assert policy.distance_ms("us-east", "br-sao") == policy.round_trip_ms("us-east", "br-sao") + 40
 
 
-def test_quotas() -> None:
+def test_the_quotas_bundle_limits_tenants() -> None:
     policy = bundle("quotas")
     assert policy.tenants["paying"].quota is None
     assert policy.anonymous_tenant == "trial"
@@ -113,7 +113,7 @@ def test_quotas() -> None:
     assert (trial.requests_per_s, batch.requests_per_s, batch.concurrent) == (2.0, None, 64)
 
 
-def test_versions() -> None:
+def test_the_versions_bundle_divides_requests() -> None:
     policy = bundle("versions")
     assert {version.model: version.percent for version in policy.versions["chat"].versions} == {
         "chat-2025-10": 95.0,
@@ -122,7 +122,7 @@ def test_versions() -> None:
     assert policy.models["chat-2025-11"].fallback == "chat-small"
 
 
-def test_spillover() -> None:
+def test_the_spillover_bundle_limits_overflow() -> None:
     policy = bundle("spillover")
     assert policy.nearest_first("us-east", frozenset(policy.regions)) == ("us-east", "eu-de", "us-west", "br-sao")
     model = "llama-3.1-8b"

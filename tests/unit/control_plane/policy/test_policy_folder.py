@@ -1,4 +1,4 @@
-"""A bundle's folder is read whole, or refused with what does not belong in it."""
+"""A bundle's folder is read as a whole, or refused with the names of foreign files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_yaml_files_are_read_and_documentation_is_passed_over(tmp_path: Path) ->
 
 
 def test_files_behind_links_inside_the_folder_are_read(tmp_path: Path) -> None:
-    """Kubernetes mounts a ConfigMap as links into a hidden folder, which is a link that is changed at once."""
+    """Kubernetes mounts a ConfigMap as links into a hidden folder, which is a link that an update replaces."""
     folder = tmp_path / "policy"
     revision = folder / "..2026_11_22_08_00_00.123456789"
     revision.mkdir(parents=True)
@@ -51,7 +51,7 @@ def test_a_link_out_of_the_folder_is_refused_and_its_content_not_shown(tmp_path:
     assert refused(folder) == [f"{name}: {reported}" for name in ("a.yaml", "b.yaml")]
 
 
-def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
+def test_dangling_links_are_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").symlink_to("absent.yaml")
     (tmp_path / "b.yaml").symlink_to("b.yaml")
     assert [message.split(";")[0] for message in refused(tmp_path)] == [
@@ -61,7 +61,7 @@ def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rules.yml", "rules.json", "rules.yaml.bak", "rules"])
-def test_what_only_looks_like_policy_is_refused(tmp_path: Path, name: str) -> None:
+def test_files_with_similar_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a: 1\n")
     assert refused(tmp_path) == [
         f"{name}: is not a .yaml file; name policy files *.yaml, and keep anything else out of the folder"
@@ -73,12 +73,12 @@ def test_a_folder_inside_is_refused(tmp_path: Path) -> None:
     assert "more.yaml: is not a .yaml file" in refused(tmp_path)[0]
 
 
-def test_a_missing_and_an_empty_folder(tmp_path: Path) -> None:
+def test_a_missing_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     assert refused(tmp_path) == [f"{tmp_path}: has no policy files; put .yaml files into it"]
     assert "No such file or directory" in refused(tmp_path / "absent")[0]
 
 
-def test_all_bad_files_are_named(tmp_path: Path) -> None:
+def test_all_invalid_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"a: 1\nb: \xff")
     (tmp_path / "b.yaml").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     assert refused(tmp_path) == [
@@ -87,7 +87,7 @@ def test_all_bad_files_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_too_many_files(tmp_path: Path) -> None:
+def test_too_many_files_are_refused(tmp_path: Path) -> None:
     for index in range(MAX_FILES + 1):
         (tmp_path / f"{index}.yaml").touch()
     assert refused(tmp_path) == [f"(bundle): has {MAX_FILES + 1} files; use at most {MAX_FILES}"]

@@ -1,4 +1,4 @@
-"""The shipped bundle compiles and passes verification, and the shipped JSON Schema is that of the code."""
+"""The shipped bundle compiles and passes verification, and the shipped JSON Schema equals the generated one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def planet() -> Policy:
     return compile_bundle(read_folder(POLICIES / "planet"))
 
 
-def test_its_regions_and_models(planet: Policy) -> None:
+def test_the_bundle_has_its_regions_and_models(planet: Policy) -> None:
     assert planet.regions.keys() == EVERYWHERE
     assert planet.models.keys() == {"llama-3.1-8b", "llama-3.1-70b"}
     assert {name for name, region in planet.regions.items() if "EU" in region.jurisdictions} == EU
@@ -50,7 +50,7 @@ def test_every_pair_of_regions_is_measured(planet: Policy) -> None:
         ("open", None, EVERYWHERE),
     ],
 )
-def test_where_requests_may_be(planet: Policy, tenant: str, country: str | None, permitted: set[str]) -> None:
+def test_residency_of_the_bundle(planet: Policy, tenant: str, country: str | None, permitted: set[str]) -> None:
     facts = RequestFacts(tenant, planet.tenants[tenant].data_class, Location(country=country))
     verdict = mask(planet, facts)
     assert not isinstance(verdict, Refusal)
@@ -81,7 +81,7 @@ def test_every_file_names_its_schema() -> None:
         assert path.read_text().startswith("# yaml-language-server: $schema=../schema.json\n"), path.name
 
 
-def test_the_schema_is_fresh() -> None:
+def test_the_schema_is_current() -> None:
     assert (POLICIES / "schema.json").read_text() == schema_text(), (
         "run `penstock policy schema > policies/schema.json`"
     )

@@ -1,4 +1,4 @@
-"""A bundle is refused whole, with every error at its line and what to do about it."""
+"""A bundle with errors is refused as a whole, with the line and the remedy of every error."""
 
 # A row of a table of messages is one line.
 # ruff: noqa: E501
@@ -82,7 +82,7 @@ REFERENCES = [
 
 
 @pytest.mark.parametrize(("file", "old", "new", "error"), SHAPE + REFERENCES, ids=lambda value: value[:40])
-def test_a_document_of_the_wrong_shape_and_a_name_that_does_not_fit(file: str, old: str, new: str, error: str) -> None:
+def test_invalid_documents_and_names_are_refused(file: str, old: str, new: str, error: str) -> None:
     assert error in refused(changed(file, old, new))
 
 
@@ -94,7 +94,7 @@ def test_every_error_of_every_file_is_listed_at_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("places", ["regions: [eu-de]", "jurisdictions: [EU]"])
-def test_a_broken_document_is_one_error_and_no_more(places: str) -> None:
+def test_an_invalid_document_is_one_error(places: str) -> None:
     files = changed("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500")
     files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", places)
     assert [error.split(":")[0] for error in refused(files)] == ["places.yaml"]
@@ -105,7 +105,7 @@ def test_a_value_that_may_be_a_secret_is_not_repeated() -> None:
     assert not any("my-secret-key" in error for error in refused(files))
 
 
-def test_blocs_within_blocs_without_end_take_no_time() -> None:
+def test_cyclic_blocs_are_refused_in_bounded_time() -> None:
     blocs = [f"apiVersion: penstock/v1\nkind: Bloc\nname: B{i}\nmembers: [B{i + 1}, C{i + 1}]\n---\n"
              f"apiVersion: penstock/v1\nkind: Bloc\nname: C{i}\nmembers: [B{i + 1}, C{i + 1}]\n" for i in range(60)]  # fmt: skip
     last = "apiVersion: penstock/v1\nkind: Bloc\nname: B60\nmembers: [FR]\n---\napiVersion: penstock/v1\nkind: Bloc\nname: C60\nmembers: [IT]\n"
@@ -130,14 +130,14 @@ def test_blocs_within_blocs_without_end_take_no_time() -> None:
         ("MAX_DOCUMENTS", 10, lambda: BUNDLE, "more than 10 documents in all; make the bundle smaller"),
     ],
 )
-def test_bounds(
+def test_values_beyond_their_bounds_are_refused(
     monkeypatch: pytest.MonkeyPatch, bound: str, value: int, files: Callable[[], dict[str, str]], problem: str
 ) -> None:
     monkeypatch.setattr(compiler, bound, value)
     assert any(problem in error for error in refused(files()))
 
 
-def test_what_does_not_belong_is_passed_over_or_refused_as_in_a_folder() -> None:
+def test_foreign_files_are_ignored_or_refused_as_in_a_folder() -> None:
     assert compile_bundle(BUNDLE | {"README.md": "# [", ".hidden.yaml": "["}) == compile_bundle(BUNDLE)
     remedy = "name policy files *.yaml, and keep anything else out of the folder"
     assert refused(BUNDLE | {"rules.yml": ""}) == [f"rules.yml: is not a .yaml file; {remedy}"]
@@ -147,7 +147,7 @@ def many(kind: str, number: int, fields: str) -> str:
     return "---\n".join(f"apiVersion: penstock/v1\nkind: {kind}\nname: t{i}\n{fields}" for i in range(number))
 
 
-def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
+def test_a_bundle_with_too_many_errors_is_not_checked_to_its_end() -> None:
     errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MAX_ERRORS, "extra: 1\n")})
     assert len(errors) < MAX_ERRORS + 10
     remedy = "correct these first; the rest of the bundle was not checked"
@@ -161,14 +161,14 @@ def test_too_many_documents_of_a_kind_are_one_error() -> None:
     assert sum("extra: is not a known field" in error for error in errors) == most
 
 
-def test_the_likeliest_name_is_looked_up_for_the_first_unknown_ones_alone() -> None:
+def test_only_the_first_unknown_names_get_a_suggestion() -> None:
     unknown = ", ".join(f"onee{i}" for i in range(2 * MAX_SUGGESTIONS))
     errors = refused(changed("residency.yaml", "data_classes: [personal]", f"tenants: [{unknown}]"))
     assert sum("did you mean one?" in error for error in errors) <= MAX_SUGGESTIONS
     assert sum("there is no Tenant onee" in error for error in errors) == 2 * MAX_SUGGESTIONS
 
 
-def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:
+def test_duplicates_are_found_in_linear_time() -> None:
     compared = []
 
     class Item(int):
@@ -184,7 +184,7 @@ def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:
     assert len(compared) < 10 * len(items)
 
 
-def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_too_large_for_the_store_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_VALUE_BYTES", 1000)
     (error,) = refused(BUNDLE)
     assert error.startswith("(bundle): Policy of ")
@@ -211,7 +211,7 @@ def test_blank_values_and_wrong_types_are_named_in_yaml_terms(old: str, new: str
     assert error in "\n".join(refused(changed("residency.yaml", old, new)))
 
 
-def test_what_could_not_be_read_is_not_called_missing() -> None:
+def test_a_reference_to_an_invalid_document_is_no_error() -> None:
     for old, new in (("kind: Region", "kind: Regoin"), ("city: Frankfurt", "\tcity: Frankfurt")):
         errors = refused({**BUNDLE, "places.yaml": BUNDLE["places.yaml"].replace(old, new)})
         assert not [error for error in errors if "has no document of kind" in error]

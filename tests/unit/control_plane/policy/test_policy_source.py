@@ -30,14 +30,14 @@ def change(folder: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-async def test_a_good_folder_is_in_force_at_once(folder: Path) -> None:
+async def test_a_valid_folder_is_in_force_at_once(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
     await source.load()
     assert source.current is not None
     assert (source.origin, source.refused) == (Origin.FOLDER, ())
 
 
-async def test_a_change_is_taken_when_two_polls_have_found_it_alike(folder: Path) -> None:
+async def test_a_change_is_accepted_when_two_polls_agree(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
@@ -61,7 +61,7 @@ async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
     assert source.current is before
 
 
-async def test_a_bad_change_keeps_the_last_good_policy_and_states_the_reason(folder: Path) -> None:
+async def test_an_invalid_change_keeps_the_last_policy_and_states_the_reason(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
@@ -80,7 +80,7 @@ async def test_a_bad_change_keeps_the_last_good_policy_and_states_the_reason(fol
     assert source.refused == ()
 
 
-async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
+async def test_a_removed_folder_keeps_the_last_policy(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
@@ -91,7 +91,7 @@ async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
     assert "No such file or directory" in source.refused[0]
 
 
-async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
+async def test_after_a_notification_only_a_later_poll_counts(folder: Path) -> None:
     doubts: list[bool] = []
     source = PolicySource(FolderReader(folder), on_stale=lambda: doubts.append(source.fresh))
     assert not source.fresh
@@ -117,7 +117,7 @@ class TestFromTheStore:
         blob = Put(keys.policy(digest or policy.digest()), encode(policy))
         await store.commit([], [Put(keys.plan(plan.region), encode(plan)) for plan in (old, new)] + [blob])
 
-    async def test_without_a_good_folder_the_policy_in_force_is_taken(self, tmp_path: Path) -> None:
+    async def test_without_a_valid_folder_the_stored_policy_is_used(self, tmp_path: Path) -> None:
         store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store)
         await source.load()
@@ -126,7 +126,7 @@ class TestFromTheStore:
         assert (source.current, source.origin) == (planet.policy(), Origin.STORE)
         assert source.refused
 
-    async def test_a_good_folder_goes_before_the_store(self, folder: Path) -> None:
+    async def test_a_valid_folder_precedes_the_store(self, folder: Path) -> None:
         store, source = MemoryStore(), PolicySource(FolderReader(folder))
         await self.in_force(store)
         await source.load()
@@ -134,7 +134,7 @@ class TestFromTheStore:
         await source.adopt(store)
         assert source.current is before
 
-    async def test_an_empty_store_gives_nothing(self, tmp_path: Path) -> None:
+    async def test_an_empty_store_has_no_policy(self, tmp_path: Path) -> None:
         source = PolicySource(FolderReader(tmp_path))
         await source.adopt(MemoryStore())
         assert source.current is None
@@ -145,7 +145,7 @@ class TestFromTheStore:
         await source.adopt(store)
         assert source.current is None
 
-    async def test_values_that_cannot_be_read_are_not_taken(self, tmp_path: Path) -> None:
+    async def test_unreadable_values_are_rejected(self, tmp_path: Path) -> None:
         store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store)
         await store.commit([], [Put(keys.policy(planet.policy().digest()), b"torn"), Put(keys.plan("x"), b"torn")])

@@ -1,4 +1,4 @@
-"""Documents on where overflow may go: compiled, and refused with their line where they do not fit the bundle."""
+"""Spillover documents: compiled, or refused with their line if they do not match the bundle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_limits_and_orders_are_part_of_the_policy() -> None:
         ("max_share: 0.2", "max_share: 1.2", "spillover.yaml:16: max_share: "),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_line(old: str, new: str, error: str) -> None:
+def test_an_invalid_document_is_refused_with_its_line(old: str, new: str, error: str) -> None:
     assert old in TEXT
     with pytest.raises(PolicyRefused) as raised:
         compile_bundle({**FILES, "spillover.yaml": TEXT.replace(old, new)})

@@ -70,7 +70,7 @@ class World:
         self.take_over()
 
     def take_over(self) -> None:
-        """Another control plane, whose only state is the store; `elect` it."""
+        """Start another control plane, whose only state is the store, and elect it with `elect`."""
         self.fleet = FleetSnapshot()
         self.elector = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
@@ -136,7 +136,7 @@ class World:
         return (await self.plans())[region]
 
     async def assigned(self) -> dict[str, Policy]:
-        """The policy that each region is assigned."""
+        """The policy assigned to each region."""
         named = {policy.digest(): policy for policy in (OLD, NEW, NEWER)}
         return {region: named[plan.policy_digest] for region, plan in (await self.plans()).items()}
 
@@ -189,7 +189,7 @@ async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) ->
     assert [rollout.phase for rollout in await RolloutRecords(world.store).ended()] == [Phase.DONE, Phase.DONE]
 
 
-async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_return(world: World) -> None:
+async def test_a_rejection_by_an_agent_rolls_back_for_good(world: World) -> None:
     world.refuses["eu-es"] = NEW.digest()
     world.source.offer(NEW)
     await world.pass_s(6.0)
@@ -203,7 +203,7 @@ async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_r
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
-async def test_failures_under_it_bring_it_back(world: World) -> None:
+async def test_failures_under_the_candidate_roll_it_back(world: World) -> None:
     world.fails["eu-es"] = NEW.digest()
     world.source.offer(NEW)
     await world.pass_s(8.0)
@@ -212,7 +212,7 @@ async def test_failures_under_it_bring_it_back(world: World) -> None:
     assert await world.assigned() == assigned_to_all(OLD)
 
 
-async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World) -> None:
+async def test_failures_in_other_regions_roll_back_in_the_watch_phase(world: World) -> None:
     world.fails["us-east"] = NEW.digest()
     world.source.offer(NEW)
     await world.pass_s(16.0)
@@ -234,7 +234,7 @@ async def test_a_silent_canary_holds_the_rollout_until_an_operator_continues_it(
     assert await world.assigned() == assigned_to_all(NEW)
 
 
-async def test_a_newer_revision_takes_the_place_of_one_under_way(world: World) -> None:
+async def test_a_newer_revision_replaces_one_in_progress(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEW})
@@ -247,7 +247,7 @@ async def test_a_newer_revision_takes_the_place_of_one_under_way(world: World) -
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
-async def test_a_source_that_goes_back_ends_it(world: World) -> None:
+async def test_a_source_that_reverts_ends_the_rollout(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
     world.source.offer(OLD)
@@ -287,7 +287,7 @@ async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> Non
     assert await world.assigned() == assigned_to_all(OLD)
 
 
-async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World) -> None:
+async def test_a_source_read_before_the_election_begins_no_rollout(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(16.0)
     assert await world.is_in(Phase.DONE)
@@ -330,14 +330,14 @@ async def test_a_commit_without_changes_is_named_in_plans_and_rolls_out_nothing(
     assert (await world.rollout()).number == 1
 
 
-async def test_a_rollout_that_cannot_be_read_leaves_what_is_obeyed(world: World) -> None:
+async def test_an_unreadable_rollout_keeps_the_policies_in_force(world: World) -> None:
     await world.store.commit([], [Put(keys.ROLLOUT, b"torn")])
     await world.pass_s(1.0)
     assert await world.assigned() == assigned_to_all(OLD)
     assert await world.is_in(Phase.DONE)
 
 
-async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: World) -> None:
+async def test_a_candidate_that_the_store_lost_is_rolled_back(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
     await world.store.commit([], [Delete(keys.policy(NEW.digest()))])
@@ -350,7 +350,7 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
 
 
 @pytest.mark.parametrize("write", [with_a_logic_to_come, with_a_field_to_come])
-async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(
+async def test_a_stable_policy_of_a_newer_release_stays_in_force(
     world: World, write: Callable[[Policy], tuple[bytes, str]]
 ) -> None:
     raw, digest = write(NEW)
@@ -396,7 +396,7 @@ async def test_a_stable_policy_of_an_earlier_release_stays_and_the_next_one_is_s
     assert kept.value == raw
 
 
-async def test_only_the_leader_writes_and_only_over_what_it_read(world: World) -> None:
+async def test_only_the_leader_writes_and_only_over_the_revision_it_read(world: World) -> None:
     records = RolloutRecords(world.store)
     stored = await records.newest()
     assert stored.rollout is not None

@@ -1,4 +1,4 @@
-"""The feed of the status: complete at first, then only what changed, and nothing is read without followers."""
+"""The status feed sends a complete status first, then only changes, and reads nothing without followers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     return Fleet()
 
 
-async def test_the_first_update_is_complete_and_the_next_has_what_changed(fleet: Fleet) -> None:
+async def test_the_first_update_is_complete_and_the_next_has_the_changes(fleet: Fleet) -> None:
     with fleet.feed.following():
         await fleet.next()
         first, seen = fleet.since(0), fleet.feed.version
@@ -93,7 +93,7 @@ async def test_the_first_update_is_complete_and_the_next_has_what_changed(fleet:
         assert "regions/b" not in fleet.since(0)["parts"]
 
 
-async def test_nothing_is_read_without_followers_nor_kept_for_the_next(fleet: Fleet) -> None:
+async def test_nothing_is_read_or_kept_without_followers(fleet: Fleet) -> None:
     assert not fleet.feed.has_news(0)
     with fleet.feed.following(), fleet.feed.following():
         await fleet.next()
@@ -108,7 +108,7 @@ async def test_nothing_is_read_without_followers_nor_kept_for_the_next(fleet: Fl
         assert fleet.feed.has_news(0)
 
 
-async def test_a_status_that_cannot_be_read_is_tried_again(fleet: Fleet) -> None:
+async def test_a_failed_read_of_the_status_is_retried(fleet: Fleet) -> None:
     fleet.status = None
     with fleet.feed.following():
         await until(lambda: fleet.reads >= 2)

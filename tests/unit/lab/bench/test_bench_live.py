@@ -1,4 +1,4 @@
-"""Results of a live run: unanswered requests count, use of the engines, and one workload for all systems."""
+"""Results of a live run: unanswered requests count, engines are used, and all systems get the same workload."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_the_time_per_token_is_of_those_after_the_first() -> None:
     assert run.tpot.p50_s == pytest.approx(0.25 / 5 * 4), "a response of one token has none"
 
 
-def test_what_is_not_streamed_has_its_end_only() -> None:
+def test_a_response_that_is_not_streamed_has_only_its_end() -> None:
     run = judge([outcome(OutcomeKind.OK, 0.5)], NO_USE, 1.0, streamed=False)
     assert (run.ttft, run.tpot, run.e2e.p50_s) == (None, None, 0.5)
 
 
-def test_who_is_refused_counts_as_never_answered() -> None:
+def test_a_refused_request_counts_as_unanswered() -> None:
     run = run_of(0.5, refused=2)
     assert run.e2e.p50_s == 0.5
     assert run.e2e.p99_s is None
@@ -94,7 +94,7 @@ def test_even_engines_and_uneven_ones() -> None:
     assert uneven.waiting == 3.0, "they waited although eight seats were free"
 
 
-def test_waiting_where_nothing_is_free_is_not_needless() -> None:
+def test_waiting_without_a_free_engine_is_not_excess() -> None:
     assert use_of([[(8, 5), (8, 0)]], seats=8).waiting == 0.0
     assert use_of([], seats=8) == NO_USE
 
@@ -103,7 +103,7 @@ DEMAND = Demand("multi-turn", "chats", {"h100-1": "h100"}, 6, 20.0, 16.0, 0.8, 1
 
 
 def contest_with(**e2e_s: Sequence[float]) -> Contest:
-    """A contest in which each balancer took so long in each round."""
+    """The results of a contest with these times of each balancer in each round."""
     return contest_of(DEMAND, {name: [run_of(time_s) for time_s in rounds] for name, rounds in e2e_s.items()}, {})
 
 
@@ -113,7 +113,7 @@ def results_of(*contests: Contest) -> LiveResults:
     return live_results(Machine("", 2, "", 0.0, ""), conditions, systems, contests, {"nginx": "not installed"})
 
 
-def test_each_figure_is_held_against_the_best_of_the_others() -> None:
+def test_each_figure_is_compared_with_the_best_of_the_others() -> None:
     contest = contest_with(penstock=[0.5], envoy=[0.4], haproxy=[0.8])
     compared = to_best(contest)["e2e_p99_s"]
     assert (compared.best_system, compared.best, compared.ratio) == ("envoy", 0.4, 1.25)
@@ -129,7 +129,7 @@ def test_a_contest_without_another_balancer_has_nothing_to_lose() -> None:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    # Twice and a quarter as long: neither is the ratio of the medians.
+    # The ratios of the rounds are 2 and 1/4; neither equals the ratio of the medians.
     contest = contest_with(penstock=[0.4, 0.2], envoy=[0.2, 0.8])
     ratio = contest.scores[1].ratios["e2e_p50_s"]
     assert ratio is not None

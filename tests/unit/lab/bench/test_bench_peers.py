@@ -103,7 +103,7 @@ def test_a_peer_that_is_not_installed_names_its_package(
 
 
 class NotInstalled:
-    """A peer that is not there."""
+    """A peer that is not installed."""
 
     name = "absent"
     settings = ()

@@ -1,4 +1,4 @@
-"""The benchmark of the planner measures the stated quantities, and its plans cost no more than the waterfall's."""
+"""The planner's benchmark measures the stated quantities, and the measured plans cost no more than the waterfall's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workloads of the live benchmark: each at the load asked for, on engines that serve it, from data or without."""
+"""The workloads of the live benchmark: each has the requested load, on engines that serve it, with or without data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(workload: Workload, rate_per_s: float = 20.0, seed: int = 1) -> list
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
-def test_every_workload_has_its_rate_and_is_the_same_for_everybody(workload: Workload) -> None:
+def test_every_workload_has_its_rate_and_is_reproducible(workload: Workload) -> None:
     requests = planned(workload)
     # Bursts of embeddings are many requests at a time, so their number varies most.
     assert len(requests) == pytest.approx(600, rel=0.35 if workload.name == "embeddings" else 0.1)
@@ -46,8 +46,8 @@ def test_its_requests_are_for_a_model_that_engines_and_policy_have(workload: Wor
     assert capacity_per_s([request.lengths for request in planned(workload)], workload.engines(1)) > 0.5
 
 
-def test_the_work_of_a_request_stands_in_its_body_alone() -> None:
-    """Routers drop headers that they do not know; capacity counts the same work as the engine."""
+def test_the_work_of_a_request_depends_on_its_body_only() -> None:
+    """Routers drop unknown headers, and the capacity must count the same work as the engine."""
     for name in ("multi-turn", "images", "embeddings"):
         request = planned(WORKLOADS[name])[0]
         if request.image is not None:

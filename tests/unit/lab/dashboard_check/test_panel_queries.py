@@ -1,4 +1,4 @@
-"""The queries of dashboards and rules: every one is found with its variables replaced, and an empty one fails."""
+"""All queries of dashboards and rules are found, with variables replaced, and an empty query fails."""
 
 from __future__ import annotations
 

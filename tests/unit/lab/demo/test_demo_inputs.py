@@ -1,4 +1,4 @@
-"""The inputs of the demo, with and without given files: the same scenario, placed where there are clients."""
+"""The inputs of the demo, with and without files: the same scenario, in regions near the clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_without_inputs_the_scenario_is_in_frankfurt() -> None:
     assert len({ask.planned.id for ask in inputs.asks}) == len(inputs.asks)
 
 
-def test_with_a_database_the_scenario_is_where_it_has_clients(tmp_path: Path) -> None:
+def test_with_a_database_the_scenario_is_near_its_clients(tmp_path: Path) -> None:
     iberia_and_japan = [site for site in SITES if site.country in ("ES", "PT", "JP", "US")]
     write_geoip(tmp_path / "some.mmdb", iberia_and_japan)
     inputs = gather(None, tmp_path / "some.mmdb", None, 1.0, Random(1))
@@ -58,7 +58,7 @@ def test_measured_round_trips_replace_those_of_the_bundle(tmp_path: Path) -> Non
         gather(None, None, tmp_path / "rtt.csv", 1.0, Random(1))
 
 
-def test_a_trace_too_short_is_blamed_by_name(tmp_path: Path) -> None:
+def test_a_short_trace_is_named_in_the_error(tmp_path: Path) -> None:
     trace = tmp_path / "short.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
     with pytest.raises(TraceError, match=r"short\.csv: has 1 requests"):
@@ -67,7 +67,7 @@ def test_a_trace_too_short_is_blamed_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not DATA.exists(), reason="the public traces are not at hand")
 @pytest.mark.parametrize("name", ["azure-llm-2023-conv.csv", "azure-llm-2023-code.csv", "mooncake-conversation.jsonl"])
-def test_real_traces_fill_the_story(name: str) -> None:
+def test_real_traces_suffice_for_the_scenario(name: str) -> None:
     inputs = gather(DATA / "traces" / name, None, None, 1.0, Random(1))
     assert f"successive real requests of {name}" in inputs.workload
     generated = gather(None, None, None, 1.0, Random(1))
@@ -76,6 +76,6 @@ def test_real_traces_fill_the_story(name: str) -> None:
         assert sum(phase.covers(ask.planned.at_s) for ask in inputs.asks) > 20
 
 
-def test_the_same_seed_gathers_the_same_material() -> None:
+def test_the_same_seed_gives_the_same_inputs() -> None:
     first, again = (gather(None, None, None, 1.0, Random(5)) for _ in range(2))
     assert msgspec.json.encode(first.asks) == msgspec.json.encode(again.asks)

@@ -1,4 +1,4 @@
-"""report.json has all documented fields, and the page shows them in one file without external resources."""
+"""report.json has all documented fields, and the page shows the fields in one file without external resources."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report_of(run: Run) -> dict[str, Any]:
     return build_report(run, judge(run), setting())
 
 
-def test_report_has_at_least_what_was_promised(tmp_path: Path) -> None:
+def test_the_report_has_all_documented_fields(tmp_path: Path) -> None:
     write_report(report_of(RUN), tmp_path / "report.json")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["passed"] is True
@@ -91,7 +91,7 @@ class Outline(HTMLParser):
         assert self.open.pop() == name
 
 
-def test_the_page_is_one_file_that_needs_nothing_from_anywhere() -> None:
+def test_the_page_is_one_file_without_external_resources() -> None:
     page = render_page(report_of(RUN), RUN)
     outline = Outline()
     outline.feed(page)
@@ -110,7 +110,7 @@ def test_the_page_names_the_failed_checks() -> None:
     assert "Every promise was kept" in render_page(report_of(RUN), RUN)
 
 
-def test_what_comes_from_outside_cannot_become_markup() -> None:
+def test_external_text_is_escaped() -> None:
     evil = "</script><script>alert(1)</script>"
     run = change(RUN, 3, outcome=Outcome.FAILED, detail=evil)
     report = build_report(run, judge(run), setting(workload=evil, environment={evil: evil}))

@@ -1,4 +1,4 @@
-"""The requests of clients: real arrivals in the scenario's time, residency by hand, home regions by distance."""
+"""The requests of clients: real arrivals on the scenario's timeline, given residency, home regions by distance."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def asks(seed: int = 3):
     return plan_requests(STRETCH, PLANET, SCENARIO, MATRIX, Random(seed))
 
 
-def test_the_same_seed_gives_the_same_story() -> None:
+def test_the_same_seed_gives_the_same_requests() -> None:
     assert asks(3) == asks(3)
     assert asks(3) != asks(4)
 
 
-def test_requests_are_in_order_within_the_story_and_named_once() -> None:
+def test_requests_are_in_order_with_distinct_ids() -> None:
     story = asks()
     due_s = [ask.planned.at_s for ask in story]
     assert due_s == sorted(due_s)
@@ -80,7 +80,7 @@ def test_every_region_has_a_home_demand_in_every_phase() -> None:
         assert {ask.home for ask in story if phase.covers(ask.planned.at_s)} == set(REGIONS), phase.name
 
 
-def test_a_trace_is_bent_and_not_made_up() -> None:
+def test_arrivals_are_those_of_the_trace() -> None:
     trace = [TraceRequest(10.0 + number * 0.5, 100, 10) for number in range(400)]
     due_s = fit_arrivals(trace, SCENARIO, 0.5)
     begin_s, end_s = SCENARIO.act_at_s(ActName.SURGE_BEGINS), SCENARIO.act_at_s(ActName.SURGE_ENDS)
@@ -104,7 +104,7 @@ def test_the_steadiest_stretch_is_a_run_of_the_trace() -> None:
     "trace",
     [[], [TraceRequest(float(number), 1, 1) for number in range(10)], [TraceRequest(1.0, 1, 1)] * 300],
 )
-def test_a_trace_that_cannot_fill_the_story_is_refused(trace: list[TraceRequest]) -> None:
+def test_a_trace_that_is_too_short_is_refused(trace: list[TraceRequest]) -> None:
     with pytest.raises(TooShort, match="the story needs at least"):
         plan_requests(trace, PLANET, SCENARIO, MATRIX, Random(1))
 
@@ -145,7 +145,9 @@ def test_the_eea_has_thirty_members() -> None:
         ("Lagos", REGIONS, CHAT_8B, "eu-es"),
     ],
 )
-def test_home_is_the_nearest_that_may_and_can(site: str, required: tuple[str, ...], model: str, home: str) -> None:
+def test_home_is_the_nearest_permitted_region_with_the_model(
+    site: str, required: tuple[str, ...], model: str, home: str
+) -> None:
     assert home_of(SITE[site], required, model, PLANET, MATRIX) == home
 
 
@@ -169,7 +171,7 @@ def test_shares_of_nearest_clients_sum_to_one() -> None:
     assert sum(near_share(PLANET, region) for region in REGIONS) == pytest.approx(1.0)
 
 
-def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lost_region() -> None:
+def test_probe_requests_are_dense_around_the_kill_of_a_region() -> None:
     killed_s = SCENARIO.act_at_s(ActName.KILL_REGION)
     pulses = pulse(PLANET, SCENARIO, MATRIX, Random(1))
     due_s = [ask.planned.at_s for ask in pulses]
@@ -179,7 +181,7 @@ def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lo
     assert {len(ask.planned.required_regions) for ask in pulses} == {2, 5}
 
 
-def test_image_jobs_come_all_the_time_and_many_are_bound_to_some_regions() -> None:
+def test_image_jobs_arrive_throughout_and_many_are_confined() -> None:
     jobs = plan_image_jobs(PLANET, SCENARIO, MATRIX, Random(1))
     due_s = [job.planned.at_s for job in jobs]
     assert due_s == sorted(due_s)
@@ -190,7 +192,7 @@ def test_image_jobs_come_all_the_time_and_many_are_bound_to_some_regions() -> No
     assert 0.2 < sum(len(job.planned.required_regions) < len(REGIONS) for job in jobs) / len(jobs) < 0.8
 
 
-def test_long_requests_come_down_to_the_means_and_short_ones_stay() -> None:
+def test_long_requests_are_shortened_to_the_mean() -> None:
     long = [TraceRequest(float(n), 8_000 + n, 400, tuple(range(16))) for n in range(100)]
     shorter = shorten(long)
     assert sum(request.output_tokens for request in shorter) / 100 == pytest.approx(MEAN_OUTPUT_TOKENS, rel=0.02)

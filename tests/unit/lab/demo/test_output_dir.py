@@ -10,7 +10,7 @@ from lab.demo.output_dir import check_space, lock_output_dir
 from lab.servers.errors import ServerError
 
 
-def test_a_folder_is_one_run_s_until_it_ends(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_its_run(tmp_path: Path) -> None:
     out = tmp_path / "out" / "demo"
     with (
         lock_output_dir(out),
@@ -22,7 +22,7 @@ def test_a_folder_is_one_run_s_until_it_ends(tmp_path: Path) -> None:
         assert out.is_dir()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(ServerError, match="Not a directory; name a folder"),

@@ -42,11 +42,11 @@ def test_one_request_at_a_forbidden_engine_is_a_violation() -> None:
     assert "eu-gb" in judge(run)[0].says
 
 
-def test_a_witness_that_missed_an_answered_request_vouches_for_nothing() -> None:
+def test_a_witness_that_missed_a_served_request_proves_nothing() -> None:
     assert missed(replaced(RUN, sightings=RUN.sightings[1:])) == {"residency"}
 
 
-def test_a_run_in_which_nothing_was_bound_proves_nothing_about_residency() -> None:
+def test_a_run_without_confined_requests_proves_no_residency() -> None:
     free = tuple(msgspec.structs.replace(sighting, required=REGIONS) for sighting in RUN.sightings)
     assert "residency" in missed(replaced(RUN, sightings=free))
 
@@ -111,7 +111,7 @@ def test_a_surge_without_spillover_is_missed() -> None:
     assert missed(run) == {"spillover"}
 
 
-def test_spillover_that_does_not_end_is_missed() -> None:
+def test_spillover_that_does_not_end_fails() -> None:
     run = RUN
     surge = RUN.scenario.phase(PhaseName.SURGE)
     for number in in_phase(RUN, PhaseName.SURGE):
@@ -217,7 +217,7 @@ def test_an_unserved_request_while_the_control_plane_is_dead_is_missed(outcome: 
 
 
 @pytest.mark.parametrize("kind", [EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED])
-def test_serving_on_proves_nothing_if_nothing_was_killed(kind: EventKind) -> None:
+def test_service_without_a_kill_proves_nothing(kind: EventKind) -> None:
     assert "serving goes on" in missed(without(RUN, kind))
 
 
@@ -225,7 +225,7 @@ def test_no_new_leader_is_missed() -> None:
     assert missed(without(RUN, EventKind.NEW_LEADER)) == {"a new leader"}
 
 
-def test_kinds_follow_from_what_the_lab_did() -> None:
+def test_the_kind_of_each_failure_follows_from_the_injected_faults() -> None:
     for request in RUN.served:
         kind = kind_of(RUN, request) if request.outcome is Outcome.OK else Kind.HOME
         if kind is Kind.FAILOVER:

@@ -88,7 +88,7 @@ def test_decode_slows_with_batch_size_and_context() -> None:
     assert second_token_s(50, 500) < second_token_s(50, 5000)
 
 
-def test_no_more_run_at_once_than_allowed() -> None:
+def test_concurrent_sequences_are_limited() -> None:
     model = engine(max_num_seqs=2)
     sequences = [Sequence(10, 3) for _ in range(5)]
     for sequence in sequences:
@@ -114,7 +114,7 @@ def test_a_prompt_that_does_not_fit_beside_the_others_waits() -> None:
     assert model.preemptions == 0
 
 
-def test_when_the_cache_is_full_the_youngest_gives_way_and_starts_over() -> None:
+def test_a_full_cache_preempts_the_youngest_sequence() -> None:
     model = engine(kv_blocks=100)
     old, young = Sequence(700, 300), Sequence(700, 300)
     model.add(old)
@@ -128,7 +128,7 @@ def test_when_the_cache_is_full_the_youngest_gives_way_and_starts_over() -> None
     assert model.kv.held_blocks == 0
 
 
-def test_what_was_preempted_in_a_pass_is_not_admitted_in_the_same() -> None:
+def test_a_preempted_sequence_is_not_admitted_in_the_same_pass() -> None:
     model = engine(kv_blocks=100, budget=400)  # chunks so small that one would fit at once
     old, young = Sequence(799, 300), Sequence(799, 300)
     model.add(old)
@@ -155,7 +155,7 @@ def test_a_shared_prefix_is_not_computed_again() -> None:
     assert sequence.cached_tokens == 2048
 
 
-def test_a_prompt_known_whole_still_computes_the_token_to_sample_from() -> None:
+def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
     model = engine()
     ttft_s(1024, model, (1, 2))
     sequence = Sequence(1024, 2, (1, 2))
@@ -185,7 +185,7 @@ def test_an_abort_frees_everything_at_once_in_any_state() -> None:
     model.abort(running)
 
 
-def test_taking_passes_together_changes_neither_tokens_nor_time() -> None:
+def test_merged_passes_change_neither_tokens_nor_time() -> None:
     def run(horizon_s: float) -> tuple[float, list[int], int]:
         model = engine(max_num_seqs=8)
         sequences = [Sequence(200 + 31 * n, 20 + 7 * n) for n in range(12)]
@@ -205,7 +205,7 @@ def test_taking_passes_together_changes_neither_tokens_nor_time() -> None:
     assert steps_together < steps / 3
 
 
-def test_passes_not_begun_can_be_left_out() -> None:
+def test_passes_that_have_not_begun_can_be_removed() -> None:
     model = engine()
     sequence = Sequence(100, 50)
     model.add(sequence)
@@ -222,7 +222,7 @@ def test_passes_not_begun_can_be_left_out() -> None:
     assert sequence.generated == 3
 
 
-def test_admission_is_reported_once_however_often_a_sequence_starts_over() -> None:
+def test_admission_is_reported_once_in_spite_of_preemptions() -> None:
     model = engine(kv_blocks=100)
     sequences = [Sequence(700, 300), Sequence(700, 300)]
     for sequence in sequences:
@@ -243,7 +243,7 @@ def test_a_sequence_longer_than_the_cache_is_refused() -> None:
 def closed_loop_tokens_per_s(
     accelerator: Accelerator, clients: int, prompt_tokens: int, output_tokens: int, requests: int, budget: int
 ) -> float:
-    """Clients that each send their next request when the last is answered, as benchmark tools do."""
+    """The throughput of clients that each send the next request after the last response, as benchmark tools do."""
     deployment = Deployment(MODELS["llama-3.1-8b"], accelerator, 1)
     model = BatchingModel(StepTime(deployment), deployment.kv_blocks, 256, budget)
     for _ in range(clients):

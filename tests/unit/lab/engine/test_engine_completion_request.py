@@ -113,12 +113,12 @@ def test_an_unknown_model_is_404() -> None:
         {**chat(), "stream": "yes"},
     ],
 )
-def test_what_is_no_chat_request_is_400(body: dict[str, Any] | bytes) -> None:
+def test_an_invalid_chat_request_is_400(body: dict[str, Any] | bytes) -> None:
     error = refused(body)
     assert (error.status, error.error_type) == (400, "BadRequestError")
 
 
-def test_too_long_is_400_in_the_words_of_vllm() -> None:
+def test_a_prompt_that_is_too_long_is_400_with_vllms_message() -> None:
     body = {"prompt": [1] * 131_000, "max_tokens": 200}
     error = refused(body, chat=False)
     assert error.status == 400

@@ -57,7 +57,7 @@ def test_yaml_with_defaults_from_the_hardware(tmp_path: Path) -> None:
         ({"max_seqs": 1}, "unknown field `max_seqs`"),
     ],
 )
-def test_a_bad_engine_is_named_with_its_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_an_invalid_engine_is_named_with_its_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, {**ENGINE, **change})
     assert str(tmp_path / "engines.json") in str(caught.value)
@@ -70,7 +70,7 @@ def test_names_are_unique(tmp_path: Path) -> None:
         load(tmp_path, ENGINE, ENGINE)
 
 
-def test_there_has_to_be_an_engine_and_a_region(tmp_path: Path) -> None:
+def test_an_engine_and_a_region_are_required(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\$.endpoints"):
         load(tmp_path)
     with pytest.raises(ConfigError, match=r"\$.region"):
@@ -78,7 +78,7 @@ def test_there_has_to_be_an_engine_and_a_region(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[", b"a: [\n b: {", b"\xff\xfe\x00", b"- 1", b"!!python/object:os.x {}"])
-def test_what_is_no_such_file_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_a_one_line_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "engines.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
@@ -87,7 +87,7 @@ def test_what_is_no_such_file_is_one_line(tmp_path: Path, content: bytes) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_or_huge_file(tmp_path: Path) -> None:
+def test_a_missing_or_huge_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_engines_config(tmp_path / "none.yaml")
     huge = tmp_path / "huge.yaml"
@@ -96,6 +96,6 @@ def test_a_missing_or_huge_file(tmp_path: Path) -> None:
         load_engines_config(huge)
 
 
-def test_the_models_that_there_are_are_documented() -> None:
+def test_all_models_are_documented() -> None:
     reported = (ROOT / "docs" / "lab-engine.md").read_text()
     assert [name for name in MODELS if f"`{name}`" not in reported] == []

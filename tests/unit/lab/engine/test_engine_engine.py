@@ -1,4 +1,4 @@
-"""How modelled time becomes real time, under a clock that the test turns and whose timers always ring late."""
+"""The conversion of modelled time to real time, on a clock that the test advances and whose timers always fire late."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LateClock:
 
 
 class Client:
-    """The far end of a connection: notes when how many tokens came."""
+    """The far end of a connection, which records the time and the number of received tokens."""
 
     def __init__(self, clock: LateClock) -> None:
         self._clock = clock
@@ -138,7 +138,7 @@ class Bench:
 
 
 def alone_s(prompt_tokens: int, output_tokens: int) -> float:
-    """Time (s) of one request that has the engine to itself."""
+    """Time (s) of one request that runs alone."""
     prefill_s = STEP_TIME.seconds(prompt_tokens, 1, prompt_tokens, prompt_tokens * (prompt_tokens + 1) / 2)
     contexts = range(prompt_tokens + 1, prompt_tokens + output_tokens)
     return prefill_s + sum(STEP_TIME.seconds(1, 1, context, context) for context in contexts)
@@ -146,7 +146,7 @@ def alone_s(prompt_tokens: int, output_tokens: int) -> float:
 
 @pytest.mark.parametrize("time_scale", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("late_s", [0.0, 0.004])
-def test_late_timers_and_taking_passes_together_do_not_add_up(tmp_path: Path, time_scale: float, late_s: float) -> None:
+def test_delays_of_late_timers_do_not_accumulate(tmp_path: Path, time_scale: float, late_s: float) -> None:
     bench = Bench(tmp_path, late_s, time_scale=time_scale)
     client = bench.submit(500, 400)
     bench.clock.run(200.0)
@@ -156,7 +156,7 @@ def test_late_timers_and_taking_passes_together_do_not_add_up(tmp_path: Path, ti
     assert client.received == 400
 
 
-def test_a_wake_up_hands_out_about_ten_milliseconds_of_tokens(tmp_path: Path) -> None:
+def test_each_timer_delivers_about_ten_milliseconds_of_tokens(tmp_path: Path) -> None:
     bench = Bench(tmp_path, time_scale=10.0)
     client = bench.submit(500, 400)
     bench.clock.run(200.0)
@@ -190,7 +190,7 @@ def test_an_engine_that_was_stopped_resumes_where_it_was(tmp_path: Path) -> None
     assert client.ended_at - 100.0 >= 60.0 + alone_s(500, 400) - GREATEST_LAG_S - 0.02
 
 
-def test_slow_stretches_what_begins_after_it(tmp_path: Path) -> None:
+def test_slow_applies_to_later_passes(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.engine.set_faults(Faults(slow=3))
     client = bench.submit(500, 50)
@@ -199,7 +199,7 @@ def test_slow_stretches_what_begins_after_it(tmp_path: Path) -> None:
     assert client.ended_at - 100.0 == pytest.approx(3 * alone_s(500, 50))
 
 
-def test_hang_stops_the_clock_and_new_requests_wait_it_out(tmp_path: Path) -> None:
+def test_hang_stops_the_engine_and_delays_new_requests(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     client = bench.submit(500, 50, "1")
     bench.clock.run(100.0 + alone_s(500, 10))
@@ -213,7 +213,7 @@ def test_hang_stops_the_clock_and_new_requests_wait_it_out(tmp_path: Path) -> No
     assert (client.received, late.received) == (50, 5)
 
 
-def test_a_client_that_does_not_read_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_delays_no_other(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     stuck, reads = bench.submit(100, 50, "1"), bench.submit(100, 50, "2")
     stuck.paused = True
@@ -226,7 +226,7 @@ def test_a_client_that_does_not_read_costs_the_others_nothing(tmp_path: Path) ->
     assert stuck.ended_at is not None
 
 
-def test_events_are_testified_once_each(tmp_path: Path) -> None:
+def test_events_are_recorded_once_each(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.submit(100, 5, "whole")
     leaves = bench.submit(100, 50, "leaves")

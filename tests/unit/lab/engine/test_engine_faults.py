@@ -1,4 +1,4 @@
-"""Fault knobs: a set replaces the last one whole, and nonsense changes nothing."""
+"""Fault settings: new settings replace all previous ones, and invalid settings change nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from lab.engine.faults import NO_FAULTS, Faults, parse_faults
 
 
-def test_what_is_absent_is_off() -> None:
+def test_absent_faults_are_off() -> None:
     assert parse_faults(b"{}") == NO_FAULTS
     assert parse_faults(b'{"slow": 4, "die_mid_stream": 3}') == Faults(slow=4, die_mid_stream=3)
     assert parse_faults(Faults(hang=True, error_rate=0.5, error_status=503).encoded()) == Faults(

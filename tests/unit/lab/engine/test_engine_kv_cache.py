@@ -1,4 +1,4 @@
-"""The paged KV cache: every block is free, cached or held, and cached ones go oldest first."""
+"""The paged KV cache: every block is free, cached or held, and the oldest cached block is evicted first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def computed(cache: KvCache, *spans: int) -> None:
     cache.release(0, spans)
 
 
-def test_blocks_held_come_back() -> None:
+def test_held_blocks_are_released() -> None:
     cache = KvCache(100)
     assert cache.hold_blocks(70)
     assert not cache.hold_blocks(31)
@@ -23,7 +23,7 @@ def test_blocks_held_come_back() -> None:
     assert (cache.held_blocks, cache.free_blocks) == (0, 100)
 
 
-def test_a_prefix_stays_for_the_next_and_is_held_once_for_many() -> None:
+def test_a_prefix_stays_cached_and_is_shared() -> None:
     cache = KvCache(10 * SPAN_BLOCKS)
     computed(cache, 1, 2)
     assert (cache.held_blocks, cache.cached_blocks) == (0, 2 * SPAN_BLOCKS)
@@ -34,13 +34,13 @@ def test_a_prefix_stays_for_the_next_and_is_held_once_for_many() -> None:
     assert (cache.held_blocks, cache.cached_blocks) == (SPAN_BLOCKS, SPAN_BLOCKS)
 
 
-def test_only_a_leading_run_counts() -> None:
+def test_only_leading_blocks_count() -> None:
     cache = KvCache(10 * SPAN_BLOCKS)
     computed(cache, 1, 2)
     assert cache.hold_prefix([7, 1, 2]) == 0
 
 
-def test_room_is_made_from_the_prefix_unused_for_longest_and_from_its_end() -> None:
+def test_the_least_recently_used_prefix_is_evicted_from_its_end() -> None:
     cache = KvCache(4 * SPAN_BLOCKS)
     computed(cache, 1, 2)
     computed(cache, 3, 4)
@@ -51,7 +51,7 @@ def test_room_is_made_from_the_prefix_unused_for_longest_and_from_its_end() -> N
     assert cache.hold_prefix([1, 2]) == 2
 
 
-def test_held_prefixes_are_never_forgotten() -> None:
+def test_held_prefixes_are_not_evicted() -> None:
     cache = KvCache(2 * SPAN_BLOCKS)
     computed(cache, 1)
     assert cache.hold_prefix([1]) == 1
@@ -60,7 +60,7 @@ def test_held_prefixes_are_never_forgotten() -> None:
     assert cache.hold_prefix([1]) == 1
 
 
-def test_a_span_computed_twice_is_kept_once() -> None:
+def test_a_span_computed_twice_is_cached_once() -> None:
     cache = KvCache(4 * SPAN_BLOCKS)
     assert cache.hold_blocks(2 * SPAN_BLOCKS)
     cache.share_span(1)
@@ -71,7 +71,7 @@ def test_a_span_computed_twice_is_kept_once() -> None:
     assert (cache.held_blocks, cache.cached_blocks) == (0, SPAN_BLOCKS)
 
 
-def test_the_end_of_a_prefix_is_found_again_when_its_start_is_computed_anew() -> None:
+def test_the_end_of_a_prefix_counts_again_once_its_start_is_recomputed() -> None:
     cache = KvCache(4 * SPAN_BLOCKS)
     computed(cache, 1, 2)
     assert cache.hold_prefix([1]) == 1

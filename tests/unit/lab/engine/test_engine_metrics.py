@@ -14,7 +14,7 @@ from lab.engine.step_time import StepTime
 STEP_TIME = StepTime(Deployment(MODELS["llama-3.1-8b"], ACCELERATORS["h100"], 1))
 
 
-def test_the_text_parses_and_has_the_counts() -> None:
+def test_the_page_is_valid_and_has_the_counts() -> None:
     model = BatchingModel(STEP_TIME, 1000, 1, 2048)
     for _ in range(2):
         model.add(Sequence(1600, 5))
@@ -46,7 +46,7 @@ def test_the_text_parses_and_has_the_counts() -> None:
     assert samples["vllm:num_requests_running", None].labels == {"engine": "0", "model_name": "llama-3.1-8b"}
 
 
-def test_a_value_on_a_bound_belongs_below_it() -> None:
+def test_a_value_on_a_bound_is_in_the_lower_bucket() -> None:
     histogram = Histogram((0.1, 0.2))
     histogram.observe(0.1, times=3)
     histogram.observe(0.2)

@@ -1,4 +1,4 @@
-"""The pace of a fake engine, held against what others have published about real ones."""
+"""The speed of a fake engine, compared with published measurements of real engines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_decode_slows_with_batch_and_with_kv() -> None:
     step = step_time(ACCELERATORS["h100"])
     assert decode_s(step, 1, 500) < decode_s(step, 64, 500) < decode_s(step, 256, 500)
     assert decode_s(step, 64, 500) < decode_s(step, 64, 4000)
-    # Yet batching pays: 64 sequences take far less than 64 times as long as one.
+    # With batching, 64 sequences take far less than 64 times as long as one.
     assert decode_s(step, 64, 500) < 2 * decode_s(step, 1, 500)
 
 
@@ -88,7 +88,7 @@ def test_a_model_too_large_for_eight_devices_has_no_deployment() -> None:
     assert Deployment(huge, ACCELERATORS["l4"], 8).kv_blocks == 0
 
 
-def test_a_sequence_can_be_no_longer_than_the_cache() -> None:
+def test_the_cache_limits_the_length_of_a_sequence() -> None:
     on_l4 = Deployment(LLAMA_8B, ACCELERATORS["l4"], 1)
     assert on_l4.max_sequence_tokens == on_l4.kv_tokens < LLAMA_8B.context_tokens
     assert Deployment(LLAMA_8B, ACCELERATORS["h100"], 1).max_sequence_tokens == LLAMA_8B.context_tokens

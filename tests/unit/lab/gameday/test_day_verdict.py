@@ -1,4 +1,4 @@
-"""The verdict on a game day: a good day passes, and each expectation can be missed by itself."""
+"""The verdict on a game day: a good day passes, and each missed expectation fails separately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DETECTED_S = 0.5
 
 
 def served(number: int) -> Served:
-    """A request each quarter of a second, which the small engines of its region answer in turn."""
+    """Four requests per second, served in turn by the small engines of the region."""
     due_s, region = number * 0.25, REGIONS[number % 3]
     attempts = (Attempt(due_s, region, Answer.SERVED),)
     times = {"ttft_s": 0.1, "e2e_s": 0.5, "tokens": 8}
@@ -48,7 +48,7 @@ def sighting(request: Served) -> Sighting:
 
 
 def look(name: str, at_s: float) -> Look:
-    """The fleet at one time of a good day."""
+    """The state of the fleet at one time of a good day."""
     fault = FAULTS[name]
     hurt = FROM_S + DETECTED_S <= at_s < TO_S + 1.0
     apart = {fault.region: fault.other, fault.other: fault.region} if fault.other and hurt else {}
@@ -118,13 +118,13 @@ def looked(facts: Day, looks: Sequence[Look]) -> Day:
 
 
 @pytest.mark.parametrize("name", list(FAULTS))
-def test_a_good_day_is_as_expected(name: str) -> None:
+def test_a_good_day_passes(name: str) -> None:
     assert missed(name, day(name)) == set()
     assert "Every fault had the expected outcome" in render([DayResult(name, "w", judge(FAULTS[name], day(name)), 80)])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
-def test_a_request_that_was_not_answered_is_lost(outcome: Outcome) -> None:
+def test_an_unanswered_request_is_lost(outcome: Outcome) -> None:
     assert missed("agent-frozen", changed(day("agent-frozen"), 40, outcome=outcome)) == {"no request lost"}
 
 

@@ -24,7 +24,7 @@ PORTS = {name: 10_000 + index for index, name in enumerate(PLANET.port_names())}
 MATRIX = matrix_of(load_bundle())
 
 
-def test_everything_that_listens_has_a_name_of_its_own() -> None:
+def test_every_listener_has_a_distinct_name() -> None:
     names = PLANET.port_names()
     assert len(set(names)) == len(names)
 
@@ -81,7 +81,7 @@ def test_ports_are_a_free_block_below_those_of_outgoing_connections() -> None:
     assert 10_000 <= first < 32_000
 
 
-def test_a_taken_port_is_named_with_what_wanted_it() -> None:
+def test_a_used_port_is_named_with_its_process() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

@@ -1,4 +1,4 @@
-"""Which entry a client takes: believed up first, then the nearest, never one it has been to, only named ones if any."""
+"""A client's choice of an entry: available ones first, then the nearest, none twice, and only the named ones if any."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def down() -> EntryHealth:
         ([], ["elsewhere"], [], None),
     ],
 )
-def test_chooses(tried: list[Entry], named: list[str] | None, fallen: list[Entry], chosen: Entry | None) -> None:
+def test_entries_are_chosen_by_health_distance_and_history(
+    tried: list[Entry], named: list[str] | None, fallen: list[Entry], chosen: Entry | None
+) -> None:
     health = {entry.url: down() if entry in fallen else EntryHealth() for entry in ENTRIES}
     assert choose_entry(ENTRIES, health, frozenset(entry.url for entry in tried), named) == chosen
 
@@ -45,7 +47,7 @@ def test_entries_may_share_one_check() -> None:
     ("probes", "up"),
     [("", True), ("-", True), ("-+-", True), ("--", False), ("--+", False), ("--+-+", False), ("--++", True)],
 )
-def test_a_belief_changes_after_two_probes_in_a_row(probes: str, up: bool) -> None:
+def test_the_state_changes_after_two_probes_in_a_row(probes: str, up: bool) -> None:
     health = EntryHealth()
     for probe in probes:
         health.observe(probe == "+")

@@ -1,4 +1,4 @@
-"""The verdict on an answer, and from when its latency counts."""
+"""The outcome of a response, and the start of its latency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def outcome(**changes: object) -> Outcome:
     return Outcome(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_latency_counts_from_when_it_was_due_not_from_when_it_was_sent() -> None:
+def test_latency_counts_from_the_due_time() -> None:
     sent_late = outcome()
     assert (sent_late.ttft_s, sent_late.e2e_s, sent_late.lag_s) == (1.0, 3.0, 0.5)
     assert outcome(first_token_s=None).ttft_s is None
@@ -53,5 +53,5 @@ def test_latency_counts_from_when_it_was_due_not_from_when_it_was_sent() -> None
         (0, "", False, OutcomeKind.FAILED),
     ],
 )
-def test_judges(status: int, code: str, whole: bool, kind: OutcomeKind) -> None:
+def test_outcomes_of_responses(status: int, code: str, whole: bool, kind: OutcomeKind) -> None:
     assert judge(status, code, whole) is kind

@@ -1,4 +1,4 @@
-"""Results: by serving region and by when requests were due."""
+"""Results by serving region and by due time of the requests."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_sums_up_by_region_and_over_time() -> None:
     assert msgspec.json.decode(msgspec.json.encode(results))["latency"]["requests"] == 100
 
 
-def test_nothing_is_summed_up_as_nothing() -> None:
+def test_an_empty_run_has_an_empty_summary() -> None:
     results = summarise([], 5.0)
     assert (results.requests.total, results.latency.e2e_p99_ms, results.timeline) == (0, None, [])

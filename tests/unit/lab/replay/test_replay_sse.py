@@ -1,4 +1,4 @@
-"""Server-sent events: whole ones come out at once, halves wait, and nothing waits for ever."""
+"""Server-sent events: complete events are returned at once, incomplete ones are buffered up to a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_skips_comments_and_events_without_data() -> None:
     assert EventStream().feed(b": keep-alive\n\nevent: ping\n\ndata:tight\n\ndata\n\n") == [b"tight", b""]
 
 
-def test_an_event_without_end_is_given_up() -> None:
+def test_an_event_without_end_is_refused() -> None:
     stream = EventStream()
     stream.feed(b"data: " + b"x" * (MAX_EVENT_BYTES - 10))
     with pytest.raises(EventTooLong):

@@ -1,4 +1,4 @@
-"""Laying geography over arrivals, and the bytes that a planned request becomes."""
+"""The assignment of clients to arrivals, and the encoding of planned requests."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_keeps_arrivals_and_draws_places_and_senders_by_share() -> None:
     assert counts["New York"] / len(workload) == pytest.approx(sites["New York"].share / whole, rel=0.3)
 
 
-def test_the_same_seed_lays_the_same() -> None:
+def test_the_same_seed_gives_the_same_places() -> None:
     assert laid(3) == laid(3)
     assert laid(3) != laid(4)
 
 
-def test_a_share_of_clients_hangs_up_before_the_end() -> None:
+def test_a_share_of_clients_disconnects_before_the_end() -> None:
     leaving = [request.hang_up_after_tokens for request in laid() if request.hang_up_after_tokens is not None]
     assert len(leaving) == pytest.approx(200, rel=0.3)
     assert all(1 <= tokens < 40 for tokens in leaving)
@@ -126,5 +126,5 @@ def test_equal_prefix_blocks_are_equal_text_and_different_ones_are_not() -> None
 
 @pytest.mark.parametrize("tokens", [1, 3, 511, 512, 5000, 100_000])
 @pytest.mark.parametrize("blocks", [(), (0,), (0, 1)])
-def test_a_prompt_has_its_size(tokens: int, blocks: tuple[int, ...]) -> None:
+def test_a_prompt_has_the_requested_size(tokens: int, blocks: tuple[int, ...]) -> None:
     assert len(prompt_text("id", TraceRequest(0.0, tokens, 1, blocks))) == tokens * 4

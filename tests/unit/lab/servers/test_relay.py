@@ -1,4 +1,4 @@
-"""A cut of the relay ends every connection, also one that the event loop is just accepting."""
+"""A cut of the relay ends every connection, including one that is just being accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned slots beside hand-set ones, on the virtual clock."""
+"""Learned slots compared with configured slots, on the virtual clock."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ def test_throughput_is_close_to_the_best_hand_set_slots(
     trial = EngineTrial(lengths, max_num_seqs, BOUNDS, signals=signals)
     trial.run(420.0)
 
-    # A trial of a lower limit costs a little, and these are the minutes with most of them.
+    # A trial of a lower limit costs a little throughput, and these minutes have the most trials.
     assert trial.work_per_s(120.0) >= 0.94 * hand_set(lengths, max_num_seqs, best)
     assert trial.limit is not None
     assert trial.limit.settled <= 4 * best

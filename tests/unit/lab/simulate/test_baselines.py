@@ -1,4 +1,4 @@
-"""Each baseline chooses as its authors describe, on a pool whose load is given."""
+"""Each baseline chooses as its authors describe, on a pool with a given load."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_lmetric_multiplies_new_tokens_by_batch_size() -> None:
     assert balancer.choose(again, 1.0) == 0  # 1 token times 4 against 2048 times 3
     assert balancer.choose(OTHER, 1.0) == 1
     balancer.sent(1, OTHER, 1.0)
-    assert balancer.choose(Arrival(100, (), 2.0), 2.0) == 0  # 2048 tokens wait at the other
+    assert balancer.choose(Arrival(100, (), 2.0), 2.0) == 0  # 2048 tokens wait at the other endpoint
 
 
 def test_llmd_weighs_prefix_queue_and_cache() -> None:

@@ -1,4 +1,4 @@
-"""The comparison of live and simulated figures, on live results that are made up of simulated ones."""
+"""The comparison of live and simulated figures, on live results generated from simulated ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def results(*found: Scores, workload: str = "multi-turn") -> LiveResults:
 
 @pytest.fixture(scope="module")
 def requests() -> int:
-    """How many requests of the workload are counted, as the error for another number states."""
+    """The number of counted requests of the workload, read from the error for another number."""
     with pytest.raises(CannotCompare, match=r"\[\d+\] requests") as raised:
         compare(results(scores("penstock", -1, {})), Path("absent"))
     return int(str(raised.value).partition("[")[2].partition("]")[0])

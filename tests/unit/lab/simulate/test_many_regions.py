@@ -1,4 +1,4 @@
-"""Many regions on one clock: failed regions are left, slow and cold engines are avoided, runs repeat."""
+"""Many regions on one clock: requests avoid failed regions and slow or cold engines; runs are reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live benchmark's mix in simulated time: what Penstock is held to there, on more requests than it sends."""
+"""The live benchmark's mix in simulated time: Penstock's targets, on more requests than the live benchmark sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rounds() -> list[Round]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("agents", [1, 3])
-def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, rounds: list[Round]) -> None:
+def test_half_the_tail_latency_of_least_request_at_equal_first_token(agents: int, rounds: list[Round]) -> None:
     others, ours = (measure_tails(contender, agents, rounds, warm_up_s=8.0) for contender in COMPARED)
     assert ours.requests == others.requests > 1000
     assert ours.e2e_p99_s < 0.55 * others.e2e_p99_s

@@ -34,7 +34,7 @@ def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("contender", ONE_SLOT.contenders)
-def test_every_contender_answers_every_job(contender: str) -> None:
+def test_every_system_completes_every_job(contender: str) -> None:
     measured = ONE_SLOT.measure(contender, TINY, 1)
     assert measured["e2e_p999_s"] >= measured["e2e_p50_s"] > 0.0
     assert measured == ONE_SLOT.measure(contender, TINY, 1)
@@ -69,7 +69,7 @@ def test_shortest_work_first_costs_the_tail() -> None:
 
 
 def test_the_variation_of_a_kind_counts_by_its_use() -> None:
-    """One job on one of two slow engines varies by 1 among them, and by little in all that is used."""
+    """One job on one of two slow engines has a variation of 1 among these, which weighs little by their use."""
     kinds = (EngineKind("", 2, 1, 2.0), EngineKind("", 2, 1, 0.01))
     region = run("round robin", lambda clock: ImageFleet(clock, kinds), image_jobs(3, 0.001, 1), agents=1, seed=1)
     use = region.use()

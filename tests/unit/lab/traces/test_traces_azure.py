@@ -1,4 +1,4 @@
-"""The Azure reader: exact on valid lines, with an exact error for an invalid one."""
+"""The Azure reader: exact values for valid lines, and an exact error for an invalid line."""
 
 from __future__ import annotations
 

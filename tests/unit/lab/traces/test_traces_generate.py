@@ -1,4 +1,4 @@
-"""The generator: deterministic, and its statistics are those it states."""
+"""The generator is deterministic, and its traces have the documented statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Mooncake reader: batches are spread over the time they cover, and bad lines are named."""
+"""The Mooncake reader: batches are spread over their interval, and errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a trace: content decides the format, other files are refused, real traces are read completely."""
+"""Opening a trace: the content determines the format, other files are refused, real traces are read completely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_real_traces = pytest.mark.skipif(
 )
 
 
-def test_content_decides_the_format_not_the_name(tmp_path: Path) -> None:
+def test_the_content_determines_the_format(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(AZURE)
     (tmp_path / "m.csv").write_bytes(b"\n\n" + MOONCAKE)
     assert read_trace(tmp_path / "a.jsonl", Random(1))[0].output_tokens == 44
@@ -46,7 +46,7 @@ def test_a_window_reads_no_further(tmp_path: Path) -> None:
         (b"x" * (MAX_LINE_BYTES + 1), 1, "longer than"),
     ],
 )
-def test_refuses_what_is_no_trace(tmp_path: Path, content: bytes, line: int | None, message: str) -> None:
+def test_refuses_other_files(tmp_path: Path, content: bytes, line: int | None, message: str) -> None:
     path = tmp_path / "t"
     path.write_bytes(content)
     with pytest.raises(TraceError, match=message) as caught:
@@ -54,7 +54,7 @@ def test_refuses_what_is_no_trace(tmp_path: Path, content: bytes, line: int | No
     assert caught.value.line == line
 
 
-def test_refuses_what_cannot_be_read(tmp_path: Path) -> None:
+def test_refuses_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
         read_trace(tmp_path / "absent.csv", Random(1))
     with pytest.raises(TraceError, match="Is a directory"):

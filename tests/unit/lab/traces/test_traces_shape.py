@@ -58,7 +58,7 @@ def test_scaling_the_rate(factor: float) -> None:
     assert times(scaled) == sorted(times(scaled))
 
 
-def test_scaling_by_one_is_nothing() -> None:
+def test_scaling_by_one_changes_nothing() -> None:
     assert scale_rate(BURSTY, 1.0, PERIOD_S, Random(4)) == BURSTY
 
 
@@ -80,6 +80,6 @@ def test_capping_shortens_prompt_output_and_prefix_together() -> None:
         lambda: cap_tokens(BURSTY, 0, 1),
     ],
 )
-def test_refuses_nonsense(call: Callable[[], object]) -> None:
+def test_refuses_invalid_arguments(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="must be"):
         call()

@@ -1,4 +1,4 @@
-"""WAN configurations: defaults, round trips from the matrix, and one clear line for every mistake."""
+"""WAN configurations: defaults, round trips from the matrix, and a one-line error for every mistake."""
 
 from __future__ import annotations
 

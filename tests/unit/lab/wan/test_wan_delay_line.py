@@ -39,7 +39,7 @@ async def test_delivers_in_order_even_if_a_later_piece_is_faster() -> None:
     assert monotonic() - began_s >= 0.049
 
 
-async def test_what_is_due_at_once_needs_no_timer() -> None:
+async def test_immediate_delivery_needs_no_timer() -> None:
     receiver = Receiver()
     receiver.line.open()
     receiver.line.put(b"now", 0.0)
@@ -98,7 +98,7 @@ async def test_holding_in_the_middle_of_a_delivery_stops_it() -> None:
     assert receiver.got == [b"0", b"1"]
 
 
-async def test_forgetting_leaves_nothing_to_deliver() -> None:
+async def test_a_discarded_line_delivers_nothing() -> None:
     receiver = Receiver()
     receiver.line.open()
     receiver.line.put(b"gone", 0.001)

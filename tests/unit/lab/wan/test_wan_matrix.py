@@ -1,4 +1,4 @@
-"""Matrices of round trips: exact reading, exact errors, and a shipped matrix that fits geography."""
+"""Matrices of round trips: exact values, exact errors, and a shipped matrix that agrees with distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room goes to the agent whose first has waited longest, and past one that does not take it."""
+"""A free slot goes to the agent whose first request has waited longest, or to the next if that one does not use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_item_that_does_not_move_in_its_turn_is_skipped_for_a_while() -> None
 
 
 class Slots:
-    """Places requests by name while there are slots; a name's first letter is its group."""
+    """Places requests by name while slots are free; the first letter of a name is the group."""
 
     def __init__(self, free: int, heads: list[QueueHead] | None = None) -> None:
         self.free = free

@@ -1,4 +1,4 @@
-"""Memory that tenants share: one may use all of it, and none is kept from its part."""
+"""Memory that tenants share: one tenant may use all of it, and each tenant can always reach an equal share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits, in which order, and who has to make room."""
+"""The admission queue: order of requests, limits, and displacement."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_those_for_whom_it_is_too_late_give_up() -> None:
 
 def test_nothing_of_who_left_is_kept() -> None:
     class Body:
-        """Something that is held in memory."""
+        """A body that is held in memory."""
 
     queue: Queue[Body] = Queue()
     places = [queue.join(Body(), "t", 0, 100, 0.0, 20.0 + at)[0] for at in range(100)]
@@ -187,7 +187,7 @@ JOINS = st.lists(
 
 @given(JOINS)
 def test_deadlines_do_not_change_which_tenant_is_next(joins: list[tuple[str, int, float, bool]]) -> None:
-    """Against a queue in which all deadlines are equal, for requests that join and that are served in between."""
+    """Compares with a queue in which all deadlines are equal, for any order of arrivals and departures."""
     urgent: Queue[str] = Queue()
     patient: Queue[str] = Queue()
     served: list[tuple[str, str]] = []

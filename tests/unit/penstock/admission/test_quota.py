@@ -1,4 +1,4 @@
-"""A tenant's quota: its rate, its burst, what runs at once, and each agent's part."""
+"""A tenant's quota: rate, burst, concurrency, and each agent's share."""
 
 from __future__ import annotations
 

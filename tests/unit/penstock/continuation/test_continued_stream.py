@@ -1,4 +1,4 @@
-"""What ends the possibility to continue a stream, and which errors of a stream are failures."""
+"""When a stream can no longer be continued, and which errors of a stream are failures."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_the_last_report_stands_and_ages() -> None:
     after, _ = add_report(snapshot, reported(endpoint("b"), seq=4), 13.0, POLICY)
     assert shown(after, 13.0) == [("b", "1", 0.0)]
     assert omitted_endpoints(after) == 0
-    # A restarted agent has reported nothing yet, and its former report does not count.
+    # A restarted agent has not reported yet, and the report of its predecessor does not count.
     again, _ = add_report(after, report(epoch=2), 14.0, POLICY)
     assert shown(again, 14.0) == []
 
@@ -54,7 +54,7 @@ def test_of_several_agents_the_first_by_name_with_a_recent_report_counts() -> No
     assert shown(both, 21.0) == [("a", "1", 11.0), ("gone", "1", 11.0), ("new", "2", 1.0)]
     late = 10.0 + MAX_LIST_AGE_S + 1.0
     assert shown(both, late) == [("a", "2", late - 20.0), ("new", "2", late - 20.0)]
-    # No recent report: an old one counts, and its age shows that.
+    # Without a recent report the last one is kept, and its age shows that.
     assert shown(both, late + 20.0) == [("a", "2", late), ("gone", "1", late + 10.0), ("new", "2", late)]
 
 

@@ -1,4 +1,4 @@
-"""Counters of answers: what counts as failed, what came between two looks, and what cannot be."""
+"""Counters of responses: failures, the difference of two reads, and impossible values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot keeps the newest plausible word of each agent, fades it with age, and judges regions by several."""
+"""The snapshot keeps the newest plausible report of each agent, with less weight by age, and judges regions."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ class TestLeading:
 
 
 def deaf() -> Snapshot:
-    """Three regions that reported at 0 s and not since."""
+    """Three regions whose last reports are from 0 s."""
     return tick(held(report("a"), report("b"), report("c", demand=(offered(4.0, "c"),))), 0.5, POLICY)
 
 

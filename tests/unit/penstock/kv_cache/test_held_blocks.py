@@ -1,4 +1,4 @@
-"""What endpoints hold by their KV events: against a naive model, across gaps and restarts, and for prefixes of text."""
+"""The blocks that endpoints hold by their KV events: compared with a naive model, across gaps and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forbids an override: an empty residency class, or too much capacity out of use."""
+"""Guard rails reject an override that would empty a residency class or remove too much capacity."""
 
 from __future__ import annotations
 

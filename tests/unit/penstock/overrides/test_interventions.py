@@ -1,4 +1,4 @@
-"""What overrides make of a plan: by small steps or at once, and back along the ramp."""
+"""The effect of overrides on plans: in small steps or at once, and back along the ramp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERYWHERE = (*EU, "us-east")
 
 
 class Fleet:
-    """Three regions planned for tick after tick, under a clock of its own."""
+    """Three regions with a plan for each tick, on a virtual clock."""
 
     def __init__(self, plan: Callable[..., dict[str, RegionPlan]], *demand: DemandReport) -> None:
         self._plan = plan
@@ -136,7 +136,7 @@ def test_a_drained_region_that_fails_is_left_at_once(planner: Callable[..., dict
     fleet.lost.add("eu-de")
     fleet.tick()
     assert fleet.snapshot.state("eu-de") is RegionState.FAILED
-    # Its agents are silent, so its slice stays as it was; no other slice names it.
+    # The region's agents are silent, so its slice is unchanged; no other slice contains the region.
     assert not [arc for name in ("eu-es", "us-east") for entry in fleet.plans[name].classes for arc in entry.arcs]
 
 

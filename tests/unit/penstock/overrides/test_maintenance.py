@@ -1,4 +1,4 @@
-"""Maintenance windows: the drains that follow from a policy at a moment."""
+"""Maintenance windows: the drains of a policy at a given time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BERLIN = TimeZone(tuple(ClockChange(*change) for change in ((0, 3600), (SPRING, 
 
 
 def begin(shown: str, recurrence: Recurrence, since: float, until: float) -> list[str]:
-    """When, by UTC, a window begins that was first to begin when clocks in Berlin showed something."""
+    """The start (UTC) of a window whose first start is given in Berlin's local time."""
     starts_at = datetime.fromisoformat(f"{shown}+01:00").timestamp()
     window = MaintenanceWindow(
         "disks", frozenset({"eu-de"}), starts_at, HOUR_S, recurrence, 0.0, time_zone="Europe/Berlin"

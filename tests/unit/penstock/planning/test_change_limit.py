@@ -1,4 +1,4 @@
-"""Shares move by a bounded step, stand still for noise, and jump only in an emergency."""
+"""Shares move by a bounded step, ignore noise, and move at once only in an emergency."""
 
 from __future__ import annotations
 

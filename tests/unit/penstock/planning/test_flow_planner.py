@@ -1,4 +1,4 @@
-"""The flow planner: home first, elsewhere when it is worth it, with a reason, gently, and with room kept for a loss."""
+"""The flow planner: home first, other regions if they cost less, with reasons, in steps, with a reserve."""
 
 from __future__ import annotations
 

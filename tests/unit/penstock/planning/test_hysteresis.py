@@ -17,7 +17,7 @@ Shares = dict[str, float]
 
 
 def resting() -> Hysteresis:
-    """One that has seen everything at home for long."""
+    """A hysteresis that has observed all shares at home for long."""
     hysteresis, home = Hysteresis(), {"a": 1.0}
     for at in (-100.0, -50.0, -0.5):
         assert hysteresis.damped(KEY, "a", home, {"a": 1.0, "b": 0.0, "c": 0.0}, at) == {"a": 1.0, "b": 0.0, "c": 0.0}
@@ -25,7 +25,7 @@ def resting() -> Hysteresis:
 
 
 def waited_s(hysteresis: Hysteresis, standing: Shares, wanted: Shares, from_s: float) -> float:
-    """How long a change is held."""
+    """The time (s) for which a change is delayed."""
     at = from_s
     while hysteresis.damped(KEY, "a", standing, wanted, at) == standing:
         at += 0.5
@@ -86,7 +86,7 @@ def test_a_turn_that_is_wanted_less_and_less_is_over_before_it_is_made() -> None
 def test_what_moves_besides_a_held_share_still_moves_and_sums_to_one() -> None:
     hysteresis = resting()
     standing = away(hysteresis)
-    # a gives 0.1 more, as it did before; b would turn round, and c comes for the first time.
+    # `a` gives 0.1 more, as before; the share of `b` would reverse, and `c` is new.
     moved = dict(hysteresis.damped(KEY, "a", standing, {"a": 0.5, "b": 0.3, "c": 0.2}, 21.0))
     assert moved["b"] == standing["b"]
     assert abs(sum(moved.values()) - 1.0) < 1e-9

@@ -137,7 +137,7 @@ def test_an_interrupted_solve_continues_where_it_stopped() -> None:
         try:
             solver.solve(problem, limit_s)
         except OutOfTime:
-            limit_s *= 1.1  # a slow machine needs longer, and none needs for ever
+            limit_s *= 1.1  # a generous limit for slow machines
         else:
             break
     assert solver.cost == pytest.approx(optimum(problem)[1], rel=1e-4)

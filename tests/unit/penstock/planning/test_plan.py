@@ -1,4 +1,4 @@
-"""A plan finds its classes, and states which plan it may replace."""
+"""Lookup of classes in a plan, and which plan a plan may replace."""
 
 from __future__ import annotations
 

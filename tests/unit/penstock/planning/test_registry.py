@@ -1,4 +1,4 @@
-"""The planning logics that a policy can name: each has one planner, with failover tables, shortfalls and cost."""
+"""The planners that a policy can select: each provides plans, failover tables, shortfalls and cost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BY_PRICE = msgspec.structs.replace(
 
 
 def fleet(**per_s: float) -> Snapshot:
-    """A hundred slots of a second each in every region, and demand of both classes at those named."""
+    """A hundred slots of one second each in every region, and demand of both classes in the given regions."""
     agents = {}
     for name in WHERE:
         rate = per_s.get(name, 0.0)

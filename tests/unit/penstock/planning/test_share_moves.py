@@ -1,4 +1,4 @@
-"""Traffic returns home at a rate that bounds an origin, not each of its classes."""
+"""Traffic returns home at a rate that is bounded by origin, not by class."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_classes_that_come_home_together_share_what_may_move_by_how_far_they_hav
 
 
 def test_a_class_with_hardly_any_demand_comes_home_like_another() -> None:
-    """The least rate there is: a part of it is nothing, and nothing of the way is no way."""
+    """With the smallest positive rate, a fraction of the demand underflows to zero."""
     first, _, _ = CLASSES
     after = at_home(next_plan(fleet({first: 5e-324}), away({first: 0.0})))
     assert after[name_of(first)] == pytest.approx(STEP_PER_S)

@@ -1,4 +1,4 @@
-"""Plans for models that share slots: the slots of a capacity group are there once."""
+"""Plans for models that share slots: the slots of a capacity group count once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICY = Policy(
 
 
 def report(region: str, demand: dict[str, float], agent: str = "1", slots: int = 10, b_s: float = 1.0) -> AgentReport:
-    """An agent with one endpoint, which serves both models."""
+    """The report of an agent with one endpoint, which serves both models."""
     both = PoolReport("a", 1, 1, slots, 0, 1.0), PoolReport("b", 1, 1, slots, 0, b_s)
     offered = tuple(DemandReport(model, EVERYWHERE.name, ("x", "y"), rate) for model, rate in demand.items())
     return AgentReport(region, agent, 1, 1, 0.0, both, offered, groups=(GroupReport(("a", "b"), 1, 1, slots, 0),))

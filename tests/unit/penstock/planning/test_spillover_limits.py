@@ -1,4 +1,4 @@
-"""Limits and orders of spillover: kept by every planner and by the agents' own decision, and never by failover."""
+"""Limits and orders of spillover apply to every planner and to the agents' own decisions, and not to failover."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_no_more_of_the_demand_leaves_than_its_share_while_home_serves(plan: Pla
 
 
 def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-de") -> dict[str, float]:
-    """Requests per second of an origin's demand, by where the plan has them."""
+    """Requests per second of an origin's demand, by serving region."""
     demanded = {
         class_demand.residency: class_demand.requests_per_s
         for class_demand in snapshot.agents[origin, "1"].report.demand
@@ -139,7 +139,7 @@ def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-d
 
 @PLANNERS
 def test_each_class_spills_up_to_its_limit_where_both_would(plan: Plan) -> None:
-    """The cheapest plan without a limit moves one class as a whole; cut to the limit it leaves home too full."""
+    """The cheapest plan without a limit moves one whole class; reduced to the limit, it leaves home overloaded."""
     snapshot, western = fleet(100.0), ("eu-de", "us-east")
     held = snapshot.agents["eu-de", "1"]
     western_demand = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
@@ -151,7 +151,7 @@ def test_each_class_spills_up_to_its_limit_where_both_would(plan: Plan) -> None:
 
 @PLANNERS
 def test_others_make_room_for_what_may_not_leave_its_origin(plan: Plan) -> None:
-    """Forty requests a second that land in Spain would fit into Germany, if what lands there could leave."""
+    """Forty requests/s that enter in Spain would fit into Germany, if the requests that enter there could leave."""
     snapshot = fleet(160.0)
     demanded = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, 120.0)
     held = snapshot.agents["eu-es", "1"]

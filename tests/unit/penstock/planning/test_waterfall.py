@@ -1,4 +1,4 @@
-"""The waterfall: home first, overflow to the next nearest permitted region, by steps unless a region is lost."""
+"""The waterfall: home first, overflow to the next nearest permitted region, in steps unless a region is lost."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_what_is_kept_names_only_regions_and_models_of_the_policy() -> None:
 
 
 def test_a_service_time_with_few_samples_is_taken_from_other_regions() -> None:
-    """A region that has just come back reports the prior, which may be far from what all others measure."""
+    """A region that has just recovered reports the prior, which may differ much from the others' measurements."""
     pools = {
         "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=0),
         "half": PoolReport("m", 4, 4, 0, 0, 2.5, completions=MIN_COMPLETIONS // 2),
@@ -213,7 +213,7 @@ def test_service_time_unknown_is_taken_from_policy() -> None:
 
 
 def test_an_entry_that_does_not_change_is_the_same_object() -> None:
-    """Publishing skips a slice whose classes are those in force."""
+    """The publisher skips a slice whose classes are those in force."""
     snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
     planner = WaterfallPlanner()
     plans: dict[str, RegionPlan] = {}

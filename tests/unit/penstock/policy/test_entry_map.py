@@ -1,4 +1,4 @@
-"""Entry maps: the most specific one for a client applies, and only orders the permitted regions."""
+"""Entry maps: the most specific map for a client applies, and orders the permitted regions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of a model: shares by draw, and sessions that keep theirs."""
+"""Versions of a model: shares by random draw, and sessions that keep their version."""
 
 from __future__ import annotations
 

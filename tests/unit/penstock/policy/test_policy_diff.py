@@ -1,4 +1,4 @@
-"""A diff names each object whose meaning changed, and no other."""
+"""A diff names exactly the objects whose meaning changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mask: what rules allow, deny, and refuse to guess."""
+"""The mask: regions that rules allow and deny, and requests that are refused because their location is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed heads reveal changes that the chain alone does not: a removed end, and a log computed anew."""
+"""Signed heads reveal changes that the chain alone does not: a removed end, and a recomputed log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a candidate: advanced by evidence, by operators, and by the next version of the source."""
+"""The phases of a candidate, advanced by evidence, by operators, and by the next version of the source."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fleet(b: AgentObservation, others: AgentObservation | None = None, moved: fl
 
 
 class Story:
-    """A rollout that is observed again and again."""
+    """A rollout that is observed repeatedly."""
 
     def __init__(self, rules: RolloutRules = RULES, now: float = 100.0) -> None:
         self.rules = rules
@@ -236,7 +236,7 @@ class TestServiceObjectives:
     def seen(
         self, b: tuple[int, int], a: tuple[int, int] = (0, 0), *, to: str = NEW, everywhere: str = OLD
     ) -> Evidence:
-        """What the canary and the other region have counted until now: answers, and those of them that were late."""
+        """The responses and late responses that the canary and the other region have counted so far."""
 
         def reported(region: str, digest: str, answers: int, late: int) -> AgentObservation:
             kept = (ObjectiveCounts(*self.SOON, answers, answers - late),)

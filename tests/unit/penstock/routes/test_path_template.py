@@ -1,4 +1,4 @@
-"""Templates match as a naive reference does, and no path that two servers could read differently."""
+"""Templates match like a naive reference, and match no path that two servers could parse differently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATHS = st.lists(GIVEN, min_size=1, max_size=4).map(lambda segments: "/" + "/".j
 
 
 def reference(template: str, path: str) -> dict[str, str] | None:
-    """A plain segment has unreserved characters, and escapes of a few characters that need them."""
+    """The reference: a plain segment has unreserved characters, and escapes of a few characters that need them."""
     plain = r"(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%20|%3A|%C3%A9)+"
     pattern = "/".join(
         f"(?P<{segment[1:-1]}>{plain})" if segment.startswith("{") else re.escape(segment)

@@ -1,4 +1,4 @@
-"""What endpoints hold of a prompt or a session, for how long, and how much of it is remembered."""
+"""The affinity index: the prompts and sessions of endpoints, their expiry, and the bound of the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing the endpoint: least loaded for its size, never the same first one, never a full one."""
+"""Endpoint selection: the least loaded for its size, ties broken at random, never a full one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
 
 
 def test_decodes_that_run_count_by_how_full_their_endpoint_is() -> None:
-    """Those delay a request only through the slots that they leave."""
+    """Running decodes delay a request only by the slots that they occupy."""
     near_empty = known("near empty", slots=64, limit=128, in_flight=2, decode_us=60_000_000)
     near_full = known("near full", slots=64, limit=128, in_flight=60, decode_us=60_000_000)
     assert near_empty.score_coefficients[0] < 0.02 < 0.4 < near_full.score_coefficients[0]
@@ -97,7 +97,7 @@ def test_prefill_ahead_counts_in_full() -> None:
 
 
 def test_a_prompt_goes_where_fewer_wait_for_it_to_be_read() -> None:
-    """Five streams would pause for 0.4 s each while the fast one reads it."""
+    """Five streams would pause for 0.4 s each during the prefill at the fast endpoint."""
     pool = [known("fast", slots=8, in_flight=5, decode_us=100_000), known("idle", Speed(0.0, 3.0, 1.5, 0.01))]
     assert chosen(pool, work=Work(0.4, 1.0)) == "idle"
     assert chosen(pool, work=Work(0.01, 1.0)) == "fast"

@@ -1,4 +1,4 @@
-"""An explanation as a person reads it, for a small fleet."""
+"""The text of explanations, for a small fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request goes that names an object: every rule, as a table."""
+"""The placement of requests for an object: every rule, as a table."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.routing.work import CostInputs, Work
     [
         (True, 0, 2.0),
         (False, 0, 2.0 + 6.0),
-        (True, 4, 2.0 + 10.0 * 5 / 4),  # no free slot: the requests of the endpoint come first
+        (True, 4, 2.0 + 10.0 * 5 / 4),  # no free slot, so the requests of the endpoint precede this one
     ],
 )
 def test_the_first_byte_is_expected_after_prefill_and_of_a_whole_response_after_decode(

@@ -1,4 +1,4 @@
-"""Choosing the region: the plan's shares over what lives, and overflow only where it was invited."""
+"""Region selection: the plan's shares over live regions, and overflow only with credits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_dead_arc_leaves_its_share_to_the_others() -> None:
 
 
 def with_table(lost: str, **shares: float) -> ClassPlan:
-    """All of the class at `lost`, and who takes it when that is gone."""
+    """A plan with the whole class at `lost`, and a failover table for its loss."""
     arcs = tuple(Arc(name.replace("_", "-"), share, ArcReason.FAILOVER) for name, share in shares.items())
     return ClassPlan(MODEL, EVERYWHERE.name, (Arc(lost, 1.0, ArcReason.HOME),), (), (FailoverTable(lost, arcs),))
 

@@ -1,4 +1,4 @@
-"""Speeds begin as priors, follow completions, and are comparable across makes and models."""
+"""Speeds start at priors, follow completions, and are comparable across engines and models."""
 
 from __future__ import annotations
 

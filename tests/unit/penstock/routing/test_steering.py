@@ -1,4 +1,4 @@
-"""Entry regions for a client: permitted ones alone, the well and near ones first."""
+"""Entry regions for a client: permitted regions only, healthy and near ones first."""
 
 from __future__ import annotations
 

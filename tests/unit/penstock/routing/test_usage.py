@@ -1,4 +1,4 @@
-"""Usage is read off the end of an answer, and nothing else is taken for it."""
+"""Usage is read from the end of a response, and no other text is read as usage."""
 
 from __future__ import annotations
 

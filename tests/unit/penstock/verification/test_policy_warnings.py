@@ -1,4 +1,4 @@
-"""Maintenance windows that empty a residency class together are found, and no others."""
+"""Exactly the maintenance windows that together empty a residency class are found."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_recurring_windows_are_one_warning() -> None:
 
 
 def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clocks_forward_are_found() -> None:
-    """The second hour of the one is the first of the other for three weeks of a year."""
+    """For three weeks of a year, the second hour of one window is the first hour of the other."""
     zones = {
         "Europe/Madrid": TimeZone((ClockChange(0, 3600), ClockChange(int(MONDAY + 70 * DAY_S), 7200))),
         "America/New_York": TimeZone((ClockChange(0, -18_000), ClockChange(int(MONDAY + 49 * DAY_S), -14_400))),
@@ -111,7 +111,7 @@ some_windows = st.lists(
 @given(some_windows)
 def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: list[MaintenanceWindow]) -> None:
     with_windows = under(*some)
-    # Weekly windows that begin last, ten days and ten hours from now, have met all others another week later.
+    # The last weekly windows begin in ten days and ten hours, and have overlapped all others a week later.
     moments = [MONDAY - 12 * DAY_S + quarter * 300.0 for quarter in range(32 * 288)]
     emptied = any(
         {drain.region for drain in windows(with_windows, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments

@@ -1,4 +1,4 @@
-"""A region whose probes succeed accepts requests, however far apart the two clocks are."""
+"""A region whose probes succeed accepts requests, whatever the difference of the two clocks."""
 
 from __future__ import annotations
 

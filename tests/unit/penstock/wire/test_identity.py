@@ -1,4 +1,4 @@
-"""Certificates: what identifies a process, and what does not."""
+"""The identity of a process in its certificate, and invalid certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forwarded request is believed only if it is signed, fresh, for here, and permitted by this agent's own policy."""
+"""A route context is accepted only if it is signed, recent, for this region, and permitted by this agent's policy."""
 
 from __future__ import annotations
 

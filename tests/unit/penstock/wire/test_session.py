@@ -1,4 +1,4 @@
-"""Messages between two processes: only the named sender can have made them, for this receiver and this purpose."""
+"""A message between two processes verifies only for its sender, its receiver and its purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients never get so many connections that an agent is left without descriptors."""
+"""The limit of client connections leaves enough file descriptors for the agent."""
 
 from __future__ import annotations
 

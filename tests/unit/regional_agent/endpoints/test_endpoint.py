@@ -94,7 +94,7 @@ def test_repeats_an_inconclusive_trial(clock: Clock) -> None:
 
 
 def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock) -> None:
-    """As long as it waits for one, no other of a pool of two can be ejected."""
+    """While the endpoint has no trial, the other endpoint of a pool of two cannot be ejected."""
     pool = pool_of(2, clock)
     first, second = pool.endpoints
     fail(first, clock)
@@ -209,7 +209,7 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
 
 
 def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
-    """An engine without any limit, which is given one request after the other as long as it has slots."""
+    """An engine without a limit receives requests while the endpoint has free slots."""
     pool = pool_of(1, clock)
     (gpu,) = pool.endpoints
     gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 0, queue=2, min_slots=2, max_slots=40))

@@ -26,7 +26,7 @@ GOOD = {"url": "http://127.0.0.1:9001", "models": ["m"], "slots": 4}
 
 
 class Api:
-    """The registration API as an engine's sidecar uses it, on a clock that stands still."""
+    """The registration API as an engine's sidecar uses it, on a clock that does not advance."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ def test_file_takes_precedence_over_an_earlier_registration(api: Api) -> None:
 
 
 async def test_restart_restores_unexpired_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No tick comes within the test: a new lease is written at once.
+    # No tick occurs during the test: a new lease is written at once.
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 3600.0)
     before = Api(tmp_path, keeps=True)
     keeping = asyncio.create_task(before.registrations.keep_expiring())
@@ -313,7 +313,7 @@ async def test_extends_leases_by_the_time_the_process_was_suspended(api: Api, mo
     monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
     looking = asyncio.create_task(api.registrations.keep_expiring())
     api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
-    await asyncio.sleep(0)  # the task notes the time
+    await asyncio.sleep(0)  # the task reads the time
     api.now += 60.0
     await until(lambda: api.listed()[-1]["lease_left_s"] > 0.0 or len(api.names()) < 2)
     assert api.names() == ["fixed", "gpu-9"]

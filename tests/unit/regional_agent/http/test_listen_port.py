@@ -11,7 +11,7 @@ CONNECTIONS = 40
 
 
 def accepted(listening: socket.socket) -> int:
-    """How many connections wait in a socket."""
+    """The number of connections in the accept queue of a socket."""
     listening.setblocking(False)
     count = 0
     while True:

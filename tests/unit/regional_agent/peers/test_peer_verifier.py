@@ -1,4 +1,4 @@
-"""Which servers are accepted at the addresses of control planes; for those of agents see test_peer_tls."""
+"""The certificates that are accepted at addresses of control planes; test_peer_tls covers agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
 
 
 @pytest.mark.parametrize(
-    "unknown_peer",
+    "other",
     [
         identity(agent_id("us-east")),
         identity(SpiffeId(FLEET, ProcessRole.SERVER, "etcd-1")),
@@ -31,6 +31,6 @@ def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
     ],
     ids=repr,
 )
-def test_other_processes_are_not(verifier: ControlPlaneVerifier, unknown_peer: Identity) -> None:
+def test_other_processes_are_not(verifier: ControlPlaneVerifier, other: Identity) -> None:
     with pytest.raises(BadIdentity):
-        verifier(CONTROL_PLANE, unknown_peer.peer.certificate)
+        verifier(CONTROL_PLANE, other.peer.certificate)

@@ -72,7 +72,7 @@ class Here:
         return open_response(body, question, session)
 
     def probe(self, question: ProbeRequest) -> tuple[tuple[int, bytes], Session]:
-        """The answer to a probe by the agent that it names, and the session of this agent."""
+        """The response to a probe of the named agent, and the session with that agent."""
         prober = agent_sessions(question.origin, question.agent)
         session = prober.session_with(HERE.identity.peer.certificate, time.time())
         certificate = encode_certificate(prober.identity.peer.certificate).encode()

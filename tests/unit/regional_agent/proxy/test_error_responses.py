@@ -1,4 +1,4 @@
-"""Every reason that ends a request has a status, and the table for clients is as the code has it."""
+"""Every reason that ends a request has a status, and the documented table equals the code."""
 
 from __future__ import annotations
 

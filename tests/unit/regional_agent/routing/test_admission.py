@@ -1,4 +1,4 @@
-"""Who is recognised again, and who never is: by key, address and chain together, and under one policy only."""
+"""The admission cache: hits require the same key, address and proxy chain, under the same policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits in an agent is served in order, in turn with the other agents, and refused as soon as it is of no use."""
+"""Queued requests are served in order, in turn with the other agents, and refused once their deadline is too near."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request as one endpoint receives it: only the changes of its entry are made."""
+"""The request that an endpoint receives has exactly the changes of the endpoint's entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a key is: by its digest, remembered as it came while one policy is in force, and forgotten with it."""
+"""The tenant of an API key: found by digest, and cached until the policy changes."""
 
 from __future__ import annotations
 

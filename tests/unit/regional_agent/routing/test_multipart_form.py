@@ -1,4 +1,4 @@
-"""Forms that are accepted mean the same to every parser that engines use; the others are refused."""
+"""Every parser that engines use reads an accepted form in the same way; other forms are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def accepted_model(content_type: bytes, body: bytes) -> str | None:
     return None if isinstance(fields, Refusal) else fields.model
 
 
-# The readings of real parsers: every value of `model`.
+# The values of `model` that real parsers read.
 
 
 def by_email(content_type: bytes, body: bytes, policy: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Requests name their model where their route has it, once."""
+"""The model of a request is read from the place that the route defines, where it occurs once."""
 
 from __future__ import annotations
 

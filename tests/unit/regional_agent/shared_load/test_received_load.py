@@ -19,7 +19,7 @@ KEY = RegionKey(RegionKeys(bytes(KEY_BYTES)), "eu")
 
 
 class View(SharedLoad):
-    """The shared load of an agent whose directory has `known`."""
+    """The shared load of an agent whose directory contains `known`."""
 
     def __init__(self, directory: Path, agent: str = "c", slots: str = "4") -> None:
         file = directory / "endpoints.yaml"
@@ -125,7 +125,7 @@ def test_an_entry_that_is_written_again_counts_for_nothing(view: View) -> None:
 
 
 def test_an_agent_that_is_missing_loses_weight_gradually(view: View) -> None:
-    """Keys are evicted, and a Redis that fails over or restarts has none."""
+    """Redis may evict keys, and has none after a failover or a restart."""
     view.read(load("a", 1, 6))
     seen = []
     for step in range(25):

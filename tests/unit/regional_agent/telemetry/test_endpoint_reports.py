@@ -1,4 +1,4 @@
-"""Endpoints in reports: the state of each, within bounds, less often where there are many."""
+"""Endpoints in reports: the state of each within bounds, and longer intervals for many endpoints."""
 
 from __future__ import annotations
 
