@@ -17,6 +17,8 @@ from lab.servers.process import ServerProcess
 from lab.servers.redis import RedisServer, start_redis
 from tests.support.examples import examples
 from tests.support.fork_server import ForkServer
+from tests.support.reserved_ports import reserved_ports
+from tests.support.wait import PATIENCE_S
 
 # Collecting tests creates millions of objects that stay; without the garbage collector it takes a third less.
 gc.disable()
@@ -80,7 +82,13 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
 @pytest.fixture
 def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     """A separate etcd, which the test may stop, kill, pause, compact or wipe."""
-    with start_etcd(tmp_path / "etcd") as server:
+    # The ports stay reserved, so that a test can restart the server.
+    with (
+        reserved_ports(2) as (client_port, peer_port),
+        EtcdServer(tmp_path / "etcd", client_port=client_port, peer_port=peer_port) as server,
+    ):
+        server.start()
+        server.wait_ready(PATIENCE_S)
         yield server
 
 

@@ -97,4 +97,4 @@ def start_etcd(
             directory, client_port=client_port or free_client_port, peer_port=peer_port, quota_bytes=quota_bytes
         )
 
-    return start_server(make, tries=1 if client_port else PORT_TRIES, timeout_s=timeout_s)
+    return start_server(make, tries=PORT_TRIES, timeout_s=timeout_s)

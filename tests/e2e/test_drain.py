@@ -6,7 +6,7 @@ How fast shares move is tested on a virtual clock (tests/property/test_closed_lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,6 +65,16 @@ class Clients:
         await self.until(lambda: self.regions[-ENOUGH:] == [region] * ENOUGH)
 
 
+async def until_there_is_a_leader(send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """Repeat a request while there is no leader, or the leader has no reports of all regions, which is a 503."""
+    async with asyncio.timeout(90.0):
+        while True:
+            response = await send()
+            if response.status_code != 503:
+                return response
+            await asyncio.sleep(BETWEEN_S)
+
+
 @pytest.mark.timeout(300)
 async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
     tmp_path: Path,
@@ -74,16 +84,10 @@ async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
         asking = asyncio.create_task(clients.run())
         token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()
         (north,) = control_plane_urls(planet.topology, planet.ports).values()
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as operator:
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30.0) as operator:
             await clients.until_all_from("eu-de")
             body = {"reason": "a test", "expires_in_s": 600}
-            async with asyncio.timeout(90.0):
-                while True:
-                    drained = await operator.post(f"{north}/v1/regions/eu-de/drain", json=body)
-                    # Until the leader has reports of all regions, it cannot judge the effect of a drain.
-                    if drained.status_code != 503:
-                        break
-                    await asyncio.sleep(BETWEEN_S)
+            drained = await until_there_is_a_leader(lambda: operator.post(f"{north}/v1/regions/eu-de/drain", json=body))
             assert drained.status_code == 201, drained.text
             for at in (0, 1):
                 engine = url(planet.ports[engine_port("eu-es", f"eu-es-{at}")])
@@ -92,11 +96,13 @@ async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
 
             async with asyncio.timeout(90.0):
                 while True:
-                    if (await operator.get(f"{north}/v1/regions/eu-es")).json()["state"] == "degraded":
+                    # A response without a leader is a 503, which has no state.
+                    if (await operator.get(f"{north}/v1/regions/eu-es")).json().get("state") == "degraded":
                         break
                     await asyncio.sleep(BETWEEN_S)
             asked = {"origin": "eu-es", "model": CHAT_8B, "tenant": "eu-personal", "country": "ES"}
-            explained = (await operator.post(f"{north}/v1/explain", json=asked)).json()["explanation"]
+            answer = await until_there_is_a_leader(lambda: operator.post(f"{north}/v1/explain", json=asked))
+            explained = answer.json()["explanation"]
             (madrid,) = [region for region in explained["regions"] if region["region"] == "eu-es"]
             assert (madrid["verdict"], madrid["view"]["state"]) == ("serves", "degraded")
             metrics = (await operator.get(f"{north}/metrics")).text
@@ -108,7 +114,8 @@ async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
             assert set(clients.regions[since:]) == {"eu-es"}, "without a planner the region stays drained"
             await asyncio.to_thread(planet.restart_killed)
 
-            lifted = await operator.post(f"{north}/v1/regions/eu-de/undrain", json={"reason": "a test"})
+            undrain = f"{north}/v1/regions/eu-de/undrain"
+            lifted = await until_there_is_a_leader(lambda: operator.post(undrain, json={"reason": "a test"}))
             assert lifted.status_code == 200, lifted.text
             await clients.until_all_from("eu-de")
         asking.cancel()

@@ -21,7 +21,7 @@ from tests.support.wait import PATIENCE_S
 @pytest.fixture
 async def store(own_etcd: EtcdServer) -> AsyncIterator[SignedStore]:
     """The fleet's values in the test's own etcd, as a control plane reads and writes them."""
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_sessions())
     yield store
     await store.close()
 

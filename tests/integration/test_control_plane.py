@@ -97,6 +97,8 @@ async def test_leadership_passes_on_after_a_kill_and_after_a_stop(
             Agents([server.url for server in servers]) as agents,
             Following(store, keys.ROOT) as following,
         ):
+            # The first step of the journal is then that of a plan without demand.
+            await last_event(operator, first, lambda kind, _: kind == "plan")
             agents.demand = {"eu-de": (offered(10.0, *EU),)}
             await operator.until(first, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
             seen = await last_event(operator, first, lambda kind, data: kind == "plan" and bool(data["changes"]))
@@ -129,7 +131,7 @@ async def test_leadership_passes_on_after_a_kill_and_after_a_stop(
                 ]
 
             (third,) = [server for server in rest if server is not second]
-            stopping = asyncio.create_task(asyncio.to_thread(second.stop))
+            stopping = asyncio.create_task(asyncio.to_thread(second.stop, PATIENCE_S))
             await operator.leader_among([third], besides=next_epoch)
             await stopping
             assert second.returncode == 0
@@ -208,7 +210,7 @@ async def test_a_bad_policy_folder_leaves_the_last_good_policy_in_force_even_aft
         assert "spillover.yaml:4: target_utilisation" in refused.policy.refused[0]
         assert refused.policy.digest == before.policy.digest
 
-        await asyncio.to_thread(server.restart)
+        await asyncio.to_thread(server.restart, PATIENCE_S)
         restarted = await operator.until(server, lambda status: status.leading and status.policy.digest is not None)
         assert (restarted.policy.digest, restarted.policy.origin) == (before.policy.digest, "store")
         assert restarted.policy.refused
@@ -248,7 +250,7 @@ async def test_without_etcd_the_control_plane_is_read_only_and_recovers(
                     if min(age for status in statuses for age in report_ages(status)) < away_s - 1.0:
                         break
 
-            await asyncio.to_thread(own_etcd.restart)
+            await asyncio.to_thread(own_etcd.restart, PATIENCE_S)
             leader, epoch = await operator.leader_among(servers)
             await operator.until(leader, lambda status: status.plan is not None and status.plan.epoch == epoch)
             for server in servers:

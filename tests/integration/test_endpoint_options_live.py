@@ -201,8 +201,10 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
             for _ in range(4):
                 assert (await ask(agent)).status == 200
             assert keyed.received == [], "nothing is sent without the secret"
-            secret.write_text(SECRET)
-            secret.chmod(0o644)
+            fresh = secret.with_suffix(".new")
+            fresh.write_text(SECRET)
+            fresh.chmod(0o644)
+            fresh.replace(secret)
             await until(lambda: "accessible to every user" in named(agent, "gpu-0").problem)
             secret.chmod(0o600)
             await until(lambda: agent.endpoints.pool(MODEL).ready == 2)

@@ -39,7 +39,7 @@ async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
 @pytest.fixture
 async def operator(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
     """Another client, which writes and checks."""
-    operator = EtcdStore([own_etcd.endpoint])
+    operator = EtcdStore([own_etcd.endpoint], call_timeout_s=20)
     yield operator
     await operator.close()
 
@@ -203,7 +203,7 @@ async def test_a_frozen_connection_is_replaced_by_another_endpoint(
     own_etcd: EtcdServer, relay: Relay, operator: EtcdStore
 ) -> None:
     await put(operator, AT + "x", b"1")
-    store = EtcdStore([relay.endpoint, own_etcd.endpoint])
+    store = EtcdStore([relay.endpoint, own_etcd.endpoint], call_timeout_s=6)
     async with Following(store, AT) as following:
         relay.freeze()
         await put(operator, AT + "x", b"2")
@@ -215,10 +215,12 @@ async def test_a_frozen_connection_is_replaced_by_another_endpoint(
     await store.close()
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_hung_watch_is_detected_by_probing(own_etcd: EtcdServer, store: EtcdStore) -> None:
+async def test_a_hung_watch_is_detected_by_probing(
+    own_etcd: EtcdServer, store: EtcdStore, request: pytest.FixtureRequest
+) -> None:
     batches = store.watch(AT, 0)
     await anext(batches)
+    request.getfixturevalue("impatient")
     own_etcd.pause()
     with pytest.raises(StoreUnavailable, match="has not answered"):
         await anext(batches)

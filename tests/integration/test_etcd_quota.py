@@ -33,7 +33,7 @@ async def fill(store: EtcdStore) -> None:
 
 async def test_an_etcd_over_its_quota_stops_changes_only(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd", quota_bytes=QUOTA_BYTES)
-    client = EtcdStore([etcd.endpoint])
+    client = EtcdStore([etcd.endpoint], call_timeout_s=20)
     agent = ActiveConfig(
         "eu-de", SignedStore(client, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
     )

@@ -185,7 +185,7 @@ async def test_an_unreachable_leader_is_named(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path, nobody: str
 ) -> None:
     ghost = Member("ghost", f"http://{nobody}")
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions("ghost"))
+    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_sessions("ghost"))
     await store.commit((), (Put(keys.LEADER, encode(ghost)),))
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
         await operator.until(server, lambda status: status.leader is not None)

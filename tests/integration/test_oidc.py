@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from jwt.algorithms import RSAAlgorithm
 
 from adapters.access.callers import Caller, Role
+from control_plane.auth import bounded_fetch
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access, Unidentified
 from control_plane.auth.bounded_fetch import MAX_RESPONSE_BYTES
@@ -25,6 +26,7 @@ from control_plane.auth.jwks import FRESH_S, MAX_KEYS, MIN_INTERVAL_S, STALE_S, 
 from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
 from tests.support.stores import SetClock
+from tests.support.wait import PATIENCE_S
 
 RSA = rsa_key()
 OTHER = rsa_key()
@@ -52,6 +54,12 @@ class Party:
         return str(caught.value)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the time limit of requests, for busy machines."""
+    monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
+
+
 @pytest.fixture
 async def issuer() -> AsyncIterator[Issuer]:
     issuer = Issuer(one=RSA, curve=EC, edwards=ED)
@@ -61,7 +69,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 @pytest.fixture
 async def party(issuer: Issuer) -> AsyncIterator[Party]:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
         yield Party(issuer, http)
 
 
@@ -253,7 +261,7 @@ def test_keys_for_other_uses_are_ignored() -> None:
 
 
 async def test_tokens_are_accepted_besides_keys_and_the_admin_token(issuer: Issuer) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
         trust = OidcTrust(issuer.url, AUDIENCE, {"sre": Role.OPERATOR})
         access = Access(AdminToken("0123456789abcdef"), oidc=Oidc(trust, Jwks(issuer.jwks_url, http)))
         assert (await access.caller("0123456789abcdef")).role is Role.ADMIN

@@ -36,7 +36,7 @@ from tests.support.identities import (
 )
 from tests.support.planet import plan, policy
 from tests.support.sockets import RawClient, engine, post
-from tests.support.wait import PATIENCE_S, until_async
+from tests.support.wait import PATIENCE_S, until, until_async
 
 HERE, THERE = agent_id("eu-de"), agent_id("eu-es")
 
@@ -190,10 +190,10 @@ async def test_agent_processes_use_tls_without_any_setting(tmp_path: Path, own_e
 
             await until_async(state_of(here, "eu-es", "healthy"))
             await until_async(state_of(plain, "eu-es", "healthy"))
+            await until(lambda: "us-east" in warnings_in(here, "unencrypted address"))
             assert here.faces()["peer"].tls
             assert not plain.faces()["peer"].tls
             assert here.status()["peers"]["us-east"] == {"state": "unknown", "rtt_ms": None, "agents": []}
-            assert "us-east" in warnings_in(here, "unencrypted address")
             assert "ALLOW_PLAINTEXT" in warnings_in(plain, "may be unencrypted")
         finally:
             for process in agents.values():

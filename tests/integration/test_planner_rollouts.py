@@ -36,9 +36,9 @@ CANARY = "eu-es"
 AT_HOME = {name: {name: 1.0} for name in REGIONS}
 BY_PRICE = {name: {CHEAPEST: 1.0} for name in REGIONS}
 RULES: Mapping[str, object] = {
-    "shadow_s": 2,
+    "shadow_s": 8,
     "canary_regions": f"[{CANARY}]",
-    "canary_s": 4,
+    "canary_s": 10,
     "acknowledge_timeout_s": 15,
     "watch_s": 2,
 }

@@ -318,14 +318,17 @@ async def test_a_queued_request_is_evaluated_under_a_new_policy(tmp_path: Path) 
         await go_on.wait()
         writer.write(JSON_ANSWER)
 
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
+    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0, trusted=True) as agent:
         first, second = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
-        first.send(post(BODY))
+        agent.location = Location("FR")
+        first.send(post(BODY, "x-forwarded-for: 192.0.2.1"))
         await until(lambda: agent.held() == 1)
-        second.send(post(BODY))
+        agent.location = Location("DE")
+        second.send(post(BODY, "x-forwarded-for: 192.0.2.2"))
         await until(lambda: agent.waiting() == 1)
         config = agent.config
-        not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
+        # The new policy applies to all open requests; the rule matches only the queued one.
+        not_here = ResidencyRule("not-here", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
         config.policy = msgspec.structs.replace(config.policy, residency=(not_here,))
         go_on.set()
         assert (await first.answer())[0] == 200

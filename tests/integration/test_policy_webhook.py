@@ -25,6 +25,7 @@ from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, O
 from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import SetClock
+from tests.support.wait import found
 
 SECRET = b"0123456789abcdef-webhook"
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
@@ -98,8 +99,12 @@ async def test_every_plan_names_its_commit(own_etcd: EtcdServer, tmp_path: Path)
                 shown = await operator.until(server, lambda status: status.plan is not None)
                 assert shown.plan is not None
                 assert shown.plan.provenance == shown.policy.provenance
-            plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
-            assert len(plans) == 5
+
+            async def every_plan() -> list[RegionPlan] | None:
+                plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
+                return plans if len(plans) == 5 else None
+
+            plans = await found(every_plan)
             assert {(plan.provenance.commit, plan.provenance.subject) for plan in plans if plan.provenance} == {
                 (commit, "A reason for it")
             }

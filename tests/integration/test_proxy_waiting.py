@@ -74,7 +74,8 @@ async def test_a_wait_beyond_the_deadline_is_429_at_once(tmp_path: Path) -> None
 
 async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
-        client = await one_more(agent, "x-request-timeout-ms: 300")
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY, "x-request-timeout-ms: 300"))
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (504, "deadline_passed")
         assert (agent.waiting(), agent.held(), agent.counted()) == (0, 1, {"timeout": 1})

@@ -43,7 +43,7 @@ async def test_without_a_quorum_agents_keep_their_plans_and_there_is_no_leader(t
                 leader, epoch = await operator.leader_among(servers)
                 assert epoch >= held.epoch
                 await until(lambda: agent.plan is not None and agent.plan.generation > held.generation)
-                assert (await operator.status(leader)).store.up
+                await operator.until(leader, lambda status: status.store.up)
     finally:
         await agent.stop()
         await store.close()

@@ -189,7 +189,7 @@ async def test_the_deadline_follows_the_clock_of_the_origin(tmp_path: Path) -> N
         (lambda: signed()[:-4] + "AAAA", 403, "bad_route_context"),
         (lambda: signed(server="eu-es"), 403, "bad_route_context"),
         (lambda: signed(issued_at=time.time() - LIFETIME_S - 5), 403, "route_context_expired"),
-        (lambda: signed(issued_at=time.time() + CLOCK_SKEW_S + 5), 403, "route_context_expired"),
+        (lambda: signed(issued_at=time.time() + CLOCK_SKEW_S + 60), 403, "route_context_expired"),
         (lambda: signed(deadline_at=time.time() - CLOCK_SKEW_S - 5), 504, "deadline_passed"),
         (lambda: signed(hops=MAX_HOPS + 1), 508, "too_many_hops"),
         (lambda: signed(residency=("us-east",)), 451, "residency_denied"),

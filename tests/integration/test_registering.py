@@ -46,7 +46,7 @@ async def call(address: Address, method: str, path: str, body: Any = None, token
 
 
 async def test_an_engine_registers_serves_and_is_removed(tmp_path: Path) -> None:
-    with running_engines(tmp_path, {"name": "new"}) as process:
+    with running_engines(tmp_path, {"name": "new", "time_scale": 1}) as process:
         async with running_agent(tmp_path / "agent", []) as agent, admin(agent, tmp_path) as address:
             agent.endpoints.start()
             spec = {"url": process.urls["new"], "models": [MODEL], "slots": 8, "engine": "vllm", "zone": "a"}

@@ -22,7 +22,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 
 class ControlPlane(SmallHttp):
@@ -84,7 +84,7 @@ class Agent:
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "INTERVAL_S", 0.05)
-    monkeypatch.setattr(reporter, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(reporter, "TIMEOUT_S", PATIENCE_S)
 
 
 async def elect(store: MemoryStore, plane: ControlPlane) -> None:
@@ -159,7 +159,10 @@ async def test_keeps_trying_the_only_known_leader(planes: list[ControlPlane]) ->
         assert sum("accepted again" in entry["event"] for entry in logs) == 1
 
 
-async def test_a_hung_leader_delays_one_report_only(planes: list[ControlPlane]) -> None:
+async def test_a_hung_leader_delays_one_report_only(
+    planes: list[ControlPlane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "TIMEOUT_S", 0.3)
     store = MemoryStore()
     planes[0].silent = True
     planes[1].leading, planes[1].leader = False, planes[0].url
@@ -168,7 +171,11 @@ async def test_a_hung_leader_delays_one_report_only(planes: list[ControlPlane]) 
         await until(lambda: len(planes[1].reports) >= 2)
 
 
-async def test_the_leader_elected_while_the_old_one_hung_gets_the_next_report(planes: list[ControlPlane]) -> None:
+async def test_the_leader_elected_while_the_old_one_hung_gets_the_next_report(
+    planes: list[ControlPlane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long enough for the first exchange with the new leader on a busy machine.
+    monkeypatch.setattr(reporter, "TIMEOUT_S", 2.0)
     store = MemoryStore()
     planes[0].silent = True
     await elect(store, planes[0])

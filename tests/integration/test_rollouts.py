@@ -32,7 +32,7 @@ from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.wait import found, until_async
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
-RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_timeout_s=10, watch_s=3)
+RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=20, acknowledge_timeout_s=60, watch_s=3)
 
 
 def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:
@@ -113,8 +113,12 @@ async def test_a_push_is_rolled_out_in_stages_and_invalid_commits_change_nothing
         assert [judged["region"] for judged in shown["evidence"] if judged["runs_candidate"]] == ["eu-es"]
         await operator.until(leader, lambda status: is_in(status, Phase.DONE))
         assert set((await reported(store)).values()) == {second}
-        shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
-        assert {agent["in_force"] for agent in shown["agents"]} == {shown["rollout"]["stable"]}
+
+        async def all_apply_it() -> bool:
+            shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
+            return {agent["in_force"] for agent in shown["agents"]} == {shown["rollout"]["stable"]}
+
+        await until_async(all_apply_it)
 
 
 async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(

@@ -8,12 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import pytest
 import redis
 from msgspec.structs import replace
 
 from lab.servers.redis import RedisServer
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
+from regional_agent.objects import shared_objects
 from regional_agent.objects.object_script import object_keys
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.shared_load.redis_script import RedisAddress
@@ -23,7 +25,13 @@ from tests.support.chats import ask, code
 from tests.support.planet import MODEL, plan
 from tests.support.shared_loads import region_keys
 from tests.support.sockets import Script, engine
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the time limit of look-ups in Redis, for busy machines."""
+    monkeypatch.setattr(shared_objects, "TIMEOUT_S", PATIENCE_S)
 
 
 @asynccontextmanager

@@ -127,6 +127,7 @@ async def test_a_list_without_values_has_everything_else(store: ConfigStore, at:
             bare_item.create_revision,
             bare_item.mod_revision,
         )
+    await store.revoke_lease(lease_id)
 
 
 async def test_create_only_succeeds_once(store: ConfigStore, at: str) -> None:
@@ -262,8 +263,8 @@ async def test_a_rewritten_key_is_detached_from_its_lease(store: ConfigStore, at
 
 
 async def test_lease_lives_while_kept_alive_and_expires_after(store: ConfigStore, at: str) -> None:
-    kept_s, clock = 3, asyncio.get_running_loop().time
-    kept, left = await store.grant_lease(kept_s), await store.grant_lease(1)
+    kept_s, clock = 8, asyncio.get_running_loop().time
+    kept, left = await store.grant_lease(kept_s), await store.grant_lease(4)
     granted_s = clock()
     done = await store.commit((), [Put(at + "kept", b"", kept), Put(at + "left", b"", left)])
     expiry = asyncio.create_task(take(store, at, done.revision, 1))
@@ -274,6 +275,7 @@ async def test_lease_lives_while_kept_alive_and_expires_after(store: ConfigStore
     with pytest.raises(LeaseLost):
         await store.keep_alive(left)
     assert [item.key for item in (await store.list(at)).items] == [at + "kept"]
+    await store.revoke_lease(kept)
 
 
 async def test_watch_replays_history_then_follows(store: ConfigStore, at: str) -> None:

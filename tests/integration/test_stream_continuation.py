@@ -398,7 +398,7 @@ async def test_the_origin_continues_the_stream_of_a_lost_region(
 async def test_a_killed_engine_process_loses_and_repeats_no_word(tmp_path: Path) -> None:
     """The engines send several tokens in an event, and the client requests no usage by which to count them."""
     directories = tmp_path / "a", tmp_path / "b"
-    fields = {"name": "gpu", "time_scale": 1, "stream_interval": 7}
+    fields = {"name": "gpu", "time_scale": 0.5, "stream_interval": 7}
     request = {**CHAT, "max_tokens": 200, "stream_options": None}
     with ExitStack() as stack:
         processes = []

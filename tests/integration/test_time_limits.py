@@ -10,9 +10,10 @@ import pytest
 from penstock.routes.route import Timeouts
 from regional_agent.http.limits import Limits
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import ask, code, never_responds, streams_forever
+from tests.support.chats import BODY, ask, code, never_responds, streams_forever
 from tests.support.planet import MODEL
-from tests.support.sockets import engine
+from tests.support.sockets import RawClient, engine, post
+from tests.support.wait import until
 
 SHORT_S, LONG_S = 0.3, 600.0
 WHOLE = b'{"model": "%b", "messages": []}' % MODEL.encode()
@@ -61,9 +62,14 @@ async def test_the_total_limit_of_a_route_replaces_the_agents_and_the_client_may
     limits = msgspec.structs.replace(LIMITS, request_timeout_s=SHORT_S)
     async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as running:
         use_limits(running, Timeouts(), Timeouts(total_s=LONG_S))
+        client = await RawClient.connect(running.traffic)
+        client.send(post(BODY, "x-request-timeout-ms: 60000"))
+        await until(lambda: bool(gpu.requests))
+        assert int(gpu.requests[0].header("x-request-timeout-ms") or 0) > 1000 * SHORT_S
+        client.close()
+        await until(lambda: running.held() == 0)
         status, _, body = await ask(running, "x-request-timeout-ms: 1000")
         assert (status, code(body)) == (504, "deadline_passed")
-        assert int(gpu.requests[0].header("x-request-timeout-ms") or 0) > 1000 * SHORT_S
         use_limits(running, Timeouts(), Timeouts())
         assert code((await ask(running)).body) == "deadline_passed"
         assert running.held() == 0

@@ -23,8 +23,14 @@ from tests.support.wait import until
 
 PATIENT_S = 30.0
 
-APART_S = 0.2
-"""Between two that wait: agents take one another's word for how long, so the same moment is as long as news takes."""
+APART_S = 1.0
+"""Time (s) between two queued requests, above the delay of the reports by which agents compare their ages."""
+
+
+def keep_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the lease, so that counts do not expire while a busy machine delays this process."""
+    for module in (shared_counts, other_agents, shared_load_exchange):
+        monkeypatch.setattr(module, "LEASE_S", PATIENT_S)
 
 
 class Gpu:
@@ -109,6 +115,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
 
 async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
+    keep_counts(monkeypatch)
     await region.fill("a", "a0")
     expected = ["a1", "b1", "a2", "c1", "b2", "a3"]
     for request in expected:
@@ -128,6 +135,7 @@ async def test_a_new_request_does_not_overtake_a_queued_one_at_another_agent(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
+    keep_counts(monkeypatch)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
     region.agents["a"].endpoints.pool(MODEL).views[0].limit = 9  # a free slot that only `a` counts
@@ -142,8 +150,7 @@ async def test_a_new_request_does_not_overtake_a_queued_one_at_another_agent(
 
 
 async def test_a_failed_agent_delays_no_other(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shared_counts, other_agents, shared_load_exchange):
-        monkeypatch.setattr(module, "LEASE_S", PATIENT_S)
+    keep_counts(monkeypatch)
     for name in ("b", "c"):
         region.first_in_line(name)
     await region.fill("a", "a0")

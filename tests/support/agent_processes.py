@@ -124,7 +124,7 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
 async def publish(etcd: EtcdServer, policy: Policy, generation: int = 1) -> None:
     """Put a policy in force, with plans in which every region serves its own requests."""
     everywhere = residency_class(frozenset(policy.regions)).name
-    store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=20), control_plane_sessions())
     await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
     for region in policy.regions:
         home = (Arc(region, 1.0, ArcReason.HOME),)

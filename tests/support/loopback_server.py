@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import weakref
 from abc import ABC, abstractmethod
 from typing import Self
 
@@ -26,8 +28,14 @@ class LoopbackServer(ABC):
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
+        if not self.port:
+            # Bound and not listening, so that no other process gets the port while the server is stopped.
+            reserved = socket.socket()
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            self.port = reserved.getsockname()[1]
+            weakref.finalize(self, reserved.close)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close the listener and reset every connection, as when a process is killed."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Self
 
 from adapters.etcd.etcd_stubs import Etcd3Client
-from adapters.store.config_store import Changed, ConfigStore, Put, StoreUnavailable
+from adapters.store.config_store import Changed, ConfigStore, Listing, Put, StoreUnavailable
 from adapters.store.informer import Informer
 from lab.servers.etcd import EtcdServer
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, found
 
 
 class SetClock:
@@ -52,7 +53,13 @@ class Following:
 
     async def until_same(self, reader: ConfigStore, within_s: float = PATIENCE_S) -> None:
         """Wait until the informer's copy equals the listing of `reader`; the store must not change during the wait."""
-        listed = {item.key: item for item in (await reader.list(self.prefix)).items}
+
+        async def listing() -> Listing | None:
+            with suppress(StoreUnavailable):
+                return await reader.list(self.prefix)
+            return None
+
+        listed = {item.key: item for item in (await found(listing)).items}
         await self.until(lambda: dict(self.informer.items) == listed, within_s)
 
     async def __aenter__(self) -> Self:

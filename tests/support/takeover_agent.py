@@ -25,7 +25,7 @@ async def serve(directory: Path, port: int, engine_port: int, made: Path | None)
     engines = [Address("127.0.0.1", engine_port)]
     tls = ServerTls(made / "one.pem", made / "one.key") if made is not None else None
     async with running_agent(
-        directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0), tls=tls
+        directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=15.0), tls=tls
     ) as agent:
         print(agent.traffic.port, flush=True)
         await stop.wait()

@@ -30,10 +30,12 @@ class Taker:
             self.head = await reader.readuntil(b"\r\n\r\n")
             length = ReceivedRequest(self.head, b"").header("content-length")
             await self.read_on.wait()
+            tail = b""
             while length is None or self.body_bytes < int(length):
                 data = await reader.read(1 << 16)
                 self.body_bytes += len(data)
-                if not data or (length is None and data.endswith(b"0\r\n\r\n")):
+                tail = (tail + data)[-5:]
+                if not data or (length is None and tail == b"0\r\n\r\n"):
                     break
             writer.write(OK)
             await writer.drain()

@@ -47,7 +47,7 @@ async def registered(pending: Registration) -> None:
 
 
 async def test_key_exists_until_stopped() -> None:
-    store = MemoryStore()
+    store = CountedRenewals()
     async with running(registration(store)) as mine:
         await registered(mine)
         found = await store.get("/agents/a")
@@ -70,7 +70,7 @@ async def test_is_renewed_well_within_its_time_to_live() -> None:
 
 
 async def test_a_lost_lease_is_created_again() -> None:
-    store = MemoryStore()
+    store = CountedRenewals()
     async with running(registration(store)) as mine:
         await registered(mine)
         before = await store.get("/agents/a")
@@ -105,7 +105,7 @@ async def test_an_overwritten_key_is_restored_unless_the_new_value_is_authentic(
 
 
 async def test_failed_writes_are_retried_under_the_same_lease() -> None:
-    store = FailingCommits()
+    store = FailingCommits(clock=lambda: 0.0)
     async with running(registration(store)) as mine:
         await registered(mine)
         assert store.to_fail == 0
@@ -124,7 +124,7 @@ async def test_the_key_expires_without_its_process() -> None:
 
 
 async def test_a_successor_of_the_same_name_keeps_the_key_when_the_old_one_leaves() -> None:
-    store = MemoryStore()
+    store = CountedRenewals()
     async with running(registration(store, b"old")) as old:
         await registered(old)
         successor = registration(store, b"new")
@@ -137,7 +137,7 @@ async def test_a_successor_of_the_same_name_keeps_the_key_when_the_old_one_leave
 
 
 async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left() -> None:
-    store = MemoryStore()
+    store = CountedRenewals()
     successor = registration(store, b"new")
     successor.start()
     await registered(successor)

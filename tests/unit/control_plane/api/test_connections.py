@@ -78,7 +78,8 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     return bytes(came)
 
 
-async def test_a_request_is_answered(served: Served) -> None:
+async def test_a_request_is_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hasty, "io_timeout_s", PATIENCE_S)
     reader, writer = await served.connect(REQUEST)
     assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
     writer.write(REQUEST)
@@ -94,7 +95,10 @@ async def test_a_request_is_answered(served: Served) -> None:
         (b"not a method / HTTP/1.1\r\n\r\n", 400),
     ],
 )
-async def test_invalid_http_is_refused_with_a_problem_response(served: Served, sent: bytes, status: int) -> None:
+async def test_invalid_http_is_refused_with_a_problem_response(
+    served: Served, sent: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hasty, "io_timeout_s", PATIENCE_S)
     reader, _ = await served.connect(sent)
     head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)

@@ -13,6 +13,7 @@ from fastapi import Body, FastAPI, Response
 from fastapi.responses import StreamingResponse
 
 from adapters.access.api_keys import POLL_S, ApiKeys
+from adapters.access.login_failures import LoginFailures
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
 from control_plane.api import idempotency_store, request_limits, responses
@@ -60,6 +61,7 @@ async def http(
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
+    access.failures = LoginFailures(clock)
     responses.install_error_handlers(app)
     app.add_middleware(Idempotency, access=access, store=IdempotencyStore(store, "north", clock), routes=app.routes)
     app.add_middleware(BodyLimits)

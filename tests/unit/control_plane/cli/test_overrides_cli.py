@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from adapters.store.members import Member
@@ -24,7 +26,7 @@ from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
@@ -39,8 +41,9 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
     # The leader has led long enough to treat regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
-    (port,) = free_ports(1)
-    base, up, servers = f"http://{LOOPBACK}:{port}", threading.Event(), list[uvicorn.Server]()
+    listener = socket.create_server((LOOPBACK, 0))
+    base = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+    up, servers = threading.Event(), list[uvicorn.Server]()
 
     async def serve() -> None:
         member = Member("north", base)
@@ -54,18 +57,20 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         )
         await control_plane.start()
         app = served(control_plane, Access(AdminToken(TOKEN)))
-        config = uvicorn.Config(app, LOOPBACK, port, log_level="error")
+        config = uvicorn.Config(app, log_level="error")
         servers.append(uvicorn.Server(config))
         up.set()
-        await servers[0].serve()
+        await servers[0].serve([listener])
         await control_plane.stop()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert up.wait(PATIENCE_S)
-    yield base
-    servers[0].should_exit = True
-    thread.join()
+    # Otherwise the control plane's log would be part of the output of the running command.
+    with capture_logs():
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread.start()
+        assert up.wait(PATIENCE_S)
+        yield base
+        servers[0].should_exit = True
+        thread.join()
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def penstock(url: str, tmp_path: Path) -> Any:
 
 
 def printed(result: Result) -> Any:
-    """The JSON that a command printed: one line, apart from the log lines of the control plane in this process."""
+    """The JSON that a command printed on the last line."""
     return json.loads(result.stdout.splitlines()[-1])
 
 

@@ -29,7 +29,9 @@ from tests.support.wait import found, until
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
 
 DOCUMENTS = {
-    "failover": "apiVersion: penstock/v1\nkind: Failover\nhold_down_s: 1.0\nfailback_ramp_s: 1.0\n",
+    # No region is judged failed, however late a busy machine sends the reports.
+    "failover": "apiVersion: penstock/v1\nkind: Failover\nhold_down_s: 1.0\nfailback_ramp_s: 1.0\n"
+    "unhealthy_threshold: 100\n",
     "spillover": "apiVersion: penstock/v1\nkind: Spillover\ntarget_utilisation: 0.8\nstep_per_s: 1.0\n",
     "drills": "apiVersion: penstock/v1\nkind: Drill\nname: takeover\nexercise: control_plane_failover\nstarts_at: {}\n",
 }

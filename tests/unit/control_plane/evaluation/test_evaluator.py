@@ -53,14 +53,14 @@ async def test_policies_are_unchanged_by_the_transfer_to_the_process() -> None:
 
 
 async def test_a_slow_evaluation_is_aborted_and_its_process_killed() -> None:
-    async with evaluator_of(timeout_s=2.0) as evaluator:
-        running = asyncio.create_task(evaluator.evaluate("a", LARGE))
-        await until(lambda: bool(evaluator._processes))
+    async with evaluator_of() as evaluator:
+        await evaluator.evaluate("a", SMALL)
         (process,) = evaluator._processes
         # Only this process evaluates, so that a kill stops the evaluation.
         process.send_signal(signal.SIGSTOP)
+        evaluator._timeout_s = 2.0
         with pytest.raises(EvaluationFailed, match="more than 2 s"):
-            await running
+            await evaluator.evaluate("a", LARGE)
         assert process.returncode == -signal.SIGKILL
         assert not evaluator._processes
 

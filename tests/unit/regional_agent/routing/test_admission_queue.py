@@ -15,11 +15,12 @@ from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
 from regional_agent.shared_load.published_load import QueueSummary
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 TARGET: Any = object()
 
@@ -194,6 +195,7 @@ async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
 
 async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_queueing, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(admission_queue, "POLL_S", PATIENCE_S)
     for number in range(5):
         here.place(str(number))
     here.credits = {"anywhere": 5}

@@ -78,7 +78,9 @@ async def test_a_worker_that_ends_is_started_again_and_all_drain_on_sigterm(
 
 
 async def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
-    wait_for_the_other = 'while number == "2" and not (here / "1").exists(): time.sleep(0.01)\n'
+    wait_for_the_other = (
+        'while number == "2" and not ((here / "1").exists() and (here / "1").read_text()): time.sleep(0.01)\n'
+    )
     command = program(tmp_path, wait_for_the_other + 'if number == "2": sys.exit(2)\n' + SERVE)
     with pytest.raises(BadSettings, match="worker 2 does not start; its message is above"):
         await supervise(settings(), command, Random(1))
