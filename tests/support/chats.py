@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from penstock.policy.policy import Policy
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.planet import MODEL
@@ -70,14 +71,23 @@ async def is_busy(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
 
 
 @asynccontextmanager
-async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
-    """An agent whose only slot is occupied, and the client that occupies it; the agent expects short requests."""
+async def full(
+    directory: Path, address: Address, *headers: str, policy: Policy | None = None, **fields: object
+) -> AsyncIterator[tuple[Agent, RawClient]]:
+    """An agent whose only slot is occupied, and the client that occupies it; the agent expects short requests.
+
+    Args:
+        headers: of the request that occupies the slot.
+        policy: None for the test fleet's policy.
+    """
     async with running_agent(directory, [address], slots=1, queue=0, **fields) as agent:  # type: ignore[arg-type]
+        if policy is not None:
+            agent.config.policy = policy
         pool = agent.endpoints.pool(MODEL)
         pool.prior_s = 0.1
         pool.recount()
         first = await RawClient.connect(agent.traffic)
-        first.send(post(BODY))
+        first.send(post(BODY, *headers))
         await first.head()
         yield agent, first
         first.close()
