@@ -16,6 +16,7 @@ import pytest
 from lab.geoip import SITES
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port, engine_port
+from tests.support.control_planes import UNKEPT
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 
 ENOUGH = 20
@@ -84,7 +85,9 @@ async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
         asking = asyncio.create_task(clients.run())
         token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()
         (north,) = control_plane_urls(planet.topology, planet.ports).values()
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30.0) as operator:
+        async with httpx.AsyncClient(
+            headers={"authorization": f"Bearer {token}"}, timeout=30.0, limits=UNKEPT
+        ) as operator:
             await clients.until_all_from("eu-de")
             body = {"reason": "a test", "expires_in_s": 600}
             drained = await until_there_is_a_leader(lambda: operator.post(f"{north}/v1/regions/eu-de/drain", json=body))

@@ -15,7 +15,7 @@ from lab.geoip import SITES
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
-from tests.support.control_planes import rollout_rules
+from tests.support.control_planes import UNKEPT, rollout_rules
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 from tests.support.wait import found
 
@@ -62,7 +62,9 @@ async def test_a_policy_without_a_tenants_key_affects_one_region_and_is_rolled_b
         ]
         token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()
         (north,) = control_plane_urls(planet.topology, planet.ports).values()
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30.0) as operator:
+        async with httpx.AsyncClient(
+            headers={"authorization": f"Bearer {token}"}, timeout=30.0, limits=UNKEPT
+        ) as operator:
 
             async def ended(number: int) -> Any:
                 shown = (await operator.get(f"{north}/v1/rollouts/current")).json()

@@ -23,6 +23,7 @@ from tests.support.control_planes import (
     LEASE_S,
     OPERATOR,
     REGIONS,
+    UNKEPT,
     Agents,
     ControlPlaneServer,
     Operator,
@@ -173,7 +174,7 @@ async def test_bad_reports_change_nothing_and_the_plan_follows_the_others(
         url = f"{server.url}/v1/reports"
         body, headers = packed(report("eu-de"), "a")
         poison, poison_headers = packed(report("eu-de", offered(-1.0, *EU)), "a")
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=PATIENCE_S, limits=UNKEPT) as http:
             answers = [
                 await http.post(url, content=body),
                 await http.post(url, content=body + b" ", headers=headers),

@@ -13,7 +13,7 @@ from lab.servers.etcd import EtcdServer, start_etcd
 from penstock.policy.policy import ResidencyRule
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY
-from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, control_planes
+from tests.support.control_planes import OPERATOR, PLANET, UNKEPT, ControlPlaneServer, control_planes
 from tests.support.planet import policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until_async
@@ -59,7 +59,7 @@ async def test_a_geoip_file_that_changes_in_place_ends_no_process(tmp_path: Path
     file = write_database(tmp_path / "geo.mmdb", "DE")
     await publish(own_etcd, replace(policy(JAPANESE_CLIENTS_ELSEWHERE), anonymous_tenant="open"))
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE_S))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE_S, limits=UNKEPT))
         gpu = await stack.enter_async_context(engine(answers))
         agent = AgentProcess(
             "a",

@@ -21,11 +21,19 @@ from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
 from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
-from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
+from tests.support.control_planes import (
+    OPERATOR,
+    PLANET,
+    UNKEPT,
+    ControlPlaneServer,
+    Operator,
+    control_planes,
+    rollout_rules,
+)
 from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import SetClock
-from tests.support.wait import found
+from tests.support.wait import PATIENCE_S, found
 
 SECRET = b"0123456789abcdef-webhook"
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
@@ -53,7 +61,7 @@ async def test_a_signed_delivery_applies_a_push_and_an_invalid_one_is_rejected(
         "POLICY_WEBHOOK_SECRET_FILE": str(tmp_path / "secret"),
     }
     with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
-        async with Operator() as operator, httpx.AsyncClient() as host:
+        async with Operator() as operator, httpx.AsyncClient(timeout=PATIENCE_S, limits=UNKEPT) as host:
             before = await operator.until(server, lambda status: status.plan is not None)
             assert before.policy.provenance is not None
             assert before.policy.provenance.commit == first

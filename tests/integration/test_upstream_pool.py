@@ -16,7 +16,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.on_uvloop import on_uvloop
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, until
 
 IDLE = 8
 
@@ -45,11 +45,19 @@ async def idles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @on_uvloop
 async def test_idle_connections_are_closed_for_a_new_one() -> None:
-    server = await asyncio.start_server(idles, "127.0.0.1", 0)
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        await idles(reader, writer)
+
+    server = await asyncio.start_server(counts, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
     pool = UpstreamPool()
     for connection in [await pool.connect(address) for _ in range(IDLE)]:
         pool.release(connection)
+    # Without a descriptor the server would close a connection that it has not accepted yet, and perhaps the new one.
+    await until(lambda: len(accepted) == IDLE)
     with no_descriptor_left():
         connection = await pool.connect(address)
         assert connection.usable()

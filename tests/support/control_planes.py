@@ -112,11 +112,15 @@ def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
     return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
 
 
+UNKEPT = httpx.Limits(max_keepalive_connections=0)
+"""A new connection for each request: a server that was delayed closes idle connections, possibly during a request."""
+
+
 class Operator:
     """Reads the status of control planes."""
 
     def __init__(self) -> None:
-        self.http = httpx.AsyncClient(headers=OPERATOR, timeout=PATIENCE_S)
+        self.http = httpx.AsyncClient(headers=OPERATOR, timeout=PATIENCE_S, limits=UNKEPT)
 
     async def status(self, server: ControlPlaneServer) -> Status:
         response = await self.http.get(f"{server.url}/v1/status")
@@ -129,7 +133,7 @@ class Operator:
         """Return the first status of `server` for which `holds` returns true."""
         async with asyncio.timeout(within_s):
             while True:
-                # A process that was paused closes idle connections, possibly during a request.
+                # A process that is killed or stopped breaks its connections.
                 with suppress(httpx.ReadError, httpx.RemoteProtocolError):
                     status = await self.status(server)
                     if holds(status):
