@@ -87,7 +87,7 @@ rate = st.floats(0.5, 8.0)
     st.booleans(),
 )
 @settings(max_examples=examples(15), deadline=None, derandomize=True)
-def test_after_a_step_of_demand_each_share_reverses_at_most_once(
+def test_a_step_of_demand_reverses_each_share_at_most_once(
     before: tuple[float, ...], changed: Rates, delay_s: float, queueing_weight: float, survive_one_loss: bool
 ) -> None:
     rates = dict(zip(DEMANDS, before, strict=True))
