@@ -40,7 +40,7 @@ def redis_tls(identity_dir: Path) -> ClientTls:
 async def test_etcd_accepts_processes_of_the_fleet_with_renewed_files(tmp_path: Path) -> None:
     with mutual_tls_etcd(tmp_path / "etcd") as endpoint:
         own = write_identity(tmp_path / "control-plane", control_plane_id())
-        store = EtcdStore([endpoint], tls=etcd_tls(own, endpoint))
+        store = EtcdStore([endpoint], call_timeout_s=20, tls=etcd_tls(own, endpoint))
         await put_when_possible(store, "/x", b"1")
 
         # A certificate of another fleet, with this fleet's authorities.
@@ -54,6 +54,9 @@ async def test_etcd_accepts_processes_of_the_fleet_with_renewed_files(tmp_path: 
 
         write_identity(foreign_identity, AGENT)
         await put_when_possible(foreign, "/x", b"2")
+        item = await store.get("/x")
+        assert item is not None
+        assert item.value == b"2"
         for client in (store, nameless, foreign):
             await client.close()
 

@@ -147,7 +147,7 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
             drained = await post(operator, other, "regions/eu-de/drain", {"expires_in_s": 3600})
             assert drained.status_code == 201, drained.text
             await applied(germany, {"eu-es": 1.0})
-            await until_all_from(germany, "eu-es")
+            assert await serving(germany) == {"eu-es": 40}
             await following.until(lambda: history(following.changes)[-1:] == [0.0])
             falling = history(following.changes)
             assert in_small_steps(reversed(falling))
@@ -164,7 +164,7 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
             await operator.until(other, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
             await following.until(lambda: bool(history(following.changes[seen:])))
             assert set(history(following.changes[seen:])) == {0.0}
-            await until_all_from(germany, "eu-es")
+            assert await serving(germany) == {"eu-es": 40}
 
             seen = len(following.changes)
             lifted = await post(operator, other, "regions/eu-de/undrain", {})
