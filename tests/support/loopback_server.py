@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import weakref
 from abc import ABC, abstractmethod
 from typing import Self
+
+from tests.support.reserved_ports import reserve_port
 
 
 class LoopbackServer(ABC):
@@ -29,10 +30,8 @@ class LoopbackServer(ABC):
 
     async def start(self) -> None:
         if not self.port:
-            # Bound and not listening, so that no other process gets the port while the server is stopped.
-            reserved = socket.socket()
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("127.0.0.1", 0))
+            # Also while the server is stopped.
+            reserved = reserve_port()
             self.port = reserved.getsockname()[1]
             weakref.finalize(self, reserved.close)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)

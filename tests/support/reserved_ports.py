@@ -9,6 +9,14 @@ from contextlib import ExitStack, contextmanager
 from lab.servers.free_ports import LOOPBACK
 
 
+def reserve_port() -> socket.socket:
+    """Return a socket whose port the kernel assigns to no other process until the socket is closed."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((LOOPBACK, 0))
+    return reserved
+
+
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
     """Distinct ports that the kernel assigns to no other process while they are reserved.
@@ -17,8 +25,5 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
     listen on them.
     """
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for reserved in sockets:
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind((LOOPBACK, 0))
+        sockets = [held.enter_context(reserve_port()) for _ in range(count)]
         yield [reserved.getsockname()[1] for reserved in sockets]

@@ -7,11 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
-from lab.servers.readiness import tcp_reply
-from lab.servers.starting import PORT_TRIES, start_server
-from tests.support.wait import PATIENCE_S
+from tests.support.reserved_ports import reserved_ports
 
 
 @contextmanager
@@ -29,30 +26,21 @@ def secured_etcd(directory: Path, certificates: Path, name: str) -> Iterator[str
 @contextmanager
 def etcd_with_client_cert_auth(directory: Path, authority: Path, certificate: Path, key: Path) -> Iterator[str]:
     """Run an etcd that requires client certificates of an authority, and yield its endpoint."""
-    flags = [
-        "--client-cert-auth",
-        f"--trusted-ca-file={authority}",
-        f"--cert-file={certificate}",
-        f"--key-file={key}",
-    ]
-    endpoints: list[str] = []
-
-    def make() -> ServerProcess:
-        client_port, peer_port = free_ports(2)
+    with reserved_ports(2) as (client_port, peer_port):
         plain = EtcdServer(directory, client_port=client_port, peer_port=peer_port)
-        endpoints.append(plain.endpoint)
-        argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
-        return ServerProcess(
+        server = ServerProcess(
             "etcd",
-            [*argv, *flags],
+            [
+                *(flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv),
+                "--client-cert-auth",
+                f"--trusted-ca-file={authority}",
+                f"--cert-file={certificate}",
+                f"--key-file={key}",
+            ],
             log_path=directory.with_suffix(".log"),
-            # Ready once the port accepts connections: a request would need a certificate.
-            ready=tcp_reply(LOOPBACK, client_port, b"", b""),
-            ports=(client_port, peer_port),
         )
-
-    server = start_server(make, tries=PORT_TRIES, timeout_s=PATIENCE_S)
-    try:
-        yield endpoints[-1]
-    finally:
-        server.stop()
+        server.start()
+        try:
+            yield plain.endpoint
+        finally:
+            server.stop()
