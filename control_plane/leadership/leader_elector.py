@@ -223,8 +223,9 @@ class LeaderElector:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(wait_s, max(0.0, self.leadership.proven_until - self._clock()))):
                     await self._deposed.wait()
-                return
-            wait_s = await self._renew()
+            # Another task may end the leadership between the timeout and this line.
+            if self.leadership.role is Role.LEADER:
+                wait_s = await self._renew()
 
     async def _renew(self) -> float:
         """Renew once, before the lease could expire; return the time (s) until the next renewal."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
@@ -154,6 +156,27 @@ async def test_a_fenced_leader_steps_down_and_releases_its_lease(shared: MemoryS
         await until(lambda: leader.leader is not None and leader.leader.value.name == "usurper")
         await until(lambda: leader._lease_id == 0)
         assert leader.leadership.role is Role.FOLLOWER
+
+
+async def test_a_leader_that_steps_down_as_a_renewal_is_due_releases_its_lease(
+    shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_elector, "RENEW_S", 0.05)
+    roles: list[Role] = []
+
+    def on_change(change: Leadership) -> None:
+        roles.append(change.role)
+        if roles == [Role.CANDIDATE, Role.LEADER]:
+            loop = asyncio.get_running_loop()
+            # The event loop is blocked until both timers are due, so the leader steps down in the same iteration.
+            loop.call_later(0.02, time.sleep, 0.1)
+            loop.call_later(0.08, first.step_down)
+
+    async with standing(shared, "a", lease_ttl_s=STEADY_LEASE_S, on_change=on_change) as first:
+        await until(lambda: Role.LEADER in roles)
+        async with standing(shared, "b") as second:
+            await until(lambda: second.epoch is not None)
+    assert roles == [Role.CANDIDATE, Role.LEADER, Role.FOLLOWER]
 
 
 async def test_a_late_fencing_report_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
