@@ -171,7 +171,7 @@ class AdmissionQueue:
             asyncio.get_running_loop().call_soon(self._serve_all)
 
     def credit_arrived(self) -> None:
-        """Schedule a pass in which requests may leave the region. QueuedRequest requests come before new ones."""
+        """Schedule a pass in which requests may leave the region. Queued requests come before new ones."""
         self._elsewhere = True
         self.room_appeared()
 
