@@ -28,7 +28,7 @@ def create_authority(directory: Path, fleet: str, lifetime_s: float = AUTHORITY_
     Args:
         directory: created if missing.
         fleet: name of the fleet.
-        lifetime_s: how long the authority is valid, in seconds.
+        lifetime_s: validity period of the authority, in seconds.
 
     Raises:
         BadSecret: the directory has an authority already, or cannot be written.
@@ -46,7 +46,7 @@ def load_authority(directory: Path) -> Authority:
     """Returns the authority of a directory.
 
     Raises:
-        BadSecret: its files cannot be used.
+        BadSecret: the files of the authority cannot be used.
     """
     key = read_file(directory / AUTHORITY_KEY, "authority's private key", REMEDY)
     certificate = read_file(directory / AUTHORITIES, "authority's certificate", REMEDY, public=True)
@@ -63,14 +63,14 @@ def issue_identity(
     directory: Path,
     lifetime_s: float = IDENTITY_LIFETIME_S,
 ) -> Path:
-    """Issues a certificate and writes the directory of the identity; an earlier certificate there is replaced.
+    """Issues a certificate and writes the directory of the identity; replaces an earlier certificate in the directory.
 
     The directory of an agent also has the key that the agents of its region share.
 
     Args:
         hosts: DNS names and IP addresses at which TLS clients reach the process.
         directory: created if missing; returned.
-        lifetime_s: how long the certificate is valid, in seconds.
+        lifetime_s: validity period of the certificate, in seconds.
 
     Raises:
         BadSecret: the directory cannot be written.
@@ -85,7 +85,7 @@ def issue_identity(
 
 
 def _write(directory: Path, files: dict[str, bytes]) -> None:
-    """Writes files so that readers see each whole, the old one or the new one."""
+    """Writes each file atomically: readers get either its old or its new content."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -101,14 +101,14 @@ def _write(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def renew_identity(authority: Authority, directory: Path, lifetime_s: float = IDENTITY_LIFETIME_S) -> SpiffeId:
-    """Replaces the key and the certificate in a directory by new ones for the same process and hosts; returns its ID.
+    """Replaces the key and the certificate in a directory by new ones for the same process and hosts; returns the ID.
 
-    Other files stay: a `region.key` that was rotated, and authorities that are trusted besides this one, which is added
-    if it is missing.
+    Other files, such as a rotated `region.key`, are not changed, except that `authority` is appended to the trusted
+    authorities (ca.crt) if it is missing there.
 
     Raises:
         BadSecret: the directory has no certificate, or cannot be read or written.
-        BadIdentity: the certificate is not one of a process of the authority's fleet.
+        BadIdentity: the certificate does not identify a process of the authority's fleet.
     """
     content = read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
     try:
@@ -127,7 +127,7 @@ def renew_identity(authority: Authority, directory: Path, lifetime_s: float = ID
 
 
 def _trusting(authority: Authority, directory: Path) -> dict[str, bytes]:
-    """The file of the directory that has to be written so that its process trusts the authority, if there is one."""
+    """Returns the new content of ca.crt, with the authority appended; no file if the authority is trusted already."""
     path = directory / AUTHORITIES
     trusted = read_file(path, "authority's certificate", REMEDY, public=True)
     try:

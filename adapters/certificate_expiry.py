@@ -1,4 +1,4 @@
-"""When the certificates that a process uses expire, for its metrics."""
+"""Expiry times of the certificates that a process uses, for its metrics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EXPIRY_HELP = (
     "Unix time in seconds at which the first of the certificates in a file expires, by use: `identity` (of this"
     " process), `authority` (those that the fleet trusts), and those that settings name."
 )
-"""Description of the metric of both daemons."""
+"""Help text of the certificate expiry metric of both daemons."""
 
 
 class CertificateExpiry:
-    """Reads the expiry of certificates from their files, again when the files change.
+    """Reads the expiry times of certificates from their files, and reads a file again when it changes.
 
     Args:
         files: PEM files by the name of their use, such as `identity`; None is a file that is not configured.
@@ -29,9 +29,9 @@ class CertificateExpiry:
         self._expires_at: dict[str, float] = {}
 
     def by_use(self) -> Mapping[str, float]:
-        """Unix time (s) at which the first of the certificates in each file expires, by use.
+        """Return the Unix time (s) at which the first of the certificates in each file expires, by use.
 
-        A file that cannot be read keeps its last value: what was read from it before remains in use.
+        A file that cannot be read keeps its last value, because the certificates that were read from it remain in use.
         """
         for name, path in self._files.items():
             stamp = file_stamp(path)

@@ -1,4 +1,4 @@
-"""Detects changes of files that are read again when they change."""
+"""Detects changes of files, so that changed files can be read again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ Stamp = tuple[int, int, int]
 
 
 def file_stamp(file: Path) -> Stamp | None:
-    """Inode, modification time and size of a file, which change when it is replaced or written; None without a file."""
+    """Return inode, modification time (ns) and size (bytes) of a file; None if the file cannot be examined.
+
+    The result changes when the file is replaced or written.
+    """
     try:
         status = file.stat()
     except OSError:

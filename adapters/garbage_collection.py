@@ -1,4 +1,4 @@
-"""Start without garbage collection: saves a process up to a fifth of its start."""
+"""Start of a process without garbage collection, which shortens the start by up to a fifth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def main_command(module: str) -> tuple[str, ...]:
-    """Return the command of a process that imports a module uncollected and calls its `main`."""
+    """Return the command of a process that imports a module without garbage collection and calls its `main`."""
     code = f"from {__name__} import uncollected\nwith uncollected(): from {module} import main\nmain()"
     # -P: modules in the working directory must not shadow installed ones.
     return sys.executable, "-P", "-c", code
@@ -19,8 +19,8 @@ def main_command(module: str) -> tuple[str, ...]:
 def uncollected() -> Iterator[None]:
     """Pause the cyclic garbage collector, and exclude the objects created before the end of the block from collection.
 
-    For the start: it creates hundreds of thousands of objects that live as long as the process, and the collector would
-    traverse all of them again and again.
+    The start of a process creates hundreds of thousands of objects that exist until the process ends; the collector
+    would traverse all of them repeatedly.
     """
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """Locations of IP addresses from a MaxMind database, for agents and control planes.
 
 The file is read into memory: a memory-mapped file that is truncated in place kills the process with SIGBUS. The reader
-is maxminddb's in Python, since the one in C crashes on some damaged databases. An address that the database does not
-have has no location.
+is the Python implementation of maxminddb, since the C implementation crashes on some damaged databases. An address
+without a record in the database has no location.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from adapters.file_stamp import Stamp, file_stamp
 from penstock.policy.geography import NOWHERE, Location
 
 MAX_DATABASE_BYTES = 512 * 1024 * 1024
-"""A larger file is not read; MaxMind's City databases have 60-120 MB."""
+"""Maximum size (bytes) of a database; a larger file is rejected. MaxMind's City databases have 60-120 MB."""
 
 CHUNK_BYTES = 256 * 1024
-"""Read at once: one read call of a whole database delays the event loop by tens of milliseconds, even in a thread."""
+"""Size (bytes) of one read: a single read of a whole database delays the event loop by tens of milliseconds, even in a
+thread."""
 
 TRIAL_ADDRESSES = (
     "1.1.1.1",
@@ -37,10 +38,11 @@ TRIAL_ADDRESSES = (
     *(f"{first}.{first}.1.1" for first in range(1, 224)),
     *(f"2{group:03x}:{group:x}::1" for group in range(0, 0x1000, 0x40)),
 )
-"""Looked up before a database is used, across both address spaces, so that most damaged databases are rejected then."""
+"""Addresses across both address spaces that are looked up before a database is used, so that most damaged databases are
+rejected when they are loaded."""
 
 _METADATA_MARKER = b"\xab\xcd\xefMaxMind.com"
-"""https://maxmind.github.io/MaxMind-DB/, "Database Metadata"; the metadata is the last section of the file."""
+"""Start of the last section of the file (https://maxmind.github.io/MaxMind-DB/, "Database Metadata")."""
 
 _REMEDY = "fetch the GeoIP database again"
 
@@ -72,11 +74,11 @@ class GeoDatabase:
             file: MaxMind City or Country database.
 
         Raises:
-            BadGeoDatabase: the file is missing, too large, damaged, or of another kind.
-            UnreadableGeoDatabase: the same, where it may be readable later without a change.
+            BadGeoDatabase: the file is too large, damaged, or of another kind.
+            UnreadableGeoDatabase: the file is missing, cannot be read, or changed while it was read.
         """
         content, self.stamp = _read(file)
-        """`stamp` is that of the file that was read."""
+        """`stamp` is the stamp of the file that was read."""
         self._reader = _open(file, content)
         self._has_cities = "City" in self._reader.metadata().database_type
         try:
@@ -86,7 +88,7 @@ class GeoDatabase:
             raise BadGeoDatabase(f"{file}: the GeoIP database is damaged; {_REMEDY}") from None
 
     def find(self, address: IpAddress) -> tuple[Location, IpNetwork | None]:
-        """The location, and the network that has it. An IPv4 database has no location of an IPv6 address.
+        """Return the location of an address, and its network. An IPv4 database has no locations of IPv6 addresses.
 
         Raises:
             DamagedRecord: the database's record of the address cannot be decoded.
@@ -98,7 +100,7 @@ class GeoDatabase:
             return _location(found), found.traits.network
         except geoip2.errors.AddressNotFoundError as unknown:
             return NOWHERE, unknown.network
-        except Exception as error:  # a damaged record makes the decoder and the models fail in any way
+        except Exception as error:  # the decoder and the models may raise any exception for a damaged record
             raise DamagedRecord(f"{type(error).__name__}: {error}") from None
 
 
@@ -116,7 +118,11 @@ def parse_address(text: str) -> IpAddress | None:
 
 
 def _read(file: Path) -> tuple[bytes, Stamp]:
-    """All of the file, unless it changes meanwhile: half an old database and half a new one may look sound."""
+    """Return the content and the stamp of a file.
+
+    Raises UnreadableGeoDatabase if the file changes while it is read: a mixture of an old and a new database could pass
+    the other checks.
+    """
     stamp = file_stamp(file)
     try:
         with open(file, "rb", buffering=0, opener=_open_without_blocking) as source:
@@ -144,7 +150,7 @@ def _read(file: Path) -> tuple[bytes, Stamp]:
 
 
 def _open_without_blocking(path: str, flags: int) -> int:
-    """A FIFO that nothing writes to would block the open call otherwise."""
+    """Open a file; a blocking open of a FIFO without a writer would not return."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -153,10 +159,10 @@ def _open(file: Path, content: bytes) -> geoip2.database.Reader:
         reader = geoip2.database.Reader(BytesIO(content), mode=MODE_FD)
         kind = str(reader.metadata().database_type)
         metadata_at = content.rindex(_METADATA_MARKER) + len(_METADATA_MARKER)
-        # The decoder takes what is left of a value whose end is cut off.
+        # The decoder accepts a value whose end is cut off.
         if Decoder(content, metadata_at).decode(metadata_at)[1] > len(content):
             raise InvalidDatabaseError("metadata is cut off")
-    except Exception:  # damaged metadata makes the decoder fail in any way
+    except Exception:  # the decoder may raise any exception for damaged metadata
         raise BadGeoDatabase(f"{file}: not a MaxMind database, or a truncated one; {_REMEDY}") from None
     if "City" not in kind and "Country" not in kind:
         raise BadGeoDatabase(f"{file}: a {kind[:64]!r} database has no countries; use a City or Country one")
@@ -177,7 +183,7 @@ def _location(found: geoip2.models.City | geoip2.models.Country) -> Location:
 
 
 def _checked(value: T, kind: type | UnionType) -> T:
-    """A value of a record: geoip2 passes on whatever the database has there."""
+    """Return a value of a record; raises TypeError for an unexpected type, since geoip2 does not check types."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{value!r} in place of {kind}")
     return value

@@ -13,20 +13,20 @@ from adapters.geoip import BadGeoDatabase, DamagedRecord, GeoDatabase, IpAddress
 from penstock.policy.geography import NOWHERE, Location
 
 POLL_S = 5.0
-"""Time (s) between two checks of whether the file has changed. A changed file is read once it is the same at two."""
+"""Interval (s) between checks for a changed file, which is read when two checks in a row find the same version."""
 
 _log = structlog.get_logger(__name__)
 
 
 class GeoIpLookup:
-    """Locates addresses; without a database every address is nowhere."""
+    """Locates addresses; without a database, the location of every address is NOWHERE."""
 
     def __init__(self, file: Path | None, on_reload: Callable[[], None] = lambda: None) -> None:
         """Read the database.
 
         Args:
             file: MaxMind City or Country database, or None.
-            on_reload: called when another database has come into use, to drop what was cached of the one before.
+            on_reload: called after a new database was loaded, to drop cached results of the previous one.
 
         Raises:
             BadGeoDatabase: the file cannot be used.
@@ -38,15 +38,15 @@ class GeoIpLookup:
         self._rejected: Stamp | None = None
         self._logged_damage = False
         self.problem: str | None = None
-        """Why the file as it is now is not in use; None where it is."""
+        """Reason why the current version of the file is not in use; None if it is in use."""
 
     @property
     def available(self) -> bool:
-        """Whether there is a database."""
+        """Whether a database is loaded."""
         return self._database is not None
 
     def find(self, address: IpAddress) -> tuple[Location, IpNetwork | None]:
-        """The location of an address, and the network that has it; NOWHERE where the database does not have it."""
+        """Return the location of an address, and its network; NOWHERE if the database has no record of the address."""
         if self._database is None:
             return NOWHERE, None
         try:
@@ -62,14 +62,16 @@ class GeoIpLookup:
             return NOWHERE, None
 
     async def keep_reloading(self) -> None:
-        """Use the file anew whenever it changes, until cancelled."""
+        """Reload the file when it changes, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(POLL_S)
             await self.poll()
 
     async def poll(self) -> None:
-        """Read the file, in a thread, if it has changed and no longer changes; keep the last good database if it
-        cannot be used."""
+        """Reload the file, in a thread, if it has changed, and is unchanged since the previous call.
+
+        The last good database stays in use if the file cannot be used.
+        """
         file, database = self._file, self._database
         if file is None or database is None:
             return

@@ -28,7 +28,7 @@ REVOKED = "revoked"
 REGION_KEY = "region.key"
 
 MAX_REGION_KEYS = 3
-"""Keys of a region during a rotation."""
+"""Maximum number of keys of a region, during a rotation."""
 
 CHECK_S = 5.0
 """Interval (s) between two checks for changed files."""
@@ -42,14 +42,15 @@ class IdentityFiles:
     """Loads the identity of this process, and loads it again when its files change.
 
     Args:
-        directory: has the files.
+        directory: directory of the files.
         role: the role that the certificate must have.
         name: the name that the certificate must have.
         region: the region that the certificate of an agent must have; empty for a control plane.
         clock: Unix time, in seconds.
 
     Raises:
-        BadSecret: a file is missing, unreadable, or its content is not usable; the message names it and the remedy.
+        BadSecret: a file is missing or unreadable, or its content is not usable; the message names the file and the
+            remedy.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class IdentityFiles:
             self.reload()
 
     def reload(self) -> bool:
-        """Loads the files again if they have changed; whether a new identity is in use. A bad change is logged."""
+        """Reloads the files if they have changed; returns whether a new identity is in use. Errors are logged."""
         stamps = self._stamp()
         if stamps == self._stamps:
             return False
@@ -111,7 +112,7 @@ def load_identity(directory: Path, now: float) -> Identity:
     """Returns the identity in a directory; `now` is Unix time, in seconds.
 
     Raises:
-        BadSecret: a file cannot be used; the message names it and the remedy.
+        BadSecret: a file cannot be used; the message names the file and the remedy.
     """
     key = read_file(directory / PRIVATE_KEY, "private key", REMEDY)
     certificate = read_file(directory / CERTIFICATE, "certificate", REMEDY, public=True)
@@ -123,10 +124,10 @@ def load_identity(directory: Path, now: float) -> Identity:
 
 
 def load_region_keys(path: Path) -> RegionKeys:
-    """Returns the keys in a file that the agents of a region share (see `RegionKeys`): one a line.
+    """Returns the keys that the agents of a region share (see `RegionKeys`), from a file with one key a line.
 
     Raises:
-        BadSecret: the file cannot be used; the message names it and the remedy.
+        BadSecret: the file cannot be used; the message names the file and the remedy.
     """
     remedy = f"{REMEDY}, or copy the file from another agent of the region"
     lines = read_file(path, "key of the region", remedy).split()

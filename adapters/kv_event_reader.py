@@ -1,7 +1,7 @@
-"""Reads the log of KV events of one engine over ZeroMQ, from a replay endpoint as vLLM's.
+"""Reads the log of KV events of one engine over ZeroMQ, from a replay endpoint such as vLLM's.
 
-The request is the number of a batch, as 8 bytes (big-endian); the engine sends each batch that it keeps from this one
-on, and then the end, whose number is -1. The library is optional: `pip install penstock[kv-events]`.
+A request contains the number of a batch, as 8 bytes (big-endian). The engine sends every retained batch from that
+number on, and then an end marker with the number -1. pyzmq is optional: `pip install penstock[kv-events]`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import asyncio
 from typing import Any, Final
 
 MAX_READ_BYTES: Final = 32 << 20
-"""Maximum size of the batches of one read."""
+"""Size (bytes) of received batches at which a read ends."""
 
 MAX_READ_BATCHES: Final = 20_000
 """Maximum number of batches of one read; vLLM keeps 10,000."""
 
 MAX_MESSAGE_BYTES: Final = 2 << 20
-"""A connection that sends a larger message is closed."""
+"""Maximum size (bytes) of a message; a connection with a larger message is closed."""
 
 QUEUED_MESSAGES: Final = 1024
-"""Messages that the library keeps until they are read."""
+"""Maximum number of received messages that pyzmq queues until they are read."""
 
 _END: Final = b"\xff" * 8
 
@@ -29,11 +29,11 @@ class MissingLibrary(Exception):
 
 
 class ReadFailed(Exception):
-    """The engine did not answer, or not as it should; the message states why."""
+    """The engine did not respond, or its response is malformed; the message states the reason."""
 
 
 class KvEventReader:
-    """Reads one engine's log."""
+    """Reads the log of KV events of one engine."""
 
     def __init__(self, host: str, port: int) -> None:
         """Create a reader that is not connected.
@@ -52,12 +52,13 @@ class KvEventReader:
         self._socket: Any = None
 
     async def read(self, start: int, timeout_s: float) -> list[tuple[int, bytes]]:
-        """The batches from number `start` on that the engine keeps, with their numbers.
+        """Return the batches from number `start` on that the engine retains, with their numbers.
 
-        A read that takes longer than `timeout_s` (s) after the first batch, or is too large, returns what has arrived.
+        A read that exceeds `timeout_s` (s) or a size limit returns the batches that have arrived.
 
         Raises:
-            ReadFailed: no batch arrived and no end, or a message is malformed.
+            ReadFailed: neither a batch nor the end marker arrived in time, the connection failed, or a message is
+                malformed.
         """
         batches: list[tuple[int, bytes]] = []
         size_bytes, ended = 0, False
@@ -80,7 +81,7 @@ class KvEventReader:
             raise ReadFailed(f"{self._address}: {error}") from None
         finally:
             if not ended:
-                # The rest of this answer must not be taken for the next one.
+                # Remaining messages of this response must not be read as the next response.
                 self.close()
         return batches
 

@@ -12,13 +12,13 @@ from typing import Any
 import structlog
 
 MAX_REPEATS = 10
-"""Lines of one event that are written within one window; the rest are counted and dropped."""
+"""Maximum number of lines of one event in one window; further lines are counted and dropped."""
 
 REPEAT_WINDOW_S = 10.0
 """Time (s) over which lines of one event are counted."""
 
 MAX_EVENTS = 1024
-"""Events that are counted at once; the one that was seen first is forgotten first."""
+"""Maximum number of events that are counted; above that, the least recently logged event is dropped."""
 
 Key = tuple[str, str, str]
 
@@ -26,18 +26,18 @@ Key = tuple[str, str, str]
 class RepeatLimit:
     """Drops lines of an event that repeats faster than MAX_REPEATS in REPEAT_WINDOW_S.
 
-    The first line after a drop has the number of dropped lines as `dropped_repeats`. A fault that every request
-    meets would otherwise write one traceback for each request.
+    The first line after a drop has the number of dropped lines as `dropped_repeats`. Without the limit, a fault that
+    affects every request would log a traceback for each request.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._windows: dict[Key, tuple[float, int]] = {}
-        """By event: when its window began (s), and how many lines came since."""
+        """Start time (s) of the window of each event, and the number of lines since then."""
 
     def allow(self, key: Key) -> int | None:
-        """Count a line of an event: None where the line is to be dropped, else the lines dropped before it."""
+        """Count a line of an event; returns the number of lines dropped before it, or None if the line is dropped."""
         now = self._clock()
         began_at, count = self._windows.pop(key, (now, 0))
         dropped = 0
@@ -49,7 +49,7 @@ class RepeatLimit:
         return dropped if count < MAX_REPEATS else None
 
     def __call__(self, logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        """For structlog's chain of processors."""
+        """Apply the limit as a processor of structlog."""
         dropped = self.allow((method, str(event.get("event")), _exception_of(event.get("exc_info"))))
         if dropped is None:
             raise structlog.DropEvent
@@ -58,7 +58,7 @@ class RepeatLimit:
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """For a handler of the standard library's logging."""
+        """Apply the limit as a filter of a handler of the standard library's logging."""
         dropped = self.allow((record.name, f"{record.pathname}:{record.lineno}", _exception_of(record.exc_info)))
         if dropped:
             record.msg = f"{record.msg} (dropped_repeats={dropped})"
@@ -66,11 +66,12 @@ class RepeatLimit:
 
 
 class LossyLogger(structlog.PrintLogger):
-    """Drops the lines that cannot be written: a full disk behind the log must not end the loop that logs."""
+    """Drops lines that cannot be written, so that a full disk raises no errors in the code that logs."""
 
     def msg(self, message: str) -> None:
         """Write one line, or drop it."""
-        # In one piece: workers of one host share the stream. ValueError: the stream is closed.
+        # The line is written in one call, because workers of one host share the stream. A closed stream raises
+        # ValueError.
         with suppress(OSError, ValueError):
             self._file.write(f"{message}\n")
             self._file.flush()
@@ -86,13 +87,13 @@ def print_line(line: str) -> None:
 
 
 def configure_logs() -> None:
-    """Send structlog's and the standard library's logs the same way; call once, before anything logs."""
+    """Configure structlog and the standard library's logging for the same output; call once, before the first line."""
     limit = RepeatLimit()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        # As text and without local variables, which may hold secrets.
+        # Tracebacks are text without local variables, which may contain secrets.
         structlog.processors.format_exc_info,
     ]
     render = structlog.processors.JSONRenderer()
@@ -110,12 +111,12 @@ def configure_logs() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # APScheduler warns of each tick that it skips while the tick before waits for the store; that is expected.
+    # APScheduler warns of each tick that it skips while the previous tick waits for the store, which is expected.
     logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
 
 
 def _exception_of(exc_info: Any) -> str:
-    """The type of an exception and the line that raised it; empty where there is none."""
+    """Return the type of an exception and the line that raised it; empty if there is no exception."""
     if exc_info is True:
         exc_info = sys.exc_info()
     error = exc_info[1] if isinstance(exc_info, tuple) else exc_info

@@ -1,4 +1,4 @@
-"""Which hosts are this machine: connections to others are encrypted, unless a setting allows plain text (ADR 16)."""
+"""Detects loopback hosts: connections to other hosts are encrypted, unless a setting allows plain text (ADR 16)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address, or a name that only ever resolves to one (RFC 6761, section 6.3)."""
+    """Whether `host` is a loopback address, or a name that always resolves to one (RFC 6761, section 6.3)."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_protected(url: str) -> bool:
-    """Whether other machines can neither read nor answer requests to a URL: https, or http on a loopback address."""
+    """Whether requests to a URL are protected from other machines: https, or http on a loopback address."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def release() -> str:
-    """Return the version of the installed package; empty where it runs from a folder that is not installed."""
+    """Return the version of the installed package; empty if the package is not installed."""
     try:
         return version("penstock")
     except PackageNotFoundError:

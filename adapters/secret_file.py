@@ -7,13 +7,13 @@ import stat
 from pathlib import Path
 
 MAX_FILE_BYTES = 64 * 1024
-"""Maximum size of a file of secrets."""
+"""Maximum size (bytes) of a file of secrets."""
 
 REMEDY = "create one with `openssl rand -hex 32`"
 
 
 class BadSecret(Exception):
-    """The file is unusable; the message names the file and the remedy, and contains nothing of the secret."""
+    """The file is unusable; the message names the file and the remedy, and contains no part of the secret."""
 
 
 def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY) -> list[bytes]:

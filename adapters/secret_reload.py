@@ -1,4 +1,4 @@
-"""Reloads a secret when its file changes. Apart from `secret_file`, since every command imports that module."""
+"""Reloads a secret when its file changes. Separate from `secret_file`, because every command imports that module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Renewable(Protocol):
     """A secret that changes while it is in use."""
 
     def use(self, renewed: Self) -> None:
-        """Be like `renewed` from now on."""
+        """Replace the content of this secret by the content of `renewed`."""
 
 
 SecretT = TypeVar("SecretT", bound=Renewable)
@@ -33,7 +33,7 @@ class SecretFile(Generic[SecretT]):
         load: reads the file; raises BadSecret.
 
     Raises:
-        BadSecret: the file cannot be used. Later errors are only logged.
+        BadSecret: the file cannot be used at startup. Later errors are only logged.
     """
 
     def __init__(self, path: Path, what: str, load: Callable[[Path], SecretT]) -> None:

@@ -1,11 +1,11 @@
 """Notifies systemd of readiness, shutdown and a live event loop: sd_notify(3), without its library.
 
-The watchdog is fed by a task of the event loop, and by nothing else. Load delays it by one turn of the loop, which
-takes milliseconds; engines, peers, Redis, etcd and a missing policy do not delay it at all, because a restart would
-repair none of them and would cut every stream. Only a loop that does not turn for half of the unit's WatchdogSec is
-restarted. With the 60 s of the units in deploy/systemd, that is 30 s to 60 s: load balancers and other regions avoid a
-hung agent after less than a second, so that a fast restart gains little, and a wrong one costs every request in
-progress.
+Only a task of the event loop feeds the watchdog. Load delays the task by one turn of the loop, which takes
+milliseconds. Failures of engines, peers, Redis and etcd, and a missing policy, do not delay the task: a restart would
+repair none of them and would cut every stream. Only a process whose event loop does not turn for at least half of the
+unit's WatchdogSec is restarted. With the 60 s of the units in deploy/systemd, that is 30 s to 60 s: load balancers and
+other regions avoid a hung agent after less than a second, so a fast restart gains little, and an unnecessary restart
+costs every request in progress.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _log = structlog.get_logger(__name__)
 
 
 class ServiceManager:
-    """The service manager that started this process; every notification does nothing where there is none.
+    """The service manager that started this process; without a service manager, notifications do nothing.
 
     A notification that cannot be sent is logged and never raises: the service manager then applies its own time limits.
 
     Args:
-        address: path of the manager's datagram socket; `@` in front of an abstract one. None: not started by one.
-        watchdog_s: time (s) without `WATCHDOG=1` after which the manager restarts this process; None: it does not.
+        address: path of the manager's datagram socket, with a leading `@` for an abstract socket; None: there is no
+            service manager.
+        watchdog_s: time (s) without `WATCHDOG=1` after which the manager restarts this process; None: no watchdog.
     """
 
     def __init__(self, address: str | None, watchdog_s: float | None = None) -> None:
@@ -48,7 +49,7 @@ class ServiceManager:
         return cls(address, _watchdog_s(environment))
 
     async def ready(self) -> None:
-        """Report that every listener is open. Readiness for clients, which comes and goes, is /readyz."""
+        """Report that every listener is open. Readiness for clients, which may change, is /readyz."""
         await self._send("READY=1")
 
     async def stopping(self) -> None:
@@ -56,7 +57,7 @@ class ServiceManager:
         await self._send("STOPPING=1")
 
     async def keep_watchdog(self) -> None:
-        """Feed the watchdog at half of its time until cancelled; returns at once where there is no watchdog."""
+        """Feed the watchdog at half of its time limit until cancelled; returns immediately if there is no watchdog."""
         if self._address is None or self._watchdog_s is None:
             return
         while True:
@@ -79,7 +80,7 @@ class ServiceManager:
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:
-    """The time limit (s) of the watchdog in the environment; None where it is for another process, or there is none."""
+    """Return the time limit (s) of the watchdog in the environment; None if missing, invalid or for another process."""
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = environment.get("WATCHDOG_USEC", "")

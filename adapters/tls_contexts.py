@@ -1,7 +1,7 @@
 """TLS contexts for listeners and for upstream connections, from files that are reloaded when they change.
 
-A new certificate is used from the next handshake on; open connections keep theirs. If the new files are unusable, the
-last good ones stay in force, and the problem is logged once.
+A new certificate is used from the next handshake on; open connections keep the old one. If the new files are unusable,
+the last good ones stay in force, and the problem is logged once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _ContextFiles:
 
 
 class ServerTls:
-    """The certificate of a listener, and the authorities that client certificates must be signed by."""
+    """The certificate of a listener, and the authorities that must have signed client certificates."""
 
     def __init__(
         self, certificate: Path, key: Path, client_ca: Path | None = None, *, require_client: bool = True
@@ -72,8 +72,8 @@ class ServerTls:
 
         Args:
             client_ca: certificates of the authorities that sign client certificates; None requests none.
-            require_client: whether clients without a certificate are refused. A certificate that no authority in
-                `client_ca` signed is refused either way.
+            require_client: whether clients without a certificate are rejected. A certificate that no authority in
+                `client_ca` signed is always rejected.
 
         Raises:
             BadTlsFiles: a file is unusable.
@@ -83,21 +83,21 @@ class ServerTls:
         self._files = _ContextFiles(self._make, (certificate, key, client_ca))
 
     def __call__(self) -> ssl.SSLContext:
-        """The context of the next handshake.
+        """Return the context of the next handshake.
 
-        Changed files create a new context, without the TLS sessions of the old one: on resumption a client's
-        certificate would not be verified against the new authorities.
+        Changed files create a new context without the TLS sessions of the old one, because the resumption of a session
+        does not verify the client's certificate against the new authorities.
         """
         return self._files.context
 
     def renewing_context(self) -> ssl.SSLContext:
-        """A context for a server that takes one only: each handshake continues with the context of that time."""
+        """Return a context for servers that accept only one; each handshake switches to the current context."""
 
         def use_current(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
             connection.context = self._files.context
 
         entry = self._make()
-        entry.sni_callback = use_current  # called without a server name too
+        entry.sni_callback = use_current  # also called if the client sends no server name
         return entry
 
     def reload_if_changed(self) -> None:
@@ -121,11 +121,11 @@ class ClientTls:
         """Read the files.
 
         Args:
-            ca: None uses the system's authorities.
-            certificate: sent to servers that request one; needs `key`.
+            ca: authorities that sign server certificates; None uses the system's authorities.
+            certificate: client certificate for servers that request one; requires `key`.
             further_ca: authorities that are trusted in addition.
             check_hostname: whether the certificate must be valid for the server's host. If not, the caller verifies
-                the SPIFFE ID in it.
+                the SPIFFE ID in the certificate.
             alpn: protocols to offer (RFC 7301); empty offers none.
 
         Raises:
@@ -144,7 +144,7 @@ class ClientTls:
         self._files = _ContextFiles(make, (ca, certificate, key, further_ca))
 
     def __call__(self) -> ssl.SSLContext:
-        """The context of the next connection."""
+        """Return the context of the next connection."""
         return self._files.context
 
     def reload_if_changed(self) -> None:

@@ -1,1 +1,1 @@
-"""The brain: aggregates what regions report, plans for the planet, and publishes the plan through etcd."""
+"""The control plane: collects reports of agents, plans the traffic of all regions, and publishes the plan in etcd."""

@@ -1,4 +1,4 @@
-"""Checks all that a control plane reads at its start: `penstock serve --check-config`."""
+"""Checks the files that a control plane reads at its start: `penstock serve --check-config`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class BadBundle(Exception):
 
 
 def config_problems(settings: ControlPlaneSettings) -> list[str]:
-    """Return every problem of the files that the settings name, one a line; a policy repository is not read."""
+    """Return the problems of the files that the settings name, one a line.
+
+    A policy repository and the OIDC client secret are not read.
+    """
     checks: list[Callable[[], object]] = [
         lambda: IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name),
         lambda: load_admin_token(settings.admin_token_file),

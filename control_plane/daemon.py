@@ -94,12 +94,12 @@ def steady_unix_clock() -> Callable[[], float]:
 
 
 class ControlPlane:
-    """One control plane without its HTTP server. No part receives this object; each gets the parts that it uses.
+    """One control plane without its HTTP server. Each part receives the parts that it uses, and not this object.
 
     Args:
         store: the fleet's configuration store.
         member: name and base URL of this control plane.
-        sessions: the identity of this control plane, and what it shares with other processes.
+        sessions: the identity of this control plane, and its sessions with other processes.
         policy_reader: reads the policy bundle.
         rng: source of jitter.
         leader_lease_s: time to live (s) of the leader's lease.
@@ -141,7 +141,7 @@ class ControlPlane:
             rng=rng,
             lease_ttl_s=leader_lease_s,
             clock=clock,
-            # A change of leadership takes effect at once instead of in the next round.
+            # Wakes the planning loop, so that a change of leadership takes effect at once and not at the next tick.
             on_change=lambda _: self._planning_rounds.wake(),
         )
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
@@ -230,8 +230,9 @@ class ControlPlane:
         Args:
             access: authenticates callers.
             geoip: locates client addresses; None leaves every address without a location.
-            browser_secret: from which the key of browsers' sessions is derived; None: sessions end with this process.
-            sign_in: sign-in at the identity provider; None: by credentials only.
+            browser_secret: the key of browser sessions is derived from this secret; None: from a random
+                secret, so that sessions end with this process.
+            sign_in: sign-in at the identity provider; None: callers sign in with credentials only.
         """
         browsers = BrowserSessions(browser_secret or os.urandom(32))
         geoip = geoip or GeoIpLookup(None)
@@ -290,13 +291,13 @@ class ControlPlane:
         before = self.policies.current
         await self.policies.poll()
         if self.policies.current is not before:
-            # Plans by a new policy at once instead of in the next round.
+            # Wakes the planning loop, so that a new policy takes effect at once and not at the next tick.
             self._planning_rounds.wake()
         await self._adopt_policy()
         return not self.policies.unreadable and self.policies.current is not None
 
     async def _adopt_policy(self) -> None:
-        """Use the policy in the store while the source has no valid one."""
+        """Use the policy in the store while the policy source has no valid policy."""
         if self.policies.current is None:
             try:
                 await self.policies.adopt(self._store)

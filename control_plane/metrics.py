@@ -1,7 +1,7 @@
 """The Prometheus metrics of a control plane, and their labels.
 
 Only the leader exports fleet metrics (regions, pools, demand, arcs): stepping down clears them, so that a sum over all
-control planes counts nothing twice and a former leader exports no outdated values.
+control planes counts no value twice and a former leader exports no outdated values.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OTHER = "other"
 """The label of regions that the policy does not declare, which bounds the number of series."""
 
 ALL_MODELS = "*"
-"""The model of a fallback that concerns every model."""
+"""Value of the label `model` for a fallback of all models."""
 
 PLAN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
-"""A plan is due every 1-2 s: durations in the upper half are a warning, and beyond the last bucket a failure."""
+"""Upper bounds (s) of the buckets of planning durations; a plan is due every 0.5 s (`planning_loop.TICK_S`)."""
 
 
 class PublishOutcome(StrEnum):
@@ -39,11 +39,11 @@ class PublishOutcome(StrEnum):
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
-    """The plan equals the published one; nothing was written."""
+    """The plan equals the published plan, so no slice was written."""
     FENCED = "fenced"
-    """Another leader holds a newer fencing epoch: nothing was written, and this leader steps down."""
+    """Another leader has a newer fencing epoch: the write had no effect, and this leader steps down."""
     CONFLICT = "conflict"
-    """A key was changed by another writer; the leader reads it again."""
+    """Another writer changed a key; the leader reads the slices again before the next plan."""
     STORE_UNAVAILABLE = "store_unavailable"
 
 
@@ -52,7 +52,7 @@ class ReportOutcome(StrEnum):
 
     ACCEPTED = "accepted"
     STALE = "stale"
-    """From an earlier epoch, or not newer than a report that was accepted already."""
+    """The report is from an earlier epoch of the agent, or not newer than a report that was accepted already."""
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"
     UNKNOWN_REGION = "unknown_region"
@@ -66,9 +66,9 @@ class WebhookOutcome(StrEnum):
     """The signature is valid: the policy source is polled at once."""
     BAD_SIGNATURE = "bad_signature"
     TOO_LARGE = "too_large"
-    """Too large, or too slow."""
+    """The delivery exceeds the size limit or the time limit of a body."""
     TOO_MANY = "too_many"
-    """Rejected unread, by the rate limit of all deliveries or of invalid deliveries from one address."""
+    """Rejected by the rate limit of all valid deliveries, or unread by that of invalid deliveries from one address."""
 
 
 class RegionGauges(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ class ControlPlaneMetrics:
             self._webhooks.labels(webhook_outcome.value)
 
     def set_leadership(self, fencing_epoch: int | None) -> None:
-        """Set the fencing epoch of this leader; None: it does not lead, and its fleet metrics are cleared."""
+        """Set the fencing epoch of this leader; None, for a control plane that does not lead, clears fleet metrics."""
         if fencing_epoch is not None:
             self.internal.became_leader()
         self._leader.set(fencing_epoch is not None)
@@ -215,7 +215,7 @@ class ControlPlaneMetrics:
             self._planner_fallbacks.labels(model).inc()
 
     def published(self, outcome: PublishOutcome) -> None:
-        """Count one attempt to publish."""
+        """Count one attempt to publish a plan."""
         self._publish.labels(outcome.value).inc()
 
     def reported(self, region: str, outcome: ReportOutcome, known_regions: Collection[str]) -> None:
@@ -232,7 +232,7 @@ class ControlPlaneMetrics:
             self._rollout_phase.labels(each.value).set(each is phase)
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
-        """Replace the plan's gauges by those of the plan just published, one slice per region."""
+        """Replace the gauges of the plan by those of the plan in force, one slice per region."""
         self._plan_generation.set(max((plan.generation for plan in plans), default=0))
         self._arc_share.clear()
         for plan in plans:

@@ -112,7 +112,8 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         )
         browser_secret = (settings.identity_dir / PRIVATE_KEY).read_bytes()
         app = control_plane.create_api(access, geoip, browser_secret=browser_secret, sign_in=sign_in)
-        # Takes 0.1 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
+        # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine: generated at the first
+        # request, it could delay the lease renewal.
         app.openapi()
     config = _http(settings, app, api_tls)
     server = Server(config)
@@ -146,7 +147,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         await http.aclose()
         await store.close()
     for task in done - {stopping}:
-        # Neither task ends by itself; a process that cannot lead or serve must be restarted.
+        # Both tasks run until shutdown unless they fail; a process that cannot lead or serve must be restarted.
         task.result()
         raise RuntimeError(f"the {task.get_name()} ended")
     _log.info("stopped", name=settings.name)
@@ -168,13 +169,13 @@ def _http(settings: ControlPlaneSettings, app: FastAPI, tls: ServerTls | None) -
         proxy_headers=False,
     )
     config.load()
-    # Set after `load`, which makes a context of its own from files that it reads once.
+    # Set after `load`, which overwrites `ssl`; a context that uvicorn creates would not be reloaded.
     config.ssl = tls.renewing_context() if tls is not None else None
     return config
 
 
 def _oidc(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Oidc | None:
-    """Create the authentication by tokens of the identity provider; None if there is none."""
+    """Create the authentication by tokens of the identity provider; None if the settings name no provider."""
     if not (settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url):
         return None
     trust = OidcTrust(
@@ -189,7 +190,7 @@ def _oidc(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Oidc | Non
 
 
 def _sign_in(settings: ControlPlaneSettings, oidc: Oidc, http: httpx.AsyncClient, url: str) -> CodeFlow | None:
-    """Create the sign-in of the page at the identity provider; None if the page is no client of it."""
+    """Create the sign-in of the page at the identity provider; None without `oidc_client_id`."""
     if settings.oidc_client_id is None:
         return None
     secret_file = settings.oidc_client_secret_file
@@ -202,7 +203,7 @@ def _sign_in(settings: ControlPlaneSettings, oidc: Oidc, http: httpx.AsyncClient
 
 
 def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:
-    """TLS of the HTTP API, unless it is on a loopback address or may serve plain HTTP."""
+    """Return the TLS configuration of the HTTP API; None for plain HTTP: on loopback, or by `allow_plaintext`."""
     own = settings.identity_dir
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if certificate is None or key is None:
@@ -214,14 +215,14 @@ def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:
 
 
 def tls_to_peers(settings: ControlPlaneSettings) -> ClientTls:
-    """TLS of connections to the other control planes."""
+    """Return the TLS configuration of connections to the other control planes."""
     own, ca_file = settings.identity_dir, settings.control_plane_ca_file
     further_ca = own / AUTHORITIES if ca_file is None else None
     return ClientTls(ca_file, own / CERTIFICATE, own / PRIVATE_KEY, further_ca=further_ca)
 
 
 def tls_to_etcd(settings: ControlPlaneSettings) -> Tls | None:
-    """TLS files of connections to etcd; None connects without TLS."""
+    """Return the TLS files of connections to etcd; None for connections without TLS."""
     return tls_to(
         settings.etcd_endpoints,
         ca=settings.etcd_ca_file,
@@ -259,6 +260,6 @@ def _listen(address: HostPort) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=512)
     except OSError as error:
-        # Python appends the address that it was given, with its type.
+        # Python appends the address as a tuple to the error text; the message below names it already.
         reason = str(error.strerror).partition(" (while")[0]
         raise CannotListen(f"cannot listen on {address}: {reason}; choose another address or port") from None

@@ -31,7 +31,7 @@ from control_plane.policy.source.repository_url import url_error
 PREFIX = "PENSTOCK_"
 
 REDIRECT_PATH = "/ui/signed-in"
-"""Where the identity provider returns browsers to."""
+"""Path to which the identity provider redirects browsers after the sign-in."""
 
 _WILDCARD_HOSTS = {"0.0.0.0", "::"}
 
@@ -115,7 +115,7 @@ _REPOSITORY_SETTINGS = {"policy_ref", "policy_path", "policy_poll_s", "policy_we
 
 
 class ControlPlaneSettings(BaseModel):
-    """Settings of one control plane. Everything that applies to the whole fleet is in the policy."""
+    """Settings of one control plane. Settings of the whole fleet are in the policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -127,9 +127,9 @@ class ControlPlaneSettings(BaseModel):
     """URL at which agents and operators reach this control plane: https://host:port; http is accepted on loopback
     addresses, or if `allow_plaintext` has `api`. Default: derived from `listen`."""
     allow_plaintext: Annotated[frozenset[PlaintextLink], BeforeValidator(listed)] = frozenset()
-    """What may leave this machine unencrypted, comma-separated: `api` (requests to the HTTP API, such as those of a
-    proxy that terminates TLS), `etcd`. Set it only where the network encrypts all traffic, such as a service mesh or
-    WireGuard. Logged as a warning."""
+    """Connections that may be unencrypted, comma-separated: `api` (requests to the HTTP API, such as those of a proxy
+    that terminates TLS), `etcd`. Set it only where the network encrypts all traffic, such as a service mesh or
+    WireGuard. A warning is logged at the start."""
     tls_certificate_file: Path | None = None
     """PEM file with the certificate chain of the HTTP API; reloaded when it changes. Default: the certificate of this
     control plane, in `identity_dir`; on a loopback address no TLS."""
@@ -137,8 +137,9 @@ class ControlPlaneSettings(BaseModel):
     """PEM file with the private key of `tls_certificate_file`."""
     require_client_certificate: bool = False
     """Whether the API refuses TLS connections without a client certificate of the fleet's authority, in addition to
-    credentials. It then serves TLS on loopback addresses, too. Agents and control planes present theirs; `penstock`,
-    browsers, load balancers and probes of Kubernetes need one, as `penstock certs issue monitor` makes."""
+    credentials. The API then serves TLS on loopback addresses, too. Agents and control planes present their
+    certificates; `penstock`, browsers, load balancers and Kubernetes probes need one from
+    `penstock certs issue monitor`."""
     control_plane_ca_file: Path | None = None
     """PEM file of the authorities that sign the other control planes' certificates. Default: the system's trust store
     and the fleet's authority."""
@@ -150,7 +151,7 @@ class ControlPlaneSettings(BaseModel):
     ]
     """Addresses of the etcd members, as host:port, comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
-    """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
+    """Prefix of all keys of the fleet in etcd. Fleets that share an etcd need different prefixes."""
     etcd_ca_file: Path | None = None
     """PEM file of the authorities that sign etcd's certificates. Default: the fleet's authority, in `identity_dir`;
     etcd on a loopback address is then reached without TLS."""
@@ -160,29 +161,29 @@ class ControlPlaneSettings(BaseModel):
     etcd_key_file: Path | None = None
     """PEM file with the private key of `etcd_certificate_file`."""
     leader_lease_s: Annotated[int, Field(ge=MIN_LEASE_TTL_S, le=60)] = MIN_LEASE_TTL_S
-    """Time to live (s, 2 to 60) of the leader's lease. If the leader dies, another control plane leads once it has
-    expired; a leader that cannot renew the lease for this time steps down. Raise it where etcd or the machines stall
-    for seconds. Control planes of a fleet may differ: the leader's value applies."""
+    """Time to live (s, 2 to 60) of the leader's lease. If the leader fails, another control plane takes over once
+    the lease has expired; a leader that cannot renew the lease for this time steps down. Raise the value where etcd or
+    the machines stall for seconds. Control planes of a fleet may have different values: the leader's value applies."""
     policy_dir: Annotated[Path, AfterValidator(_folder)] | None = None
     """Folder of the policy bundle; polled for changes. Set either this or `policy_repository`."""
     policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None
     """Git repository of the policy bundle: a URL (https, ssh, git, file), user@host:path, or an absolute path. A user
-    and password in it are never logged."""
+    and password in the URL are never logged."""
     policy_ref: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\s~^:?*\[\\]+$")] = "main"
     """Branch or tag whose newest commit is the policy."""
     policy_path: Annotated[str, AfterValidator(_inside)] = ""
-    """Folder of the bundle inside the repository. Default: its root."""
+    """Folder of the bundle inside the repository. Default: the root of the repository."""
     policy_poll_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 10.0
     """Interval (s, 1 to 3600) between two polls of the repository. A webhook triggers a poll at once."""
     policy_webhook_secret_file: Path | None = None
     """File with the secret that signs the repository's webhooks, one line; reloaded when it changes. Default: webhooks
     are rejected."""
     identity_dir: Path
-    """Directory with the certificate of this control plane (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue`
-    writes it; reloaded when it changes."""
+    """Directory with the certificate of this control plane (`tls.crt`, `tls.key`, `ca.crt`), written by
+    `penstock certs issue`; reloaded when it changes."""
     admin_token_file: Path
-    """File with the admin token, one line; reloaded when it changes. Its holder has the role admin; use `api_keys_file`
-    for individual callers."""
+    """File with the admin token, one line; reloaded when it changes. The token grants the role admin; use
+    `api_keys_file` for individual callers."""
     api_keys_file: Path | None = None
     """YAML or JSON file of API keys: digest, name, role and regions of each; reloaded when it changes. Default: no API
     keys."""
@@ -209,11 +210,10 @@ class ControlPlaneSettings(BaseModel):
     oidc_client_secret_file: Path | None = None
     """File with the client's secret, one line. Default: the page is a public client."""
     oidc_redirect_url: Annotated[str, AfterValidator(_redirect_url)] | None = None
-    """Address of `/ui/signed-in` as browsers reach it and as it is registered at the identity provider. Default: under
-    `advertise_url`."""
+    """URL of `/ui/signed-in` for browsers, as registered at the identity provider. Default: under `advertise_url`."""
     oidc_scopes: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_scopes)] = ("openid",)
-    """Scopes of the sign-in, comma-separated, with `openid`; add the scope that gives `oidc_role_claim`, if there is
-    one."""
+    """Scopes of the sign-in, comma-separated, including `openid`; add the scope that provides `oidc_role_claim`, if the
+    provider requires one."""
     geoip_file: Path | None = None
     """MaxMind City or Country database that locates client addresses for steering and explanations; reloaded when it
     changes. Default: addresses have no location."""
@@ -270,7 +270,7 @@ class ControlPlaneSettings(BaseModel):
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> ControlPlaneSettings:
-    """Return the settings; flags, by field name, win over the environment, and that over the configuration file.
+    """Return the settings. Flags, by field name, override the environment, which overrides the configuration file.
 
     Raises:
         BadSettings: some settings are missing or invalid.

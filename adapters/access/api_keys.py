@@ -1,4 +1,7 @@
-"""API keys, from a file of their digests. A changed file is reloaded; an invalid one leaves the last keys in force."""
+"""API keys, from a file of their digests.
+
+A changed file is reloaded; if the changed file is invalid, the last valid keys stay in force.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from adapters.access.callers import Caller, Role
 from adapters.file_stamp import file_stamp
 
 MAX_FILE_BYTES = 256 * 1024
-"""Maximum size of the file: about a thousand keys."""
+"""Maximum size (bytes) of the file, enough for about a thousand keys."""
 
 POLL_S = 1.0
 """Minimum interval (s) between two checks for a changed file."""
@@ -32,7 +35,7 @@ class BadApiKeys(Exception):
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the file, which has the digest of the key, never the key."""
+    """An entry of the file of API keys; contains the digest of a key, never the key."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9@._-]{0,63}$")]
     """Name of the holder, recorded in the audit log."""
@@ -48,7 +51,7 @@ class ApiKeys:
 
     Args:
         path: a YAML or JSON file with a list of ApiKey.
-        clock: seconds, monotonic.
+        clock: monotonic time, in seconds.
 
     Raises:
         BadApiKeys: the file is unusable at startup. Later errors are only logged.

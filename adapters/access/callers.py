@@ -9,7 +9,7 @@ import msgspec
 
 
 class Role(StrEnum):
-    """What a caller may do. Each role includes the ones before it."""
+    """Permissions of a caller. Each role includes all roles that are listed before it."""
 
     MONITOR = "monitor"
     """May read metrics."""
@@ -30,11 +30,11 @@ class Caller(msgspec.Struct, frozen=True):
     """An authenticated caller."""
 
     name: str
-    """Recorded in the audit log."""
+    """Name of the caller, recorded in the audit log."""
     role: Role
     regions: frozenset[str] | None = None
-    """Regions that the caller may change. None: all, and what concerns the whole fleet, such as policies. Reading
-    depends on the role only."""
+    """Regions that the caller may change; None: all regions, and resources of the whole fleet, such as policies. Read
+    access depends on the role only."""
 
     def reaches(self, regions: Iterable[str] | None) -> bool:
         """Whether the caller may change all of `regions`; None stands for the whole fleet."""

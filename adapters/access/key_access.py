@@ -14,16 +14,16 @@ from penstock.wire.identity import BadIdentity, ProcessRole
 from penstock.wire.session import Sessions
 
 MAX_KEY_CHARS = 1024
-"""Maximum length of a key; longer ones are rejected without further checks."""
+"""Maximum length (bytes) of a key; longer keys are rejected without further checks."""
 
 CERTIFICATE_ROLES = {ProcessRole.MONITOR: Role.MONITOR}
-"""What holders of client certificates may do. Agents, control planes, etcd and Redis have no role."""
+"""Role of the holder of a client certificate, by process role. Agents, control planes, etcd and Redis have no role."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Denied(Exception):
-    """The caller may not do this; the message has the reason and the remedy, and nothing of a credential."""
+    """The request is not permitted; the message has the reason and the remedy, and no part of a credential."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: int = 0) -> None:
         super().__init__(message)
@@ -31,14 +31,14 @@ class Denied(Exception):
         """HTTP status: 401, 403 or 429."""
         self.code = code
         self.retry_after_s = retry_after_s
-        """Time (s) until the address may log in again; 0 unless it has to wait."""
+        """Time (s) until the address may log in again; 0 unless the address is limited."""
 
 
 def caller_of_certificate(sessions: Sessions, certificate: bytes | None, now: float) -> Caller | None:
     """Return the caller that a client certificate (DER) identifies; None if its holder has no role.
 
     Args:
-        sessions: of this process: the authorities of the fleet, and revoked certificates.
+        sessions: sessions of this process, with the authorities of the fleet and the revoked certificates.
         certificate: None if the client sent none.
         now: Unix time, in seconds.
     """
@@ -52,14 +52,14 @@ def caller_of_certificate(sessions: Sessions, certificate: bytes | None, now: fl
 
 
 class KeyAccess:
-    """Authenticates callers, and denies what their role does not include.
+    """Authenticates callers, and rejects requests that their role does not permit.
 
     Args:
-        keys: None has no keys.
-        sessions: of this process: the authorities of the fleet, and revoked certificates.
+        keys: the accepted API keys; None accepts none.
+        sessions: sessions of this process, with the authorities of the fleet and the revoked certificates.
         key_setting: name of the setting that names the file of keys, for messages.
         clock: Unix time, in seconds.
-        failures: limit of failed logins by address; None for one of its own.
+        failures: limit of failed logins by address; None creates a new one.
     """
 
     def __init__(
@@ -81,13 +81,14 @@ class KeyAccess:
         """Return the caller of a request.
 
         Args:
-            role: that the request requires.
+            role: the role that the request requires.
             authorization: the Authorization header.
             certificate: the client certificate of the connection (DER), which TLS has verified.
-            address: of the client, for the limit of failed logins.
+            address: address of the client, for the limit of failed logins.
 
         Raises:
-            Denied: the caller is not known, or its role does not include `role`.
+            Denied: the credential is missing or invalid, the address is limited, or the role of the caller does not
+                include `role`.
         """
         if authorization is None:
             caller = caller_of_certificate(self._sessions, certificate, self._clock())

@@ -15,7 +15,7 @@ REFILL_S = 3.0
 """Time (s) after which one failure is forgiven."""
 
 MAX_ADDRESSES = 10_000
-"""Maximum number of tracked addresses; beyond it, the one with the oldest failure is dropped."""
+"""Maximum number of tracked addresses; above that, the address whose last failure is the oldest is dropped."""
 
 
 class LoginFailures:
@@ -28,7 +28,7 @@ class LoginFailures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._full_until: OrderedDict[str, float] = OrderedDict()
-        """Time at which all failures of an address are forgiven."""
+        """Time (s) at which all failures of an address are forgiven, by address or IPv6 prefix."""
 
     def __len__(self) -> int:
         return len(self._full_until)

@@ -1,6 +1,6 @@
-"""What `--check-config`, `--print-config` and `--version` do.
+"""Implementation of `--check-config`, `--print-config` and `--version`.
 
-The checks read all that a daemon reads at its start, and connect to nothing.
+The checks read the same settings and files that a daemon reads at its start, and open no connections.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from adapters.error_text import printable
 def show_config(
     loaded: LoadedSettings[S], config_problems: Callable[[S], list[str]], *, check: bool, listing: bool
 ) -> bool:
-    """Do what `--check-config` and `--print-config` ask for; returns whether either was given.
+    """Execute `--check-config` and `--print-config`; returns whether either was given.
 
     Args:
-        config_problems: returns the problems of all that the settings name.
+        config_problems: returns the problems of the settings and of the files that they name.
         check: whether `--check-config` was given.
         listing: whether `--print-config` was given.
 
@@ -41,7 +41,7 @@ def show_config(
 
 
 def problems_of(checks: Iterable[Callable[[], object]], *errors: type[Exception]) -> list[str]:
-    """Return the messages of all checks that fail, a line for each problem.
+    """Return the messages of all checks that fail, one line for each problem.
 
     Args:
         checks: each raises one of `errors` if something is invalid.
@@ -64,5 +64,5 @@ def can_write_in(directory: Path) -> bool:
 
 
 def version_line(command: str) -> str:
-    """Return what `--version` prints."""
+    """Return the output of `--version`: the command, its version, and the version of Python."""
     return f"{command} {version('penstock')} (Python {python_version()})"

@@ -1,4 +1,4 @@
-"""Parsers of settings that an environment variable has as text, and a configuration file as text or as YAML."""
+"""Parsers of settings, which are text in an environment variable, and text or YAML in a configuration file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def listed(value: Any) -> Any:
     """Return the items of a text: comma-separated, or a JSON list. Other values are returned as they are.
 
     Raises:
-        ValueError: the text begins as a JSON list and is not one.
+        ValueError: the text begins with `[` and is not JSON.
     """
     if not isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Formats the effective settings as a configuration file, with the origin of each value; secrets are left out."""
+"""Formats the effective settings as a configuration file, with the origin of each value; secrets are redacted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings_listing(loaded: LoadedSettings[Any]) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as a configuration file has it."""
+    """Return a value in the form of a configuration file; secrets are redacted."""
     match value:
         case None | bool() | int() | float():
             return value

@@ -21,23 +21,23 @@ from adapters.error_text import printable, suggest
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_ERRORS = 50
-"""Errors of one file that are reported at once."""
+"""Number of errors in the configuration file after which no further document is read."""
 
 CONFIG = "CONFIG"
 """Name of the environment variable, after the prefix, that names the configuration file."""
 
 _MENTION = re.compile(r"\{([a-z0-9_]+)\}")
-"""A setting in the message of a validator, such as `{tls_key_file}`; replaced by its name where it was set."""
+"""Reference to a setting in a validator's message, such as `{tls_key_file}`; replaced by its name in its source."""
 
 S = TypeVar("S", bound=BaseModel)
 
 
 class BadSettings(Exception):
-    """Invalid settings: one line for each, with its place (file and line, variable, or flag) and the remedy."""
+    """Settings are invalid; one line for each, with its place (file and line, variable, or flag) and the remedy."""
 
 
 class Source(Enum):
-    """Where the value of a setting comes from."""
+    """Source of the value of a setting."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -46,7 +46,7 @@ class Source(Enum):
 
 
 class Origin(NamedTuple):
-    """Where one value comes from."""
+    """Origin of the value of one setting: the source, and the place in the source."""
 
     source: Source
     place: str = ""
@@ -61,13 +61,13 @@ class LoadedSettings(NamedTuple, Generic[S]):
 
 
 class ConfigFile(NamedTuple):
-    """Content of a configuration file; nothing in it is null."""
+    """Content of a configuration file, without the settings whose value is null."""
 
     path: Path
     document: YamlDocument
 
     def place(self, *path: str | int) -> str:
-        """File and line of a field."""
+        """Return the file and line of a field."""
         return f"{self.path}:{self.document.line_of(path)}"
 
 
@@ -111,12 +111,12 @@ def load_with_origins(
     """Merge and validate the settings.
 
     Args:
-        model: the settings; the message of a validator of the whole model begins with `{field}: ` and may mention
-            further fields so.
-        prefix: of the environment variables.
-        config: the configuration file; None reads the one that the environment names, if any.
+        model: the settings. The message of a validator of the whole model begins with `{field}: ` and may refer to
+            other settings as `{field}`.
+        prefix: prefix of the names of the environment variables.
+        config: the configuration file; None reads the file that the environment names, if any.
         flags: values of the command line, by field name.
-        environment: variables; an empty one counts as not set. None takes those of the process.
+        environment: variables; an empty variable counts as not set. None uses the environment of the process.
 
     Raises:
         BadSettings: the file, or a setting, is missing or invalid. The message contains no value of a secret.
@@ -143,7 +143,7 @@ def load_with_origins(
 
 
 class _Describer:
-    """Formats the errors of pydantic in terms of where each setting was set."""
+    """Formats the validation errors of pydantic with the origin of each setting."""
 
     def __init__(
         self, model: type[BaseModel], prefix: str, origins: Mapping[str, Origin], file: ConfigFile | None
@@ -161,7 +161,7 @@ class _Describer:
             rest = message[begin.end() :] if begin is not None else message
             return place + _MENTION.sub(self._name, rest)
         field, *inside = problem["loc"]
-        # Steps in brackets are pydantic's own, such as [key] for an error in a key of a mapping.
+        # Pydantic adds steps in brackets to the path, such as [key] for an error in a key of a mapping.
         inside = [step for step in inside if isinstance(step, int) or "[" not in step]
         place = self._place(str(field), *inside) + "".join(f"[{step}]" for step in inside)
         if problem["type"] == "missing":
@@ -171,7 +171,7 @@ class _Describer:
         return f"{place}: {_MENTION.sub(self._name, message)}"
 
     def _place(self, field: str, *inside: str | int) -> str:
-        """The setting with file and line, variable, or flag."""
+        """Return the place of a setting: file, line and name, variable, or flag."""
         origin = self._origins.get(field)
         if origin is None:
             return f"{self._file.path}: {field}" if self._file is not None else self._prefix + field.upper()
@@ -180,7 +180,7 @@ class _Describer:
         return origin.place
 
     def _name(self, mention: re.Match[str]) -> str:
-        """The setting as the reader of the message would set it."""
+        """Return the name of a mentioned setting in the source that set it: flag, variable, or field of the file."""
         field = mention[1]
         if field not in self._model.model_fields:
             return mention[0]

@@ -1,8 +1,8 @@
-"""Parses YAML into plain documents with the line of each field, and refuses YAML's error-prone features.
+"""Parses YAML into plain documents with the line of each field, and rejects YAML's error-prone features.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), so that the country code NO
-is a string and not false. Anchors, aliases and tags are refused: an alias can expand into gigabytes, and the meaning of
-a tag depends on the reader.
+is a string and not false. Anchors, aliases and tags are rejected: an alias can expand into gigabytes, and the meaning
+of a tag depends on the reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
 MAX_DEPTH = 8
-"""Levels of nesting; every format needs less than half."""
+"""Maximum number of nesting levels; every file format of Penstock needs less than half."""
 
 _SPLIT = "split it into several files; what follows in this file was not read"
 _TAG = "tag:yaml.org,2002:"
@@ -39,9 +39,9 @@ class YamlError(msgspec.Struct, frozen=True):
     """One error of a file, and its remedy."""
 
     line: int
-    """From 1; 0 where the error belongs to no line."""
+    """Line number, from 1; 0 if the error belongs to no line."""
     path: Path
-    """The field; empty where the error concerns no single field."""
+    """Path of the field; empty if the error concerns no single field."""
     problem: str
     remedy: str
 
@@ -63,12 +63,12 @@ class YamlDocument(msgspec.Struct, frozen=True):
 def read_yaml(
     text: str, *, beginning: str, max_documents: int, max_errors: int
 ) -> tuple[list[YamlDocument], list[YamlError]]:
-    """Return every valid document of one file, and the errors of the others.
+    """Return every valid document of one file, and the errors of the file.
 
     Args:
-        beginning: how to begin a document, the remedy for one that is not a mapping.
-        max_documents: documents after which the rest is not read.
-        max_errors: errors after which the rest is not read.
+        beginning: remedy for a document that is not a mapping: how to begin a document.
+        max_documents: maximum number of documents; further documents are not read.
+        max_errors: number of errors after which no further documents are read.
     """
     documents: list[YamlDocument] = []
     errors: list[YamlError] = []
@@ -133,7 +133,7 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
 
     @property
     def next_line(self) -> int:
-        """The line at which the unread rest begins."""
+        """Line at which the unread part of the file begins."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line: int = event.start_mark.line + 1
         return line

@@ -1,4 +1,4 @@
-"""Connections to one of several etcd endpoints: one is in use, and a failed one gives way to the next."""
+"""Connections to etcd: one endpoint is in use at a time, and a failure selects the next one."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
-    # Else a new channel to the same place would share the hung connection of the one that it replaces.
+    # Without this option, a new channel to an endpoint would share the hung connection of the channel that it
+    # replaces.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-    # The configuration store is never behind a web proxy, whatever the environment variables.
+    # etcd is never behind a web proxy, so proxy settings in environment variables are ignored.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """TLS files for connections to etcd. When they change, calls use a new connection."""
+    """TLS files for connections to etcd. After the files change, calls use a new connection."""
 
     ca_path: Path
-    """PEM of the authorities that etcd's certificate must come from."""
+    """PEM file of the authorities that sign etcd's certificates."""
     cert_path: Path | None = None
-    """PEM of the client certificate, if etcd requires one."""
+    """PEM file of the client certificate; None sends none."""
     key_path: Path | None = None
-    """PEM of its private key."""
+    """PEM file of the private key of the client certificate."""
 
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """What changes when one of the files is replaced."""
+        """Return the stamps of the files, which change when a file is replaced or written."""
         return tuple(file_stamp(path) for path in (self.ca_path, self.cert_path, self.key_path) if path is not None)
 
 
@@ -60,16 +61,17 @@ def tls_to(
     identity_dir: Path,
     allow_plaintext: bool,
 ) -> Tls | None:
-    """The TLS files by which a daemon reaches etcd; None connects without TLS.
+    """Return the TLS files for a daemon's connections to etcd; None: connect without TLS.
 
-    By default it uses the certificate of the process and trusts the fleet's authority. Without `ca`, there is no TLS to
-    endpoints that are all on loopback addresses, or where plain text is allowed.
+    By default, the daemon uses the certificate of its process and trusts the fleet's authority. Without `ca`, TLS is
+    not used if all endpoints are on loopback addresses, or if plain text is allowed.
 
     Args:
-        ca: authorities that sign etcd's certificates; None is the fleet's authority.
-        certificate: client certificate; None is the one of the process.
+        endpoints: `host:port` of the members.
+        ca: authorities that sign etcd's certificates; None uses the fleet's authority.
+        certificate: client certificate; None uses the certificate of the process.
         key: private key of `certificate`.
-        identity_dir: has the certificate of the process.
+        identity_dir: directory of the certificate of the process.
         allow_plaintext: whether the connection may be unencrypted.
     """
     is_local = all(is_loopback(Endpoint.parse(endpoint).host.strip("[]")) for endpoint in endpoints)
@@ -80,7 +82,7 @@ def tls_to(
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where an etcd member answers clients."""
+    """Address at which an etcd member accepts client connections."""
 
     host: str
     port: int
@@ -90,10 +92,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """From `host:port`, an IPv6 address in brackets.
+        """Parse `host:port`; an IPv6 address is in brackets.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: the text is not of that form.
         """
         host, _, port = text.rpartition(":")
         if not host or "/" in text or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -108,21 +110,21 @@ class Connection:
         self.client = client
         self.endpoint = endpoint
         self.stamps = stamps
-        """Of the certificate files that the client has read."""
+        """Stamps of the certificate files that the client has read."""
         self.users = 0
         self.retired = False
 
 
 class Connections:
-    """Gives out the connection in use; thread-safe.
+    """Provides the connection in use; thread-safe.
 
     Args:
-        endpoints: where to connect, tried in turn.
-        tls: None connects without.
+        endpoints: the endpoints to connect to, tried in turn.
+        tls: TLS files; None connects without TLS.
         clock: monotonic time, in seconds.
 
     Raises:
-        ValueError: a certificate without its key, or the other way round.
+        ValueError: `endpoints` is empty, or `tls` has a certificate without a key, or a key without a certificate.
     """
 
     def __init__(
@@ -141,14 +143,14 @@ class Connections:
         self._closed = False
         self._clock = clock
         self._checked_at = clock()
-        """When the certificate files were last checked."""
+        """Time (s) of the last check of the certificate files, by `clock`."""
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """The connection in use, which stays open at least until the block ends, unless everything is closed.
+        """Provide the connection in use, which stays open at least until the block ends, unless `close` is called.
 
         Raises:
-            StoreUnavailable: closed, or a certificate file cannot be read.
+            StoreUnavailable: the connections are closed, or a certificate file cannot be read.
         """
         self._retire_if_files_changed()
         connection = self._enter()
@@ -160,7 +162,7 @@ class Connections:
             self._close_if_unused(connection)
 
     def retire(self, connection: Connection) -> None:
-        """Use the next endpoint from now on, over a new connection; calls on this one may finish."""
+        """Replace a connection by a new one to the next endpoint; calls in progress on the connection may finish."""
         self._retire(connection, turns=1)
 
     def _retire(self, connection: Connection, turns: int) -> None:
@@ -172,9 +174,9 @@ class Connections:
         self._close_if_unused(connection)
 
     def _retire_if_files_changed(self) -> None:
-        """Connect again, to the same endpoint, where certificate files have changed.
+        """Replace the connection by a new one to the same endpoint if certificate files have changed.
 
-        A client reads them once: a connection that broke later would be opened with the old certificate, and fail.
+        A client reads the files once, so a later reconnection of the client would use the old certificate and fail.
         """
         now, current = self._clock(), self._current
         if self._tls is None or current is None or now - self._checked_at < FILES_CHECK_S:
@@ -184,7 +186,7 @@ class Connections:
             self._retire(current, turns=0)
 
     def close(self) -> None:
-        """Close every connection at once; calls under way fail."""
+        """Close every connection immediately; calls in progress fail."""
         with self._lock:
             self._closed = True
             connections, self._open = self._open, set()

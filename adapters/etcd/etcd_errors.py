@@ -21,11 +21,11 @@ PASSING = frozenset(
 
 
 def translate(error: Exception, what: str) -> StoreError:
-    """The error to raise for one that gRPC raised.
+    """Return the error of the store interface for an error that gRPC raised.
 
     Args:
         error: a grpc.RpcError, or the ValueError of a call on a closed channel.
-        what: what was tried, for the message.
+        what: the operation that failed, for the message.
     """
     if not isinstance(error, grpc.Call):
         return StoreUnavailable(f"{what}: {error}")

@@ -8,19 +8,19 @@ from typing import Any
 from adapters.etcd.etcd_stubs import etcdrpc
 from adapters.store.config_store import Changed, Delete, KeyValue, Put, SameKey, Unchanged
 
-# etcd3 has no types; Any stands for its messages.
+# etcd3 has no type annotations, so its messages have the type Any.
 PROGRESS_REQUEST = etcdrpc.WatchRequest(progress_request=etcdrpc.WatchProgressRequest())
 
 
 def to_bytes(key: str) -> bytes:
-    """A key as etcd has it; a key that is no UTF-8 survives the way there and back."""
+    """Encode a key for etcd; decoding restores a key that is not UTF-8, too."""
     return key.encode("utf-8", "surrogateescape")
 
 
 def end_of_prefix(prefix: str) -> bytes:
-    """The first key after all that begin with `prefix`: what etcd calls range_end."""
+    """Return the first key after all keys that begin with `prefix`, which is range_end in etcd's requests."""
     raw = to_bytes(prefix).rstrip(b"\xff")
-    # etcd's word for "every key from here on" is a single zero byte.
+    # For etcd, a range_end of a single zero byte is the end of all keys.
     return raw[:-1] + bytes([raw[-1] + 1]) if raw else b"\0"
 
 
@@ -43,20 +43,20 @@ def to_changed(event: Any) -> Changed:
 
 
 def range_request(key: str, *, prefix: bool, values: bool = True) -> Any:
-    """A linearizable read of a key, or of every key under a prefix in key order, with or without its value."""
+    """Return a linearizable read of a key, or of every key under a prefix in key order, with or without values."""
     end = end_of_prefix(key) if prefix else b""
     return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end, keys_only=not values)
 
 
 def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:
-    """All of `do` if all of `expect` holds."""
+    """Return a transaction that applies all of `do` if all of `expect` holds."""
     return etcdrpc.TxnRequest(
         compare=[to_compare(item) for item in expect], success=[to_operation(item) for item in do]
     )
 
 
 def to_compare(expectation: Unchanged | SameKey) -> Any:
-    """An expectation; revision 0 is etcd's own word for a key that does not exist."""
+    """Convert an expectation; in etcd, revision 0 stands for a key that does not exist."""
     key = to_bytes(expectation.key)
     if isinstance(expectation, SameKey):
         return etcdrpc.Compare(key=key, target=etcdrpc.Compare.CREATE, create_revision=expectation.create_revision)
@@ -64,7 +64,7 @@ def to_compare(expectation: Unchanged | SameKey) -> Any:
 
 
 def to_operation(operation: Put | Delete) -> Any:
-    """One write of a transaction."""
+    """Convert one write of a transaction."""
     key = to_bytes(operation.key)
     if isinstance(operation, Delete):
         return etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key))
@@ -72,7 +72,7 @@ def to_operation(operation: Put | Delete) -> Any:
 
 
 def watch_request(prefix: str, start_revision: int) -> Any:
-    """A watch of every key under `prefix` from `start_revision` on; large answers may come in fragments."""
+    """Return a watch of every key under `prefix` from `start_revision` on; large responses may arrive in fragments."""
     return etcdrpc.WatchRequest(
         create_request=etcdrpc.WatchCreateRequest(
             key=to_bytes(prefix),

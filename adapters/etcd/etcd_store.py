@@ -1,6 +1,6 @@
 """The store in etcd: keys, transactions and leases through etcd3's client, watches on the Watch RPC.
 
-etcd3 blocks, so its calls run in a few threads of their own; the event loop never waits for them.
+The calls of etcd3 block, so they run in CALL_THREADS separate threads and do not block the event loop.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ T = TypeVar("T")
 
 
 class EtcdStore:
-    """A ConfigStore in a real etcd (3.4 or newer).
+    """A ConfigStore in etcd (3.4 or newer).
 
-    Reads, keep-alives and revocations that fail are tried once more on the next endpoint, if there are several. A
-    commit is not, since the first try may have been applied: after StoreUnavailable, callers must read to find out.
+    Reads, and grants, keep-alives and revocations of leases, are tried once more on the next endpoint if etcd is
+    unavailable and there are several endpoints. A commit is not, since the first attempt may have been applied: after
+    StoreUnavailable, callers must read the keys to determine the result.
 
     Args:
         endpoints: `host:port` of the members, tried in turn.
-        tls: None connects without.
-        call_timeout_s: bound of every call but watches, in seconds.
+        tls: TLS files; None connects without TLS.
+        call_timeout_s: maximum duration of every call except watches, in seconds.
 
     Raises:
-        ValueError: an endpoint is not of that form, or `tls` is not whole.
+        ValueError: an endpoint is not of that form, or `tls` has only one of certificate and key.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, call_timeout_s: float = 2.0) -> None:
@@ -60,12 +61,12 @@ class EtcdStore:
         self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="etcd-call")
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key as it is now, or None (a linearizable read)."""
+        """Return the current state of a key, or None if it does not exist (a linearizable read)."""
         response = await self._range(key, prefix=False)
         return etcd_messages.to_key_value(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
-        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        """Return every key under `prefix` at one revision; without `values`, each value is empty."""
         response = await self._range(prefix, prefix=True, values=values)
         return Listing(
             items=tuple(etcd_messages.to_key_value(message) for message in response.kvs),
@@ -73,19 +74,19 @@ class EtcdStore:
         )
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        """Do all of `do` if all of `expect` holds, atomically; else nothing.
+        """Apply all of `do` atomically if all of `expect` holds; otherwise change nothing.
 
         Raises:
-            LeaseLost: a Put names a lease that is gone.
-            StoreUnavailable: etcd is away; whether the transaction was done is unknown.
-            StoreError: etcd refuses it, such as for its size.
+            LeaseLost: a Put names a lease that has expired or was revoked.
+            StoreUnavailable: etcd is unavailable; whether the transaction was applied is unknown.
+            StoreError: etcd rejects the transaction, for example for its size.
         """
         request = etcd_messages.transaction_request(expect, do)
         response = await self._call("commit", lambda client, timeout_s: client.kvstub.Txn(request, timeout_s), tries=1)
         return Committed(succeeded=response.succeeded, revision=response.header.revision)
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """A new lease that expires `ttl_s` after its last keep-alive; returns its id."""
+        """Create a lease that expires `ttl_s` (s) after its last keep-alive; returns its ID."""
         request = etcdrpc.LeaseGrantRequest(TTL=ttl_s)
         response = await self._call(
             "grant a lease", lambda client, timeout_s: client.leasestub.LeaseGrant(request, timeout_s)
@@ -94,7 +95,7 @@ class EtcdStore:
         return lease_id
 
     async def keep_alive(self, lease_id: int) -> None:
-        """Renew the lease once; raises LeaseLost where it is gone."""
+        """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease_id)
         response = await self._call(
             "keep a lease alive",
@@ -104,7 +105,7 @@ class EtcdStore:
             raise LeaseLost(f"lease {lease_id} is gone")
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """End the lease and delete its keys; one that is gone already is no error."""
+        """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""
         request = etcdrpc.LeaseRevokeRequest(ID=lease_id)
         with suppress(LeaseLost):
             await self._call(
@@ -112,9 +113,9 @@ class EtcdStore:
             )
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out.
+        """Yield batches of all changes under `prefix` with a revision above `after_revision`, in order.
 
-        Watches share one connection; one that fails moves the next ones to another.
+        Watches share one connection; after a watch fails, new watches use a connection to the next endpoint.
         """
         with self._watches.use() as connection:
             try:
@@ -127,10 +128,11 @@ class EtcdStore:
                 raise StoreUnavailable(f"etcd {connection.endpoint}: {error}") from error
 
     async def close(self) -> None:
-        """Let go of connections and threads: calls under way fail at once, watches end."""
+        """Close connections and threads; calls in progress fail immediately, and watches end."""
         self._watches.close()
         self._calls.close()
-        # Calls that wait for a thread get one and find everything closed; cancelling would reach their callers.
+        # Calls that wait for a thread still run, and fail because the connections are closed. The thread pool does not
+        # cancel them, because the cancellation would propagate to their callers.
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _range(self, key: str, *, prefix: bool, values: bool = True) -> Any:
@@ -143,7 +145,7 @@ class EtcdStore:
         return revision
 
     async def _call(self, what: str, work: Callable[[Etcd3Client, float], T], *, tries: int | None = None) -> T:
-        """Run a blocking call of etcd3 in a thread, bounded in time even while all threads are busy."""
+        """Run a blocking call of etcd3 in a thread; the time limit includes the wait for a thread."""
         loop = asyncio.get_running_loop()
         try:
             call = loop.run_in_executor(self._threads, self._attempts, what, work, tries or self._tries)
@@ -151,8 +153,9 @@ class EtcdStore:
             # The thread pool is shut down.
             raise StoreUnavailable("the store is closed") from error
         try:
-            # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread. Not wait_for: before
-            # Python 3.12 it loses a cancellation that comes as the call completes (python/cpython#86296).
+            # This timeout exceeds gRPC's deadline, so that it only ends calls that wait for a thread. wait_for is not
+            # used: before Python 3.12, wait_for loses a cancellation that arrives as the call completes
+            # (python/cpython#86296).
             async with asyncio.timeout(self._call_timeout_s + 0.5):
                 return await call
         except TimeoutError as error:

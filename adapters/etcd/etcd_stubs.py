@@ -1,9 +1,10 @@
-"""etcd3, usable on today's protobuf: import `Etcd3Client` and `etcdrpc` from here, never from etcd3.
+"""Makes etcd3 usable with protobuf >= 4: import `Etcd3Client` and `etcdrpc` from this module, never from etcd3.
 
-etcd3 0.12.0 ships code generated for protobuf 3, which builds descriptors by hand; protobuf >= 4 refuses
-that. Each generated file still carries its whole descriptor in serialized form, so the same classes are built
-from there, in a pool of our own (the files are called `kv.proto` and `rpc.proto`: names that others may claim
-in the common one), and put where etcd3 looks for them. Nothing else in the process is changed.
+etcd3 0.12.0 ships code that was generated for protobuf 3 and builds descriptors by hand, which protobuf >= 4 rejects.
+Each generated file also contains its whole descriptor in serialized form. This module builds the same classes from the
+serialized descriptors, and registers them under the module names that etcd3 imports. A separate descriptor pool is
+used, because the file names, such as `kv.proto` and `rpc.proto`, may conflict with files of other libraries in the
+default pool. Nothing else in the process is changed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ PACKAGE = "etcd3.etcdrpc"
 FILES_IN_IMPORT_ORDER = ("kv_pb2", "auth_pb2", "rpc_pb2")
 
 _SERIALIZED = re.compile(r"^ +serialized_pb=_b\(('.*')\)$", re.MULTILINE)
-"""The literal of a generated file that holds its descriptor. To parse the whole file takes 50 ms of every start."""
+"""Literal with the descriptor in a generated file; an AST of the whole file would add 50 ms to every start."""
 
 
 def register() -> None:
     """Build the three generated modules and register them; a second call does nothing.
 
     Raises:
-        ImportError: etcd3 is not installed, or is not the version whose generated files we know.
+        ImportError: etcd3 is not installed, or its generated files are not those of version 0.12.0.
     """
     spec = importlib.util.find_spec("etcd3")
     if spec is None or not spec.submodule_search_locations:
@@ -50,7 +51,7 @@ def register() -> None:
 
 
 def serialized_descriptor(source: Path) -> bytes:
-    """The bytes of `serialized_pb` in a file that protoc generated; read, not run, for running it is what fails."""
+    """Return the bytes of `serialized_pb` in a file that protoc generated; running the file would fail."""
     literal = _SERIALIZED.search(source.read_text(encoding="utf-8"))
     if literal is None:
         raise ImportError(f"{source} has no serialized descriptor: is this etcd3 0.12.0?")
@@ -58,7 +59,7 @@ def serialized_descriptor(source: Path) -> bytes:
 
 
 def add_newer_fields(rpc: FileDescriptorProto) -> None:
-    """Add what etcd 3.4 added to watches and etcd3's older copy of rpc.proto lacks: progress requests, fragments.
+    """Add the watch features of etcd 3.4 that etcd3's older copy of rpc.proto lacks: progress requests, fragments.
 
     Source: https://github.com/etcd-io/etcd/blob/v3.5.1/api/etcdserverpb/rpc.proto
     """
@@ -82,7 +83,7 @@ def add_newer_fields(rpc: FileDescriptorProto) -> None:
 
 
 def build_module(name: str, file: FileDescriptor) -> ModuleType:
-    """What the generated module would have held: its messages, enums and enum values."""
+    """Return a module with the messages, enums and enum values of the generated module."""
     module = ModuleType(name, f"Rebuilt from the serialized descriptor of {file.name}.")
     for message, descriptor in file.message_types_by_name.items():
         setattr(module, message, GetMessageClass(descriptor))
@@ -95,6 +96,6 @@ def build_module(name: str, file: FileDescriptor) -> ModuleType:
 
 register()
 
-from etcd3 import Etcd3Client, etcdrpc  # noqa: E402  (only now can it be imported)
+from etcd3 import Etcd3Client, etcdrpc  # noqa: E402  (requires the registered modules)
 
 __all__ = ["Etcd3Client", "etcdrpc"]

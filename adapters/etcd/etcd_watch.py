@@ -1,7 +1,7 @@
-"""One watch on etcd's Watch RPC: it delivers every change, or ends with an error; it never stalls silently.
+"""A watch on etcd's Watch RPC that delivers every change or ends with an error; a hung etcd is detected.
 
-etcd3's own watcher spins when etcd stops and is dead afterwards, so only its messages and stub are used.
-gRPC's blocking call is read by one thread, which ends when the call does.
+The watcher of etcd3 spins when etcd stops and does not recover, so only the messages and the stub of etcd3 are used.
+One thread reads gRPC's blocking call, and ends with the call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from adapters.etcd.etcd_stubs import Etcd3Client, etcdrpc
 from adapters.store.config_store import Changed, Compacted, StoreUnavailable
 
 ASK_PROGRESS_AFTER_S = 1.0
-"""Idle time in seconds after which a watch requests progress from etcd (needs etcd >= 3.4)."""
+"""Idle time (s) after which a watch requests progress from etcd (requires etcd >= 3.4)."""
 HUNG_AFTER_S = 3.0
-"""Time in seconds without a response after which etcd counts as hung."""
+"""Time (s) without a response to a watch or progress request after which etcd counts as hung."""
 MAX_UNREAD_RESPONSES = 16
-"""Responses that the reading thread may be ahead of the consumer; then gRPC's flow control holds etcd back."""
+"""Maximum number of responses that the thread reads ahead of the consumer; beyond that, flow control limits etcd."""
 
 REQUIRE_LEADER = (("hasleader", "true"),)
-"""A member that is cut off from its cluster ends the watch (what etcd's clientv3 calls WithRequireLeader)."""
+"""gRPC metadata: a member that has lost its cluster's leader ends the watch (WithRequireLeader in etcd's clientv3)."""
 
 
 async def watch_prefix(
@@ -37,21 +37,21 @@ async def watch_prefix(
     after_revision: int,
     current_revision: Callable[[], Awaitable[int]],
 ) -> AsyncGenerator[tuple[Changed, ...], None]:
-    """The batches of ConfigStore.watch.
+    """Yield the batches of ConfigStore.watch.
 
     Args:
         client: provides the gRPC channel.
-        prefix: keys to watch.
-        after_revision: changes above this one are delivered.
+        prefix: prefix of the keys to watch.
+        after_revision: changes with a larger revision are delivered.
         current_revision: reads the cluster's revision, in case the watched member lags behind.
 
     Raises:
-        Compacted: the history after `after_revision` is gone, or the store's history is another one.
+        Compacted: the history after `after_revision` is compacted, or the store was wiped or restored.
         StoreUnavailable: etcd ended the watch, or is hung.
     """
-    # From the revision that was seen, not the one after it: where the history was compacted at a deletion, etcd
-    # before 3.5.16 silently omits that deletion from a watch that starts there
-    # (https://github.com/etcd-io/etcd/issues/18089); a watch that starts before receives the compaction error.
+    # The watch starts at `after_revision`, not at the revision after it: if the history was compacted at a deletion,
+    # etcd before 3.5.16 silently omits that deletion from a watch that starts at its revision
+    # (https://github.com/etcd-io/etcd/issues/18089); a watch that starts earlier receives the compaction error.
     create = watch_request(prefix, max(after_revision, 1))
     pending: list[Changed] = []
     async with aclosing(responses(client, create)) as stream:
@@ -59,11 +59,13 @@ async def watch_prefix(
             if response.canceled:
                 raise why_cancelled(response)
             behind = response.created and response.header.revision < after_revision
-            # A member that lags catches up; a store that was wiped or restored would not send new keys.
+            # A member that lags behind receives the missing revisions later. A store that was wiped or restored would
+            # send no changes until its revision exceeds `after_revision`.
             if behind and await current_revision() < after_revision:
                 raise Compacted(f"the store is at {response.header.revision}, before {after_revision}")
-            # The revision of a progress answer is no point to resume from: before 3.5.8 it may be ahead of
-            # events (https://github.com/etcd-io/etcd/issues/15220). It only shows life.
+            # The revision of a progress response is not used to resume a watch, because the revision may be ahead of
+            # events before etcd 3.5.8 (https://github.com/etcd-io/etcd/issues/15220). The response only shows that the
+            # watch is active.
             pending.extend(to_changed(event) for event in response.events if event.kv.mod_revision > after_revision)
             if not response.fragment:
                 batch, pending = tuple(pending), []
@@ -71,14 +73,18 @@ async def watch_prefix(
 
 
 def why_cancelled(response: Any) -> Compacted | StoreUnavailable:
-    """The error for a watch that etcd cancelled."""
+    """Return the error for a watch that etcd cancelled."""
     if response.compact_revision:
         return Compacted(f"etcd's history begins at revision {response.compact_revision}")
     return StoreUnavailable(f"etcd ended the watch: {response.cancel_reason}")
 
 
 async def responses(client: Etcd3Client, create: Any) -> AsyncGenerator[Any, None]:
-    """etcd's answers on one watch stream, requesting progress when there are none."""
+    """Yield etcd's responses on one watch stream; requests progress while the stream is idle.
+
+    Raises:
+        StoreUnavailable: the call ended, or etcd is hung.
+    """
     loop = asyncio.get_running_loop()
     requests: SimpleQueue[Any] = SimpleQueue()
     requests.put(create)
@@ -105,11 +111,11 @@ async def responses(client: Etcd3Client, create: Any) -> AsyncGenerator[Any, Non
 
 
 class Reader:
-    """Takes responses off a blocking gRPC call in a thread, and hands them to the event loop.
+    """Reads the responses of a blocking gRPC call in a thread, and passes them to the event loop.
 
     Args:
         call: the streaming call.
-        loop: where `next` is awaited.
+        loop: the event loop in which `next` is awaited.
     """
 
     def __init__(self, call: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,11 +124,11 @@ class Reader:
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
         self._room = threading.Semaphore(MAX_UNREAD_RESPONSES)
         self._stopped = False
-        # A daemon, so that a store that was never closed cannot keep the interpreter from ending.
+        # A daemon thread does not prevent the interpreter from exiting if the store was not closed.
         threading.Thread(target=self._read, name="etcd-watch", daemon=True).start()
 
     async def next(self, timeout_s: float) -> Any:
-        """The next response, or None after `timeout_s`.
+        """Return the next response, or None after `timeout_s` (s).
 
         Raises:
             StoreUnavailable: the call ended.
@@ -138,7 +144,7 @@ class Reader:
         return arrived
 
     def stop(self) -> None:
-        """End the call and with it the thread."""
+        """Cancel the call, which ends the thread."""
         self._stopped = True
         self._call.cancel()
         self._room.release()

@@ -13,7 +13,8 @@ import msgspec
 
 VERSION = 1
 MAX_VALUE_BYTES = 1_048_576
-"""etcd refuses requests above 1.5 MiB (https://etcd.io/docs/v3.5/dev-guide/limit/); a transaction adds some."""
+"""Maximum size (bytes) of a stored value: etcd rejects requests above 1.5 MiB
+(https://etcd.io/docs/v3.5/dev-guide/limit/), and the other parts of a transaction count too."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -23,7 +24,7 @@ class CodecError(Exception):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What is written around every value."""
+    """The envelope of every stored value."""
 
     version: int
     kind: str
@@ -32,10 +33,10 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """The value as the store keeps it; equal values give equal bytes.
+    """Return the stored form of a value; equal values give equal bytes.
 
     Raises:
-        CodecError: it is larger than MAX_VALUE_BYTES.
+        CodecError: the stored form is larger than MAX_VALUE_BYTES.
     """
     kind = type(value).__name__
     inner = msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
@@ -46,10 +47,10 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def decode(raw: bytes, type_: type[T]) -> T:
-    """The value that `encode` wrote.
+    """Return the value that `encode` encoded.
 
     Raises:
-        CodecError: it is malformed, too large, of another kind, or written by a newer version.
+        CodecError: the value is malformed, too large, of another kind, or written by a newer version.
     """
     kind = type_.__name__
     if not raw:
@@ -75,7 +76,7 @@ def decode(raw: bytes, type_: type[T]) -> T:
 
 
 def is_as_written(raw: bytes, digest: str) -> bool:
-    """Whether what the envelope holds is what was named by its SHA-256, byte for byte, be it readable here or not."""
+    """Whether the SHA-256 of the value in the envelope is `digest`; the value may be undecodable for this release."""
     try:
         return sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest() == digest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

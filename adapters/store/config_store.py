@@ -1,6 +1,6 @@
 """The interface of the configuration store: keys with revisions, transactions, leases and watches.
 
-Two implementations pass one contract test: etcd (`adapters/etcd/etcd_store.py`) and an embedded one in memory
+Two implementations pass the same contract test: etcd (`adapters/etcd/etcd_store.py`) and an embedded one in memory
 (`memory_store.py`). The terms are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide revision grows with
 every write.
 """
@@ -18,7 +18,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """The store is away, hung, or without a quorum; trying again later may work."""
+    """The store is unreachable, hung, or without a quorum; a later attempt may succeed."""
 
 
 class Compacted(StoreError):
@@ -26,20 +26,20 @@ class Compacted(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease has expired or was revoked; every key attached to it is gone."""
+    """The lease has expired or was revoked; every key attached to it is deleted."""
 
 
 class KeyValue(msgspec.Struct, frozen=True):
-    """One key as it stood at a revision."""
+    """The state of one key at a revision."""
 
     key: str
     value: bytes
     create_revision: int
-    """Revision of the write that made the key; a key deleted and made again has a larger one."""
+    """Revision of the write that created the key; larger after the key was deleted and created again."""
     mod_revision: int
-    """Revision of its last write."""
+    """Revision of the last write of the key."""
     lease_id: int = 0
-    """The lease that the key dies with; 0 for none."""
+    """Lease with which the key expires; 0 for none."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove a key; one that is absent stays absent."""
+    """Delete a key; does nothing if the key does not exist."""
 
     key: str
 
@@ -71,21 +71,21 @@ class Unchanged(msgspec.Struct, frozen=True):
 
 
 class SameKey(msgspec.Struct, frozen=True):
-    """Expect that the key is the one made at `create_revision`: what a fencing token checks; 0 as above."""
+    """Expect that the key was created at `create_revision`, a fencing token; 0 expects that the key does not exist."""
 
     key: str
     create_revision: int
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The answer to a transaction: whether every expectation held and so everything was done, and the revision."""
+    """Result of a transaction: whether all expectations held and all writes were applied, and the store's revision."""
 
     succeeded: bool
     revision: int
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """One change seen by a watch; `now` is None where the key was deleted or its lease expired."""
+    """One change that a watch reports; `now` is None if the key was deleted or its lease expired."""
 
     key: str
     now: KeyValue | None
@@ -96,28 +96,32 @@ class ConfigStore(Protocol):
     """A revisioned key-value store. Every call may raise StoreUnavailable, within a bounded time."""
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key as it is now, or None (a linearizable read)."""
+        """Return the current state of a key, or None if it does not exist (a linearizable read)."""
 
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
-        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        """Return every key under `prefix` at one revision; without `values`, each value is empty."""
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        """Do all of `do` if all of `expect` holds, atomically; else nothing."""
+        """Apply all of `do` atomically if all of `expect` holds; otherwise change nothing."""
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """A new lease that expires `ttl_s` after its last keep-alive; returns its id."""
+        """Create a lease that expires `ttl_s` (s) after its last keep-alive; returns its ID."""
 
     async def keep_alive(self, lease_id: int) -> None:
-        """Renew the lease once; raises LeaseLost where it is gone."""
+        """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """End the lease and delete its keys; one that is gone already is no error."""
+        """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""
 
     def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out.
+        """Yield batches of all changes under `prefix` with a revision above `after_revision`, in order.
 
-        An empty batch is a sign of life. Raises Compacted or StoreUnavailable; closing the iterator ends the watch.
+        An empty batch reports that the watch is active. Closing the iterator ends the watch.
+
+        Raises:
+            Compacted: the history after `after_revision` is compacted.
+            StoreUnavailable: the store is unavailable.
         """
 
     async def close(self) -> None:
-        """Let go of connections and threads; watches end."""
+        """Close connections and threads; watches end."""

@@ -1,7 +1,8 @@
-"""A live copy of every key under a prefix: list, then watch, and again after whatever breaks.
+"""A live copy of every key under a prefix: list, then watch; after an error, watch or list again.
 
-After Kubernetes' reflector (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go), with
-etcd's revisions to resume from. The copy is what the store held at one moment, at most `age_s` ago.
+The design is that of Kubernetes' reflector
+(https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go); watches resume from etcd's revisions.
+The copy is the content of the store at one moment, at most `age_s` ago.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from adapters.store.config_store import Changed, Compacted, ConfigStore, KeyValu
 
 BACKOFF_BASE_S = 0.05
 BACKOFF_CAP_S = 1.0
-"""Bound of the wait between two tries; with it, the copy is fresh again soon after the store is."""
+"""Maximum time (s) between two attempts, so that the copy is current soon after the store recovers."""
 SILENT_AFTER_S = 6.0
-"""A watch that shows no sign of life for this long is given up: stores show one every second or fail on their own."""
+"""Time (s) without a message after which a watch is closed and restarted; a store sends a progress message every
+second, or ends the watch with an error."""
 RELIST_AFTER_S = 600.0
-"""A watch is replaced by a fresh list this often, in case the store lost an event or was restored from a backup."""
+"""Maximum time (s) of a watch before the keys are listed again, in case the store lost an event or was restored from a
+backup; the minimum is half of this time."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,17 +36,17 @@ _log = structlog.get_logger(__name__)
 class Informer:
     """Keeps `items` equal to the store, and calls `on_change` for each change in the order of the store.
 
-    What it missed while the history was compacted reaches `on_change` as the difference: the deletions, then what was
-    written, in order of revision. `on_change` that raises is logged and the next change goes on.
+    After a listing, `on_change` receives the differences from the previous copy: the deletions, then the writes in
+    order of revision. An exception of `on_change` is logged, and the next change is applied.
 
     Args:
-        store: what to copy.
-        prefix: the keys to copy begin with it.
+        store: the store to copy from.
+        prefix: prefix of the keys to copy.
         on_change: None, or called in the event loop, after `items` has the change; must not block.
         rng: source of the jitter.
-        silent_after_s: SILENT_AFTER_S.
-        relist_after_s: RELIST_AFTER_S.
-        backoff_cap_s: BACKOFF_CAP_S; longer for copies that nothing urgent depends on.
+        silent_after_s: see SILENT_AFTER_S.
+        relist_after_s: see RELIST_AFTER_S.
+        backoff_cap_s: see BACKOFF_CAP_S; larger for copies whose age is less critical.
     """
 
     def __init__(
@@ -73,29 +76,29 @@ class Informer:
 
     @property
     def items(self) -> Mapping[str, KeyValue]:
-        """The copy, by key; read-only, and changes as the store does."""
+        """The copy, by key; a read-only view that follows the store."""
         return MappingProxyType(self._items)
 
     @property
     def synced(self) -> bool:
-        """Whether the store has been listed once; stays true while the store is away."""
+        """Whether the store has been listed once; stays true while the store is unavailable."""
         return self._synced.is_set()
 
     @property
     def age_s(self) -> float:
-        """Seconds since the store last showed that the copy is current; infinite before the first list."""
+        """Time (s) since the last listing or message of the watch; infinite before the first listing."""
         return time.monotonic() - self._heard_at
 
     async def wait_synced(self) -> None:
-        """Return once the store has been listed; bound it with asyncio.timeout."""
+        """Return after the first listing of the store; limit the wait with asyncio.timeout."""
         await self._synced.wait()
 
     def start(self) -> None:
-        """Begin, in a task of its own."""
+        """Start the informer in a new task."""
         self._task = asyncio.create_task(self._run(), name=f"informer {self._prefix}")
 
     async def stop(self) -> None:
-        """End, and return once nothing of it runs; `items` stays as it is."""
+        """Cancel the informer's task and wait for its end; `items` keeps its content."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -116,10 +119,11 @@ class Informer:
             except StoreError as error:
                 self._report_break(str(error))
             except Exception as error:
-                # A bug must not end the task: the copy would no longer be refreshed.
+                # A defect must not end the task, because the copy would no longer be updated.
                 self._revision = None
                 self._report_break(f"unexpected {error!r}", exc_info=True)
-            # A break soon after success counts on, or history that is compacted as fast as we list would spin.
+            # A failure soon after a success does not reset the backoff; otherwise, a store that compacts its history as
+            # fast as it is listed would cause a loop without waits.
             if self._heard_at - began_at > BACKOFF_CAP_S:
                 failures = 0
             wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=self._backoff_cap_s, rng=self._rng)
@@ -127,9 +131,9 @@ class Informer:
             await asyncio.sleep(wait_s)
 
     async def _follow(self) -> None:
-        """Take changes from a watch until it breaks, or it is time to list again."""
+        """Apply the changes of a watch until the watch fails or the next listing is due."""
         assert self._revision is not None
-        # Spread, so that agents that started together do not list together.
+        # The time is random, so that agents that started together do not list at the same time.
         relist_at = time.monotonic() + self._relist_after_s * self._rng.uniform(0.5, 1.0)
         async with aclosing(self._store.watch(self._prefix, self._revision)) as batches:
             while time.monotonic() < relist_at:

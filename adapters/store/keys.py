@@ -1,41 +1,41 @@
-"""Where things are in the store. The version in the root lets a new layout stand beside an old one."""
+"""Keys of the store. The root contains a version, so that a new layout can exist beside an old one."""
 
 from __future__ import annotations
 
 import re
 
 DEFAULT_PREFIX = "/penstock/"
-"""What every key starts with, unless the settings name another prefix for a fleet."""
+"""Prefix of every key, unless the settings name another prefix for a fleet."""
 
 ROOT = DEFAULT_PREFIX + "v1/"
 
 FLEET = ROOT + "fleet"
-"""Signed by each leader: a control plane of another fleet, which cannot verify the signature, does not lead."""
+"""Key that each leader signs: a control plane of another fleet cannot verify the signature, and does not lead."""
 
 LEADER = ROOT + "leader"
-"""Held with the leader's lease; its create revision is the fencing epoch."""
+"""Key of the leader, attached to the leader's lease; its create revision is the fencing epoch."""
 
 EPOCH_BASE = ROOT + "epoch-base"
-"""What plans' epochs are above fencing epochs, since a store that was wiped counts its revisions anew."""
+"""Number that is added to fencing epochs to obtain plan epochs, since the revisions of a wiped store start again."""
 
 CONTROL_PLANES = ROOT + "control-planes/"
 AGENTS = ROOT + "agents/"
 POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 OVERRIDES = ROOT + "overrides"
-"""All overrides, under one key, so that concurrent changes conflict instead of overlooking each other."""
+"""All overrides, under one key, so that concurrent changes conflict instead of overwriting each other."""
 ROLLOUT = ROOT + "newest-rollout"
-"""The newest rollout of a policy: under way, or the last one."""
+"""The newest rollout of a policy, in progress or ended."""
 
 ENDED_ROLLOUTS = ROOT + "rollouts/"
 DRILL = ROOT + "newest-drill"
-"""The newest drill: under way, or the last one."""
+"""The newest drill, in progress or ended."""
 
 ENDED_DRILLS = ROOT + "drills/"
 REVISIONS = ROOT + "revisions/"
 AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
-"""The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
+"""Copy of the last audit entry, which the next entry follows; a watch of this key receives every new entry."""
 
 JOURNAL = ROOT + "journal/"
 """Recent events, written by the leaders."""
@@ -44,14 +44,14 @@ IDEMPOTENCY_RECORDS = ROOT + "idempotency/"
 """Requests with an Idempotency-Key, by a digest of the caller and the key; each has a lease."""
 
 AUDIT_BLOCK = 100
-"""Audit entries under one prefix, so that a page of them can be read without the rest."""
+"""Number of audit entries under one prefix, so that a page can be read without the other entries."""
 
 
 _PREFIX = re.compile(r"/([a-zA-Z0-9._-]{1,64}/){1,4}")
 
 
 def key_prefix(text: str) -> str:
-    """Returns a prefix of keys if it is valid; raises ValueError."""
+    """Returns a prefix of keys if it is valid; raises ValueError otherwise."""
     if _PREFIX.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no prefix of keys; write one to four names between slashes, such as /penstock/")
     return text
@@ -61,60 +61,60 @@ _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, DRILL, AUDIT_H
 
 
 def is_replaceable(key: str) -> bool:
-    """Whether control planes write the key again and again, so that one of its earlier values could be put back."""
+    """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
     return key in _REPLACEABLE or key.startswith(PLANS)
 
 
 def control_plane(name: str) -> str:
-    """A control plane's registration; lives as long as its lease."""
+    """Returns the key of a control plane's registration, which expires with its lease."""
     return CONTROL_PLANES + name
 
 
 def agent(region: str, name: str) -> str:
-    """An agent's registration; lives as long as its lease."""
+    """Returns the key of an agent's registration, which expires with its lease."""
     return f"{AGENTS}{region}/{name}"
 
 
 def policy(digest: str) -> str:
-    """A compiled policy, immutable: the key is the digest of the content."""
+    """Returns the key of a compiled policy, which is immutable; `digest` is the digest of its content."""
     return POLICIES + digest
 
 
 def plan(region: str) -> str:
-    """A region's plan slice; it names its policy by digest."""
+    """Returns the key of a region's plan slice, which names its policy by digest."""
     return PLANS + region
 
 
 def ended_rollout(number: int) -> str:
-    """A rollout that is over; keys are in the order of the numbers."""
+    """Returns the key of an ended rollout; keys are in the order of the numbers."""
     return f"{ENDED_ROLLOUTS}{number:010d}"
 
 
 def ended_drill(number: int) -> str:
-    """A drill that is over; keys are in the order of the numbers."""
+    """Returns the key of an ended drill; keys are in the order of the numbers."""
     return f"{ENDED_DRILLS}{number:010d}"
 
 
 def revision(number: int) -> str:
-    """The result of one revision of the policy source; keys are in the order of the numbers."""
+    """Returns the key of the result of one revision of the policy source; keys are in the order of the numbers."""
     return f"{REVISIONS}{number:010d}"
 
 
 def journal_entry(number: int) -> str:
-    """An entry of the journal, immutable; keys are in the order of the entries."""
+    """Returns the key of a journal entry, which is immutable; keys are in the order of the entries."""
     return f"{JOURNAL}{number:012d}"
 
 
 def idempotency_record(name: str) -> str:
-    """The stored claim and response of one request; lives as long as its lease."""
+    """Returns the key of the stored claim and response of one request, which expires with its lease."""
     return IDEMPOTENCY_RECORDS + name
 
 
 def audit_entry(seq: int) -> str:
-    """An entry of the audit log, immutable; keys are in the order of the entries."""
+    """Returns the key of an audit entry, which is immutable; keys are in the order of the entries."""
     return f"{audit_block(seq // AUDIT_BLOCK)}{seq % AUDIT_BLOCK:02d}"
 
 
 def audit_block(block: int) -> str:
-    """The prefix of AUDIT_BLOCK entries: those whose number divided by it is `block`."""
+    """Returns the prefix of the audit entries whose number divided by AUDIT_BLOCK is `block`."""
     return f"{AUDIT}{block:010d}"

@@ -1,6 +1,6 @@
 """Registration: a key that stays in the store while this process runs and renews its lease.
 
-A registration is not a lock: a lost registration is made again, and holding one grants no exclusive right.
+A registration is not a lock: a lost registration is created again, and a registration grants no exclusive right.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from adapters.store.config_store import ConfigStore, LeaseLost, Put, StoreError
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 1.0
 RENEWALS_PER_TTL = 3
-"""Two renewals may fail before the lease runs out."""
+"""Number of renewals per duration of a lease: two renewals may fail before the lease expires."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Registration:
-    """Keeps `key` registered under a lease, and makes it again whenever lease or store were lost.
+    """Keeps `key` registered under a lease, and creates it again after the lease or the content of the store was lost.
 
     Args:
-        store: where.
-        key: the key to hold; a value that is there already is replaced.
-        value: its value.
-        ttl_s: how long after this process's death the key may stay, in seconds.
+        store: the store of the key.
+        key: the key to register; an existing value is replaced.
+        value: value of the key.
+        ttl_s: time to live of the lease: maximum time for which the key remains after this process ends, in seconds.
         rng: source of the jitter.
     """
 
@@ -44,11 +44,11 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in a task of its own."""
+        """Start the registration in a new task."""
         self._task = asyncio.create_task(self._run(), name=f"registration {self._key}")
 
     async def stop(self) -> None:
-        """End, and take the key out of the store if that can be reached; else the lease runs out."""
+        """Stop, and delete the key from the store; if the store is unavailable, the key expires with the lease."""
         if self._task is None:
             return
         self._task.cancel()
@@ -86,13 +86,13 @@ class Registration:
             await asyncio.sleep(wait_s)
 
     async def _register_or_renew(self) -> None:
-        """One step towards a key that is registered and has its whole time to live."""
+        """Create or renew the lease, and write the key if it is not registered."""
         if self._lease_id:
             await self._store.keep_alive(self._lease_id)
             found = await self._store.get(self._key) if self.registered else None
             if self.registered and (found is None or not found.value):
-                # The lease is valid and the key is gone, or its value is not authentic: an older holder overwrote the
-                # key and its lease then ended, or another writer did.
+                # The lease is valid, but the key is missing or its value is not authentic: an older holder overwrote
+                # the key and its lease then expired, or another writer changed the key.
                 self.registered = False
         else:
             self._lease_id = await self._store.grant_lease(self._ttl_s)

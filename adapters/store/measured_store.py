@@ -27,10 +27,10 @@ class StoreObserver(Protocol):
     """Receives the measurements of a store."""
 
     def store_called(self, operation: str, seconds: float, *, ok: bool) -> None:
-        """A call took this long."""
+        """Record the duration of a call, and whether it succeeded."""
 
     def watch_restarted(self) -> None:
-        """A prefix that was watched before is watched again."""
+        """Record that a prefix that was watched before is watched again."""
 
 
 class MeasuredStore:
@@ -39,7 +39,7 @@ class MeasuredStore:
     Args:
         store: the store to measure.
         observer: receives the measurements.
-        clock: in seconds.
+        clock: monotonic time, in seconds.
     """
 
     def __init__(

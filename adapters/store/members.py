@@ -24,23 +24,23 @@ def named(name: str) -> str:
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A control plane, as it registers itself and as the leader key names it."""
+    """A control plane: value of its registration, and of the leader key."""
 
     name: str
     url: str
-    """Base URL of its HTTP API."""
+    """Base URL of the control plane's HTTP API."""
 
 
 class AgentMember(msgspec.Struct, frozen=True):
-    """An agent, as it registers itself."""
+    """An agent: value of its registration."""
 
     region: str
     name: str
     peer_url: str
-    """Base URL where other regions' agents reach it: forwarded requests and probes."""
+    """Base URL for forwarded requests and probes from agents of other regions."""
     admin_url: str
-    """Base URL of its metrics and status."""
+    """Base URL of the agent's metrics and status."""
     epoch: int
-    """Which incarnation of that name this is; a restarted agent has a larger one."""
+    """Fencing epoch of the agent; a restarted agent has a larger one."""
     certificate: str = ""
-    """DER in base64. Other agents accept this agent's route contexts from the start, before it has probed them."""
+    """Certificate (DER in base64), with which other agents accept route contexts before the agent's first probe."""

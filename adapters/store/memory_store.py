@@ -28,9 +28,9 @@ from adapters.store.config_store import (
 )
 
 PROGRESS_S = 1.0
-"""How often an idle watch shows that it lives."""
+"""Interval (s) of the empty batches of an idle watch."""
 MAX_OPERATIONS = 128
-"""What etcd takes in one transaction by default (--max-txn-ops)."""
+"""Maximum number of operations in one transaction: the default of etcd (--max-txn-ops)."""
 
 
 class Lease(msgspec.Struct):
@@ -42,11 +42,11 @@ class Lease(msgspec.Struct):
 
 
 class MemoryStore:
-    """A ConfigStore that dies with the process.
+    """A ConfigStore whose content is lost when the process ends.
 
     Args:
-        clock: seconds, monotonic; leases run by it.
-        keep_revisions: how many revisions of history are kept for watches before the oldest is compacted.
+        clock: monotonic time of the leases, in seconds.
+        keep_revisions: number of revisions of history that are kept for watches; older revisions are compacted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, keep_revisions: int = 10_000) -> None:
@@ -62,22 +62,22 @@ class MemoryStore:
         self._wake = asyncio.Event()
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key as it is now, or None."""
+        """Return the current state of a key, or None if it does not exist."""
         self._begin()
         return self._items.get(key)
 
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
-        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        """Return every key under `prefix` at one revision; without `values`, each value is empty."""
         self._begin()
         found = [self._items[key] for key in sorted(self._items) if key.startswith(prefix)]
         shown = found if values else [msgspec.structs.replace(item, value=b"") for item in found]
         return Listing(items=tuple(shown), revision=self._revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        """Do all of `do` if all of `expect` holds, atomically; else nothing.
+        """Apply all of `do` atomically if all of `expect` holds; otherwise change nothing.
 
         Raises:
-            LeaseLost: a Put names a lease that is gone.
+            LeaseLost: a Put names a lease that has expired or was revoked.
             StoreError: too many operations, or two on one key.
         """
         self._begin()
@@ -91,7 +91,7 @@ class MemoryStore:
         return Committed(succeeded=True, revision=self._revision)
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """A new lease that expires `ttl_s` after its last keep-alive; returns its id."""
+        """Create a lease that expires `ttl_s` (s) after its last keep-alive; returns its ID."""
         self._begin()
         if ttl_s < 1:
             raise StoreError(f"a lease must last at least 1 s, not {ttl_s}")
@@ -100,7 +100,7 @@ class MemoryStore:
         return self._last_lease_id
 
     async def keep_alive(self, lease_id: int) -> None:
-        """Renew the lease once; raises LeaseLost where it is gone."""
+        """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
         self._begin()
         lease = self._leases.get(lease_id)
         if lease is None:
@@ -108,12 +108,12 @@ class MemoryStore:
         lease.expires_at = self._clock() + lease.ttl_s
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """End the lease and delete its keys; one that is gone already is no error."""
+        """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""
         self._begin()
         self._end_lease(lease_id)
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out."""
+        """Yield batches of all changes under `prefix` with a revision above `after_revision`, in order."""
         seen = after_revision
         self._begin()
         if seen > self._revision:
@@ -131,7 +131,7 @@ class MemoryStore:
             yield batch
 
     def compact(self, revision: int) -> None:
-        """Forget the history up to `revision`: watches that would need it raise Compacted."""
+        """Discard the history up to `revision`; watches that need it raise Compacted."""
         self._compacted_revision = max(self._compacted_revision, min(revision, self._revision))
         while self._history and self._history[0][0].revision <= self._compacted_revision:
             self._history.popleft()
@@ -167,7 +167,7 @@ class MemoryStore:
         return expectation.mod_revision == (current.mod_revision if current else 0)
 
     def _write(self, do: Iterable[Put | Delete]) -> None:
-        """Apply operations as one revision; nothing to change makes no revision."""
+        """Apply operations as one revision; operations without effect create no revision."""
         revision = self._revision + 1
         changes = tuple(
             Changed(key=operation.key, now=self._apply(operation, revision), revision=revision)
@@ -207,7 +207,7 @@ class MemoryStore:
             del self._leases[lease_id]
 
     def _since(self, revision: int) -> Iterable[Changed]:
-        # Newest first until the point, because a watch is mostly one revision behind.
+        # The search starts at the newest revision, because a watch is usually one revision behind.
         missed: list[tuple[Changed, ...]] = []
         for changes in reversed(self._history):
             if changes[0].revision <= revision:

@@ -14,7 +14,7 @@ from adapters.store.config_store import Changed, ConfigStore, KeyValue
 from adapters.store.informer import BACKOFF_CAP_S, Informer
 
 STORE_LOST_AFTER_S = 3.0
-"""A store that sent nothing for this many seconds counts as unavailable; it sends progress every second."""
+"""Time (s) without a message after which the store counts as unavailable; a store sends progress every second."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -22,24 +22,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Seen(msgspec.Struct, Generic[T], frozen=True):
-    """A decoded value and the revision at which its key was made."""
+    """A decoded value, and the revision at which its key was created."""
 
     value: T
     create_revision: int
 
 
 class Mirror(Generic[T]):
-    """Every value under a prefix, decoded; one that cannot be is logged and left out.
+    """Every value under a prefix, decoded; a value that cannot be decoded is logged and omitted.
 
-    A value that is not authentic (empty, see `signed_store`) leaves the last one of its key in place.
+    If a value is not authentic (empty, see `signed_store`), the last value of its key is kept.
 
     Args:
-        store: what to copy.
-        prefix: where.
-        type_: what the values are.
+        store: the store to copy from.
+        prefix: prefix of the keys.
+        type_: type of the values.
         rng: source of the backoff's jitter.
         on_change: called after each change; must not block.
-        backoff_cap_s: bound of the wait between two tries to reach a store that is away, in seconds.
+        backoff_cap_s: maximum time between two attempts to reach an unavailable store, in seconds.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class Mirror(Generic[T]):
 
     @property
     def values(self) -> dict[str, T]:
-        """By what follows the prefix in the key, in key order."""
+        """Values by the part of the key after the prefix, in key order."""
         return {key: self._values[key].value for key in sorted(self._values)}
 
     def seen(self, name: str) -> Seen[T] | None:
-        """One value, by what follows the prefix in its key."""
+        """Return the value of a key, named by its part after the prefix; None if the key has no value."""
         return self._values.get(name)
 
     @property
     def has_key(self) -> bool:
-        """Whether there is any key under the prefix, readable or not."""
+        """Whether a key exists under the prefix, decodable or not."""
         return bool(self.informer.items)
 
     @property
     def store_is_up(self) -> bool:
-        """Whether the store has responded within STORE_LOST_AFTER_S."""
+        """Whether the last message of the store is less than STORE_LOST_AFTER_S old."""
         return self.informer.age_s < STORE_LOST_AFTER_S
 
     def _changed(self, change: Changed) -> None:

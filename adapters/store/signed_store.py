@@ -1,7 +1,8 @@
 """A configuration store in which every value is signed by the process that wrote it (ADR 15).
 
-Write access to etcd alone suffices to delete values, and for nothing else: a value is read as empty bytes, which no
-reader accepts, unless a process of the fleet that may write its key has signed it. The last good value stays in force.
+Write access to etcd alone permits the deletion of values, but not the forgery of values: a value is read as empty
+bytes, which readers reject, unless a process of the fleet that may write its key has signed it. The last good value
+stays in force.
 
 A stored value is one line with the writer's certificate, the time of signing and the signature, then the payload, so
 that `etcdctl get` still shows the payload readably.
@@ -41,46 +42,46 @@ MARK = b"penstock-signed-1"
 _MARK_OF_ANY_VERSION = re.compile(rb"penstock-signed-([0-9]{1,9})")
 
 MAX_CLOCK_SKEW_S = 300.0
-"""A value signed further in the future than this (s) is not accepted."""
+"""Maximum time (s) by which a time of signing may be in the future; values above that are rejected."""
 
 MAX_READ_S = 30.0
-"""A reply may arrive this long (s) after a newer value did by another way, such as a watch."""
+"""Maximum time (s) by which a response may arrive after a newer value of another response, such as of a watch."""
 
 UNAUTHENTIC = b""
-"""Read in place of a value whose signature is missing or wrong."""
+"""The value that is read in place of a value whose signature is missing or invalid."""
 
 _log = structlog.get_logger(__name__)
 
 
 class BadValue(Exception):
-    """A stored value is not signed as it must be; the message states the reason."""
+    """A stored value is not authentic; the message states the reason."""
 
 
 class _Newest(NamedTuple):
-    """The newest value seen under a key."""
+    """The newest authentic value that was read under a key."""
 
     at_ms: int
     """Time of signing (Unix time, ms)."""
     mod_revision: int
     seen_at: float
-    """Unix time (s)."""
+    """Unix time (s) at which the value was read."""
 
     def overtook(self, item: KeyValue, now: float) -> bool:
-        """Whether an older value was read before this one was written, and its reply arrived after this one."""
+        """Whether `item` has an older revision, and its response was delayed by no more than MAX_READ_S."""
         return item.mod_revision < self.mod_revision and now - self.seen_at <= MAX_READ_S
 
 
 class SignedStore:
-    """Signs what this process writes, and checks the signature of all that it reads.
+    """Signs every value that this process writes, and verifies the signature of every value that it reads.
 
-    A value that is older than one seen before under the same key is not accepted either, where the key is one of those
-    that change (`keys.is_replaceable`): an old policy or override that was signed once cannot be put back.
+    Under keys that are overwritten (`keys.is_replaceable`), a value that was signed before the newest value read under
+    the same key is rejected too, so that an attacker cannot replay an old plan or override.
 
     Args:
-        store: where the values are.
+        store: the store of the signed values.
         sessions: holds the identity of this process.
-        prefix: what every key starts with in `store`, in place of `keys.ROOT`'s first part; fleets that share an etcd
-            have different ones.
+        prefix: prefix of every key in `store`, in place of `keys.DEFAULT_PREFIX`; fleets that share an etcd cluster use
+            different prefixes.
         clock: Unix time, in seconds.
     """
 
@@ -97,27 +98,27 @@ class SignedStore:
         self._prefix = prefix
         self._clock = clock
         self._newest: dict[str, _Newest] = {}
-        """The newest value seen under each key that changes."""
+        """The newest authentic value that was read under each replaceable key."""
         self.rejected = 0
-        """Values that were not authentic, since the start."""
+        """Number of values that were not authentic, since the start."""
 
     async def get(self, key: str) -> KeyValue | None:
-        """As `ConfigStore.get`; a value that is not authentic is empty."""
+        """See `ConfigStore.get`; a value that is not authentic is empty."""
         item = await self._store.get(self._stored_key(key))
         return None if item is None else self._checked(item)
 
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
-        """As `ConfigStore.list`; values that are not authentic are empty."""
+        """See `ConfigStore.list`; values that are not authentic are empty."""
         listing = await self._store.list(self._stored_key(prefix), values=values)
         read = self._checked if values else self._renamed
         return Listing(tuple(read(item) for item in listing.items), listing.revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
-        """As `ConfigStore.commit`, with every value signed.
+        """See `ConfigStore.commit`; every value is signed.
 
         Raises:
-            StoreError: the certificate of this process is not valid now: every reader would reject what it signs, and
-                the value before would be lost.
+            StoreError: the certificate of this process is not valid now: every reader would reject the new value, and
+                the previous value would be lost.
         """
         return await self._store.commit(
             [msgspec.structs.replace(condition, key=self._stored_key(condition.key)) for condition in expect],
@@ -125,19 +126,19 @@ class SignedStore:
         )
 
     async def grant_lease(self, ttl_s: int) -> int:
-        """As `ConfigStore.grant_lease`."""
+        """See `ConfigStore.grant_lease`."""
         return await self._store.grant_lease(ttl_s)
 
     async def keep_alive(self, lease_id: int) -> None:
-        """As `ConfigStore.keep_alive`."""
+        """See `ConfigStore.keep_alive`."""
         await self._store.keep_alive(lease_id)
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """As `ConfigStore.revoke_lease`."""
+        """See `ConfigStore.revoke_lease`."""
         await self._store.revoke_lease(lease_id)
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
-        """As `ConfigStore.watch`; values that are not authentic are empty."""
+        """See `ConfigStore.watch`; values that are not authentic are empty."""
         changes = self._store.watch(self._stored_key(prefix), after_revision)
         try:
             async for batch in changes:
@@ -146,7 +147,7 @@ class SignedStore:
             await changes.aclose()
 
     async def close(self) -> None:
-        """As `ConfigStore.close`."""
+        """See `ConfigStore.close`."""
         await self._store.close()
 
     def _stored_key(self, key: str) -> str:
@@ -174,7 +175,10 @@ class SignedStore:
         return Put(self._stored_key(write.key), head + b"\n" + write.value, write.lease_id)
 
     def _newest_of(self, key: str) -> _Newest | None:
-        """The newest value seen under a key, unless this process saw or signed it while its clock was ahead."""
+        """Return the newest value that was read under a key, if any.
+
+        A value with a time of signing in the future is ignored: it was read while the clock of this process was ahead.
+        """
         newest = self._newest.get(key)
         return None if newest is None or self._is_in_the_future(newest.at_ms) else newest
 
@@ -212,11 +216,12 @@ class SignedStore:
         except (Base64Error, ValueError):
             raise BadValue("its signature is not base64") from None
         at_ms = int(parts[2])
-        # What a process of the fleet has signed identifies the fleet, whatever the clock of that process was.
+        # A signature of any process of the fleet identifies the fleet, so the time of signing is not checked here.
         if key != keys.FLEET and self._is_in_the_future(at_ms):
             raise BadValue("it was signed in the future; check that the clocks are synchronised")
         try:
-            # A value outlives the certificate of its writer: what counts is that it was valid then and is not revoked.
+            # A value may outlive the certificate of its writer, so the certificate must have been valid at the time of
+            # signing, and must not be revoked.
             writer = self._sessions.identity.trust.verify(certificate, at_ms / 1000)
         except BadIdentity as error:
             raise BadValue(str(error)) from None
@@ -228,7 +233,11 @@ class SignedStore:
 
 
 def may_write(writer: SpiffeId, key: str) -> bool:
-    """Whether a process may write a key: an agent its own registration, a control plane everything but agents'."""
+    """Whether a process may write a key.
+
+    An agent may write its own registration. A control plane may write its own registration, and every key that is not a
+    registration.
+    """
     if writer.role is ProcessRole.AGENT:
         return key == keys.agent(writer.region, writer.name)
     if key.startswith(keys.CONTROL_PLANES):

@@ -1,8 +1,8 @@
 """Backup of a fleet's keys in the store as one file, and restoring it.
 
 A backup has every key under the fleet's prefix at one revision, as stored: the values stay signed by the processes that
-wrote them. Keys with a lease (leadership, registrations, Idempotency-Keys) are left out, because they are true only as
-long as their process renews them.
+wrote them. Keys with a lease (leadership, registrations, Idempotency-Keys) are left out, because they are valid
+only as long as their process renews them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FORMAT = 1
 """Format of the file."""
 
 MAX_BATCH_OPERATIONS = 100
-"""etcd accepts 128 operations in one transaction by default (--max-txn-ops)."""
+"""Maximum number of operations in one transaction; etcd accepts 128 by default (--max-txn-ops)."""
 
 MAX_BATCH_BYTES = 1_000_000
-"""Keys and values of one transaction, except for a single larger value; etcd accepts 1.5 MiB."""
+"""Maximum size (bytes) of keys and values in a transaction, except for a single larger value; etcd accepts 1.5 MiB."""
 
 
 class BadBackup(Exception):
@@ -39,12 +39,12 @@ class RestoreRefused(Exception):
 
 
 class BackupEntry(msgspec.Struct, frozen=True):
-    """One key."""
+    """One key of a backup."""
 
     key: str
-    """Without the fleet's prefix."""
+    """The key without the fleet's prefix."""
     value: bytes
-    """As stored: signed, and in the format of the release that wrote it."""
+    """The value as stored: signed, and in the format of the release that wrote it."""
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +53,13 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     fleet: str
     """Name of the fleet."""
     prefix: str
-    """Prefix of its keys."""
+    """Prefix of the fleet's keys."""
     revision: int
-    """Revision of the store."""
+    """Revision of the store at which the keys were read."""
     taken_at: str
-    """ISO 8601, in UTC."""
+    """Time of the backup (ISO 8601, in UTC)."""
     entries: tuple[BackupEntry, ...]
-    """In the order in which the keys were created."""
+    """The keys, in the order in which they were created."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -77,9 +77,9 @@ async def take_backup(store: ConfigStore, *, fleet: str, prefix: str, taken_at: 
     """Read every key under `prefix` at one revision.
 
     Args:
-        store: the store itself, so that values are read as stored.
+        store: the store without the verification of signatures, so that values are read as stored.
         fleet: name of the fleet.
-        taken_at: the time now, for the file.
+        taken_at: the current time (ISO 8601, in UTC), for the file.
 
     Raises:
         StoreError: the store cannot be read.
@@ -91,7 +91,7 @@ async def take_backup(store: ConfigStore, *, fleet: str, prefix: str, taken_at: 
 
 
 def write_backup(backup: Backup, path: Path) -> None:
-    """Write the file, readable only by its owner: whole, or not at all.
+    """Write the file atomically, readable only by its owner.
 
     Raises:
         OSError: the file cannot be written.
@@ -111,7 +111,7 @@ def read_backup(path: Path) -> Backup:
     """Read a file that `write_backup` wrote.
 
     Raises:
-        BadBackup: it cannot be read, is damaged, or has another format.
+        BadBackup: the file cannot be read, is damaged, or has another format.
     """
     try:
         content = path.read_bytes()
@@ -130,7 +130,7 @@ def read_backup(path: Path) -> Backup:
 
 
 async def unauthentic_keys(backup: Backup, sessions: Sessions) -> list[str]:
-    """Return the keys whose values this fleet did not sign, as the readers of a store see it.
+    """Return the keys whose values the readers of a store would reject, because this fleet did not sign them.
 
     Raises:
         RestoreRefused: the backup is of another fleet.
@@ -151,12 +151,13 @@ async def unauthentic_keys(backup: Backup, sessions: Sessions) -> list[str]:
 async def restore_backup(store: ConfigStore, backup: Backup, *, prefix: str, force: bool) -> int:
     """Write the keys of a backup; returns the number of keys that were removed or replaced.
 
-    Not one transaction: after a failure some keys are missing until the backup is restored again with `force`.
+    The restore is not one transaction: after a failure, some keys are missing until the backup is restored again with
+    `force`.
 
     Args:
-        store: the store itself.
-        prefix: of the fleet's keys in this store.
-        force: replace what is there, and remove keys that the backup lacks.
+        store: the store without signing, so that values are written as stored in the backup.
+        prefix: prefix of the fleet's keys in this store.
+        force: replace the existing keys, and remove keys that the backup lacks.
 
     Raises:
         RestoreRefused: a control plane runs, or the store has keys of the fleet and `force` is not set.

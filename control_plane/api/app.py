@@ -44,7 +44,7 @@ def create_app(
         guarded_routers: all other routes.
         access: authenticates callers.
         idempotency_store: responses of requests that carried an Idempotency-Key.
-        elector: which control plane leads.
+        elector: provides the current leader.
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
         browsers: sessions of browsers.
@@ -76,7 +76,7 @@ def create_app(
     open_paths = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
     # The middleware added last receives a request first.
     app.add_middleware(AuthenticatedBodies, access=access, open_paths=open_paths)
-    # The routes of the application itself are its routers.
+    # `app.routes` has one entry for each included router, so the routes are taken from the routers.
     guarded_routes = [route for router in guarded_routers for route in router.routes]
     app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=guarded_routes)
     app.add_middleware(LeaderForwarding, elector=elector, link=link, access=access, callers=callers)

@@ -1,4 +1,4 @@
-"""Reads a request's body in a middleware, and provides the body again to what follows the middleware."""
+"""Reads the body of a request in a middleware, and replays the body to the application behind the middleware."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Limits of connections to the HTTP API before authentication: size and duration of the head, number of connections.
 
 uvicorn limits neither the size of a request head nor the time to receive it or to read a response. At its connection
-limit it rejects all new connections, those of agents and probes too, so a thousand idle connections would block the
-API.
+limit it rejects all new connections, including connections of agents and probes, so a thousand idle connections would
+block the API.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from control_plane.api.responses import problem_response
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum size of request line and headers; a credential has up to 16 KiB."""
+"""Maximum size (bytes) of request line and headers; a credential has up to 16 KiB."""
 
 IO_TIMEOUT_S = 10.0
-"""Maximum time (s) to receive a complete head, and maximum time (s) in which a client reads nothing of a response."""
+"""Maximum time (s) from the start of a connection, or the end of a response, to the next complete head; and maximum
+time (s) in which a client reads nothing of a response."""
 
 MAX_CONNECTIONS = 1_000
-"""Maximum number of connections. A further connection replaces the one that has been idle longest."""
+"""Maximum number of connections. Each further connection replaces the connection that has been idle longest."""
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -40,10 +41,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
         self._client_certificate: bytes | None = None
-        """DER; TLS has verified it."""
+        """The client certificate (DER), which TLS has verified; None without one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request; close the longest idle connection if there are too many."""
+        """Wait for a request; close the longest idle connection if more than `max_connections` are open."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         self._client_certificate = tls.getpeercert(binary_form=True) if tls is not None else None
@@ -71,7 +72,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._reject(431, f"the request line and the headers have at most {MAX_HEAD_BYTES} bytes")
 
     def on_message_begin(self) -> None:
-        """Start a request head; the state of the request has the client certificate of the connection."""
+        """Start a request head; store the client certificate of the connection in the state of the request."""
         super().on_message_begin()
         self.scope["state"]["client_certificate"] = self._client_certificate
 
@@ -120,7 +121,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(timeout_s, self._expire) if timeout_s is not None else None
 
     def _expire(self) -> None:
-        """Close the connection, unless the client has read since the deadline was set."""
+        """Close the connection, unless the client has read a part of the unsent response since the deadline was set."""
         if 0 < self.transport.get_write_buffer_size() < self._unsent_bytes:
             self._set_deadline(self.io_timeout_s)
         else:

@@ -69,7 +69,7 @@ def require_policy(policy: Policy | None) -> Policy:
     """Return the policy in force.
 
     Raises:
-        Problem: 503, there is none yet.
+        Problem: 503, no policy is in force yet.
     """
     if policy is None:
         raise Problem(503, "no policy is in force yet", {"retry-after": "2"})
@@ -80,7 +80,7 @@ def require_region(policy: Policy, name: str, field: str) -> str:
     """Return `name` if the policy has a region of that name.
 
     Raises:
-        Problem: 422, it has not.
+        Problem: 422, the policy has no region of that name.
     """
     if name not in policy.regions:
         remedy = suggest(name, policy.regions, "GET /v1/status lists them")

@@ -1,4 +1,4 @@
-"""The response to a request that is evaluated in a process of its own."""
+"""The response to a request that is evaluated in a separate process."""
 
 from __future__ import annotations
 

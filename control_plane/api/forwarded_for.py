@@ -25,8 +25,8 @@ def behind_proxies(app: ASGIApp, trusted: Sequence[str]) -> ASGIApp:
 class _JoinedHeader:
     """ASGI middleware that joins repeated X-Forwarded-For headers into one (RFC 9110, 5.3).
 
-    Some proxies add another header instead of appending to the existing one. uvicorn reads only the last header: behind
-    two such proxies it would take the first proxy for the client, so that all clients would share one address.
+    Some proxies add a second header instead of appending to the existing header. uvicorn reads only the last header:
+    behind two such proxies, uvicorn would use the address of the first proxy as the address of every client.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""Idempotency-Key: a repeated change returns the first response instead of being made again.
+"""Idempotency-Key: a repeated request returns the first response, and the change is not made again.
 
 Implements https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07. Responses are in the
 store, so a request may be repeated at any control plane, and after a restart.
@@ -29,7 +29,7 @@ REPLAYED = (b"idempotency-replayed", b"true")
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 READ_ONLY = frozenset({"/v1/explain", "/v1/steer", "/v1/what-if", "/v1/policies/validate"})
-"""Paths whose POST changes nothing. Their responses are not stored, to leave room for those of changes."""
+"""Paths whose POST requests change nothing. Their responses are not stored, to leave room for responses of changes."""
 
 MAX_KEY_CHARS = 255
 
@@ -94,7 +94,7 @@ class Idempotency:
                 await self._store.answered(claim, *response.parts())
         finally:
             current.reset(token)
-            # A request that was refused or failed has changed nothing; when repeated, it is handled again.
+            # The claim of a request that changed nothing is removed, so that a repetition of the request is handled.
             await self._store.release(claim)
         await response.flush()
 
@@ -166,7 +166,7 @@ def _request_name(caller: Caller, scope: Scope, key: str) -> str:
 
 
 def _fingerprint(scope: Scope, headers: Headers, body: bytes) -> str:
-    """Return the digest of everything else that makes two requests equal."""
+    """Return the digest of query, content type, If-Match and body, which a repetition must have in common."""
     compared = (headers.get(name, "").encode("latin-1") for name in ("content-type", "if-match"))
     return _digest((scope["query_string"], *compared, body))
 

@@ -1,8 +1,8 @@
 """Stores responses of changes, so that every control plane recognises a repeated request.
 
-A request is claimed before it is handled, marked as made in the transaction of its change, and answered at the end. A
-change is made at most once per key, whichever process dies meanwhile: a marked change is not made again, and a claim
-that another control plane takes over fences the first one.
+A request is claimed before it is handled and marked as made in the transaction of its change; its response is stored at
+the end. A change is made at most once per key, even if a process fails: a marked change is not made again, and a claim
+that another control plane takes over fences the earlier claim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETENTION_S = 3600
 """Time (s) for which a response is stored."""
 
 CLAIM_TIMEOUT_S = 30.0
-"""Age (s) at which a claim without a change is taken over; no request takes that long."""
+"""Age (s) at which a repeated request takes over a claim without a change; no change takes that long."""
 
 MAX_STORED = 1_000
 """Maximum number of stored requests; the oldest are removed first."""
@@ -31,7 +31,7 @@ MAX_REMOVED = 100
 """Maximum number of requests removed in one transaction."""
 
 MAX_RESPONSE_BYTES = 16 * 1024
-"""A larger response is not stored, only the fact that its change was made."""
+"""Maximum size (bytes) of a stored body. For a larger response, only the mark that the change was made is stored."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,14 +51,15 @@ class IdempotencyStore:
         self._clock = clock
 
     async def claim(self, name: str, fingerprint: str) -> Claim | IdempotencyRecord:
-        """Return a claim to handle a request, or its stored state if it was handled or is being handled.
+        """Return a claim to handle a request, or the stored state of a request that was or is being handled.
 
         Args:
             name: digest of caller, method, path and key.
             fingerprint: digest of the rest of the request.
 
         Raises:
-            StoreError: the store does not answer, or the stored state cannot be decoded; do not handle the request.
+            StoreError: the store does not respond, or the stored state cannot be decoded; the request must not be
+                handled.
         """
         key = keys.idempotency_record(name)
         item = await self._store.get(key)
@@ -76,11 +77,11 @@ class IdempotencyStore:
             return Claim(key, own, lease_id, result.revision)
         await self._revoke(lease_id)
         item = await self._store.get(key)
-        # If the key is gone again, the concurrent request was refused, and this one may be repeated.
+        # A key that no longer exists belonged to a concurrent request that was refused; the client may try again.
         return _decode(item.value) if item is not None else own
 
     async def answered(self, claim: Claim, status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> None:
-        """Store the response of a successful request; if the store does not answer, only the change stays marked."""
+        """Store the response of a successful request; if the store does not respond, only the change stays marked."""
         record = msgspec.structs.replace(claim.record, phase=Phase.ANSWERED, status=status, headers=headers, body=body)
         try:
             result = await self._store.commit([claim.unchanged], [claim.put(record)])
@@ -93,8 +94,8 @@ class IdempotencyStore:
     async def release(self, claim: Claim) -> None:
         """Remove a claim under which nothing was changed, so that the request can be repeated.
 
-        If the outcome of a change is unknown, either the change is marked by now, and this method does nothing, or the
-        removed claim prevents it.
+        If the outcome of a change is unknown, a change that was written has also changed the claim, so this method does
+        nothing; otherwise the removal of the claim prevents the change.
         """
         if claim.record.phase is not Phase.CLAIMED:
             return

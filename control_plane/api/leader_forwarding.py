@@ -1,7 +1,8 @@
 """Forwards requests that need agents' reports to the leader, because only the leader receives reports.
 
-A follower authenticates the caller itself, forwards the request with the caller's credential, and returns the leader's
-response unchanged. A forwarded request is never forwarded again. See docs/adr/0009-followers-ask-the-leader.md.
+A follower authenticates the caller, forwards the request with a signed statement of the caller instead of the
+credential, and returns the leader's response unchanged. A forwarded request is never forwarded again. See
+docs/adr/0009-followers-ask-the-leader.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from control_plane.leadership.leader_elector import LeaderElector
 from penstock.wire import identity
 
 RETRY_S = 2
-"""Retry-After (s) of a response without a leader: an election takes about that long."""
+"""Retry-After (s) of a response without a leader: about the duration of an election."""
 
 REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
 """Request headers that are forwarded."""
@@ -51,7 +52,8 @@ class ForwardingRule(msgspec.Struct, frozen=True):
     timeout_s: float = 5.0
     """Time limit (s) of the forwarded request."""
     local_fallback: bool = False
-    """Whether this control plane answers by itself if the leader does not; the response states that."""
+    """Whether this control plane responds from its own state if the leader is unavailable or fails; the response
+    reports that."""
 
 
 OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
@@ -72,11 +74,12 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         # Guard rails need the available capacity.
         ("POST", "/v1/overrides"): ForwardingRule(),
         ("POST", "/v1/regions/{name}/drain"): ForwardingRule(),
-        # The conditions of a drill need the reports as well.
+        # The conditions of a drill need the agents' reports.
         ("POST", "/v1/drills"): ForwardingRule(timeout_s=15.0),
     }
 )
-"""Forwarded operations by method and path. GET /v1/status sends its own request, for a part of its response."""
+"""Forwarded operations by method and path. GET /v1/status is not forwarded: the route requests a part of its
+response from the leader."""
 
 _PATTERNS = [(method, compile_path(path)[0], rule) for (method, path), rule in OPERATIONS.items()]
 
@@ -86,7 +89,7 @@ class LeaderForwarding:
 
     Args:
         app: the application of this control plane.
-        elector: which control plane receives the reports.
+        elector: provides the control plane that receives the reports.
         link: sends requests to the leader.
         access: authenticates callers.
         callers: verifies the callers of forwarded requests.
@@ -128,7 +131,7 @@ class LeaderForwarding:
             await problem_response(503, detail, {"retry-after": str(RETRY_S)}, leader=None)(scope, receive, send)
 
     async def _answer_forwarded(self, token: str, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that another control plane forwarded; 503 if this one is not the leader."""
+        """Answer a request that another control plane forwarded; 503 if this control plane is not the leader."""
         if self._elector.authority is not self._elector.member:
             detail = f"the request was forwarded to {self._elector.member.name}, which does not lead; try again"
             await problem_response(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
@@ -195,7 +198,7 @@ def _rule(scope: Scope) -> ForwardingRule | None:
 
 
 def _target(scope: Scope) -> str:
-    """Path and query of a request, written the same way by the follower and by the leader."""
+    """Return path and query of a request, encoded identically at follower and leader: the digest covers them."""
     query = scope["query_string"].decode("latin-1")
     return quote(scope["path"]) + (f"?{query}" if query else "")
 

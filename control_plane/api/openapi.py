@@ -81,7 +81,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 class DuplicateSchema(Exception):
-    """Two types share a name, so one would be described as the other: a defect, found at startup."""
+    """Two types share a name, so the schema of one would describe the other: a defect, found at startup."""
 
 
 def returns(
@@ -93,7 +93,7 @@ def returns(
         type_: a struct, or any type that msgspec has a schema for.
         description: one line.
         status: HTTP status code.
-        media_type: of the body.
+        media_type: media type of the body.
         etag: whether the response has an ETag, so that 304 is possible.
     """
     (schema,), components = msgspec.json.schema_components([type_], ref_template=_REF)
@@ -180,5 +180,6 @@ def _complete_operation(operation: dict[str, Any], schemas: dict[str, Any], *, c
 
 
 def _identity(schema: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """Return what distinguishes types although FastAPI and msgspec describe the same type differently."""
+    """Return enum values and property names, which are equal for one type although FastAPI and msgspec describe it
+    differently."""
     return set(schema.get("enum", ())), set(schema.get("properties", ()))

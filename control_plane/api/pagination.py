@@ -12,7 +12,7 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of entries in the page.")]
-"""Declare it with DEFAULT_LIMIT as its default."""
+"""Type of the parameter `limit` of a route. Its default is DEFAULT_LIMIT."""
 Cursor = Annotated[
     str | None,
     Query(

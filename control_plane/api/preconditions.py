@@ -36,7 +36,7 @@ def must_match(if_match: str | None, current: int | str | None) -> None:
         current: revision or digest of the current state; None if the resource does not exist.
 
     Raises:
-        Problem: 428, the header is missing; 412, it names another state.
+        Problem: 428, the header is missing; 412, the header names another state, or the resource does not exist.
     """
     if current is None:
         if if_match is not None:

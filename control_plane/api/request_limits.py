@@ -1,4 +1,4 @@
-"""Limits of request bodies: size, time, and no body at all from unauthenticated clients."""
+"""Limits of request bodies: size and time; the bodies of unauthenticated requests are withheld."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from control_plane.api.responses import Problem, problem_response
 from control_plane.auth.authentication import Access
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Maximum size of any request body; a policy bundle fits. Some routes have lower limits."""
+"""Maximum size (bytes) of a request body, sufficient for a policy bundle. Some routes have lower limits."""
 
 BODY_TIMEOUT_S = 10.0
 """Maximum time (s) to receive a request body."""
@@ -39,16 +39,16 @@ class BodyLimits:
         try:
             await self._app(scope, body.receive, track)
         except Problem as refused:
-            # Raised if a middleware read the body, outside the application's error handlers.
+            # A middleware read the body: the error handlers of the application apply only to its routes.
             if response_started:
                 raise
             await problem_response(refused.status_code, str(refused.detail))(scope, receive, send)
 
 
 class AuthenticatedBodies:
-    """ASGI middleware that withholds the body of unauthenticated requests, which the framework would read first.
+    """ASGI middleware that withholds the body of unauthenticated requests.
 
-    The route then rejects the request.
+    The route then rejects the request. FastAPI alone would read the body before it authenticates the caller.
 
     Args:
         app: the application.

@@ -19,7 +19,7 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 
 STORE_RETRY_S = 2
-"""Retry-After (s) of a response that needed the store while it did not answer."""
+"""Retry-After (s) of the response to a request that failed because the store did not respond."""
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class Problem(HTTPException):
 
     Args:
         status: HTTP status code of the response.
-        detail: what is wrong, and the remedy.
+        detail: the error, and the remedy.
         headers: headers of the response.
         members: extension members of the problem, for programs.
     """

@@ -41,7 +41,7 @@ async def require_described(request: Request, caller: Monitor) -> None:
         errors = [{"field": f"query.{name}", "problem": problem} for name, problem in wrong.items()]
         raise Problem(422, f"{errors[0]['field']}: {errors[0]['problem']}", errors=errors)
     if request.headers.get("content-type", "json").partition(";")[0].strip().lower().endswith("json"):
-        # In a thread, because a body may have megabytes.
+        # In a thread, because parsing a body of some megabytes would block the event loop.
         await asyncio.to_thread(_reject_repeated_names, await request.body())
 
 
@@ -61,7 +61,7 @@ def _reject_repeated_names(body: bytes) -> None:
 
 
 class _RepeatedName(Exception):
-    """An object has this name twice."""
+    """An object in a JSON body has this name twice."""
 
 
 def _check_names(pairs: list[tuple[str, Any]]) -> None:

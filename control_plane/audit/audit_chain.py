@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 BEFORE_THE_FIRST = "0" * 64
-"""The hash that the first entry follows."""
+"""Value of `previous` in the first entry."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change. New fields must have a default, so that the hashes of older entries remain valid."""
 
     seq: int
-    """From 1, without a gap."""
+    """Number of the entry, from 1 without gaps."""
     at: float
     """Unix time (s) by the clock of the control plane that wrote it."""
     caller: str
@@ -35,22 +35,22 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     previous: str
     """Hash of the previous entry."""
     before: Any = None
-    """The target before the change, as JSON; None where it did not exist."""
+    """The target before the change, as JSON; None if it did not exist."""
     after: Any = None
-    """The target after the change, as JSON; None where it no longer exists."""
+    """The target after the change, as JSON; None if it no longer exists."""
     hash: str = ""
     """SHA-256, in lower-case hex, of all the other fields: see `entry_hash`."""
 
 
 class AuditHead(msgspec.Struct, frozen=True):
-    """The end of a chain."""
+    """Number and hash of the last entry of a chain."""
 
     seq: int = 0
     hash: str = BEFORE_THE_FIRST
 
 
 BEGINNING = AuditHead()
-"""What the first entry follows."""
+"""The head of a chain without entries."""
 
 
 class ChainFault(msgspec.Struct, frozen=True):
@@ -62,20 +62,20 @@ class ChainFault(msgspec.Struct, frozen=True):
 
 
 def entry_hash(entry: AuditEntry) -> str:
-    """SHA-256 over the entry as JSON without `hash` and without null members, keys sorted, no white space."""
+    """Return the SHA-256 of the entry as JSON: without `hash` and null fields, keys sorted, no white space."""
     plain = msgspec.structs.replace(entry, hash="")
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 
 def sealed(entry: AuditEntry) -> AuditEntry:
-    """The entry with its hash."""
+    """Return the entry with its hash."""
     return msgspec.structs.replace(entry, hash=entry_hash(entry))
 
 
 def verify_chain(
     entries: Iterable[AuditEntry], *, after: AuditHead = BEGINNING, head: AuditHead | None = None
 ) -> ChainFault | None:
-    """The first entry that breaks the chain, or None.
+    """Return the first entry that breaks the chain, or None.
 
     Args:
         entries: oldest first.

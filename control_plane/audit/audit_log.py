@@ -19,14 +19,14 @@ from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
 from control_plane.audit.idempotency_claim import Claim, ClaimLost
 
 MAX_TRIES = 20
-"""Tries of an append under concurrent appends; each failed try means that a concurrent append succeeded."""
+"""Maximum number of tries of an append; each failed try means that a concurrent append succeeded."""
 
 PAGE = keys.AUDIT_BLOCK
-"""Entries that are read at a time."""
+"""Number of entries in one read of the store."""
 
 MAX_REASON = 1_000
 MAX_SIDE_BYTES = 16 * 1024
-"""Bound of `before` and of `after`, as JSON; the caller of `record` replaces a larger value by its digest."""
+"""Maximum size (bytes) of `before` and `after`, as JSON; callers of `record` replace a larger value by its digest."""
 
 _log = structlog.get_logger(__name__)
 
@@ -61,15 +61,15 @@ class AuditLog:
     ) -> AuditEntry:
         """Make the change `do` if all of `expect` holds, and append its entry, in one transaction.
 
-        Where the current request has a claim, the transaction also requires that the claim is held, and marks it.
+        If the current request has a claim, the transaction also requires that the claim is held, and marks it as made.
 
         Args:
             caller: the author of the change.
             action: `noun.verb`.
             target: the object of the change.
-            reason: the caller's reason; at most MAX_REASON characters are record.
+            reason: the caller's reason; at most MAX_REASON characters are recorded.
             before: the target before the change: any JSON value, at most MAX_SIDE_BYTES.
-            after: the target after the change, likewise.
+            after: the target after the change, with the same limit.
             expect: preconditions in the store: at least the revision of each key that `do` writes.
             do: the change; if empty, only the entry is written.
 
@@ -106,7 +106,7 @@ class AuditLog:
                 [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
             )
             if committed:
-                # The process's log retains hashes outside the store, to check the chain against.
+                # The log of the process has each hash outside the store, so that a rewritten chain can be detected.
                 _log.info("audit", seq=entry.seq, hash=entry.hash, caller=caller.name, action=action, target=target)
                 return entry
             stray = await self._store.get(key)
@@ -125,7 +125,7 @@ class AuditLog:
         expect: Sequence[Unchanged | SameKey],
         do: Sequence[Put | Delete],
     ) -> bool:
-        """Write the change, and the mark on the claim, if all preconditions hold; whether it was written."""
+        """Write the change, and the mark on the claim, if all preconditions hold. Return whether they were written."""
         if claim is None:
             return (await self._store.commit(expect, do)).succeeded
         record, mark = claim.mark_made(entry.seq)
@@ -139,11 +139,11 @@ class AuditLog:
         return False
 
     async def head(self) -> AuditHead:
-        """The end of the chain."""
+        """Return number and hash of the last entry."""
         return (await self._head())[0]
 
     async def page(self, first: int, last: int) -> list[AuditEntry]:
-        """Entries `first` to `last` (inclusive, oldest first) that exist; reads PAGE at a time.
+        """Return the existing entries from `first` to `last` (inclusive), oldest first; each read has PAGE entries.
 
         Raises:
             CodecError: an entry cannot be decoded.
@@ -157,7 +157,7 @@ class AuditLog:
         return entries
 
     async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry]:
-        """Every entry from `first` on, oldest first, up to `last`, or to the head at the time of the call."""
+        """Yield the entries from `first` to `last`, oldest first; None: to the head at the time of the call."""
         end = last if last is not None else (await self.head()).seq
         while first <= end:
             upto = min(end, first - first % PAGE + PAGE - 1)
@@ -178,7 +178,7 @@ class AuditLog:
 
 
 def _bounded(side: str, value: Any) -> Any:
-    """The value after a JSON round trip, so that its hash is the same when it is read back."""
+    """Return the value after a JSON round trip, so that its hash is the same when the value is read from the store."""
     raw = msgspec.json.encode(value)
     if len(raw) > MAX_SIDE_BYTES:
         raise ValueError(f"`{side}` of an audit entry has {len(raw)} bytes, more than {MAX_SIDE_BYTES}")

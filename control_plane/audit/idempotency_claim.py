@@ -1,6 +1,6 @@
 """The claim on an Idempotency-Key: a change, and the mark that it was made, are written in one transaction.
 
-Another process may take over a claim whose holder seems to have crashed. The earlier holder then cannot write changes,
+Another process may take over a claim that has timed out. The earlier holder then cannot write changes,
 because each transaction requires that the claim is unchanged (see `AuditLog.record`).
 """
 
@@ -85,4 +85,4 @@ class Claim:
 
 
 current: ContextVar[Claim | None] = ContextVar("claim", default=None)
-"""The claim of the request in progress; None without one. It applies to all changes that the request makes."""
+"""The claim of the request in progress; None for a request without a claim. Applies to all changes of the request."""

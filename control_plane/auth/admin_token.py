@@ -8,7 +8,7 @@ from pathlib import Path
 from adapters.secret_file import REMEDY, BadSecret, read_secret
 
 MIN_TOKEN_BYTES = 16
-"""Minimum length: 64 bits if the token is hexadecimal."""
+"""Minimum length (bytes) of a token: 64 bits if the token is hexadecimal."""
 
 
 class AdminToken:
@@ -23,7 +23,7 @@ class AdminToken:
         return "AdminToken(...)"
 
     def use(self, renewed: AdminToken) -> None:
-        """Accept another token from now on, and this one no longer."""
+        """Replace the accepted token by that of `renewed`."""
         self._token = renewed._token
 
     def is_token(self, credential: str) -> bool:

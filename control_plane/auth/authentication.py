@@ -75,12 +75,12 @@ class Access:
         return caller_of_certificate(self._sessions, certificate, time.time())
 
     async def caller_of(self, scope: MutableMapping[str, Any]) -> Caller | None:
-        """Return the caller of an ASGI request for a middleware; None if the route will reject the request, which also
-        counts the failure.
+        """Return the caller of an ASGI request for a middleware; None without a valid credential.
 
-        Forwarded requests, and those of a session that the identity provider began, have a caller already. After too
-        many failed logins of the client's address the result is None for valid credentials too, so that middlewares do
-        not reveal whether a credential is valid.
+        The route then authenticates the request again, and counts an invalid credential. Forwarded requests, and
+        requests of a session that began at the identity provider, have a caller already. After too many failed logins
+        of the client's address the result is None for valid credentials too, so that middlewares do not reveal whether
+        a credential is valid. Client certificates are not evaluated: their role permits only `GET /metrics`.
         """
         known = scope.get("state", {}).get("caller")
         if isinstance(known, Caller):

@@ -19,10 +19,10 @@ from control_plane.auth.oidc import BadToken, Oidc
 from control_plane.auth.oidc_provider import OidcProvider, read_token_response, readable
 
 MAX_EXCHANGES = 16
-"""Codes that are exchanged at a time; above it a sign-in is refused."""
+"""Maximum number of concurrent code exchanges; further sign-ins are refused."""
 
 MAX_USED = 10_000
-"""Sign-ins whose state is remembered after their use. A provider accepts a code only once as well."""
+"""Maximum number of used states that are remembered to refuse their reuse. A provider also accepts a code only once."""
 
 MAX_CODE_CHARS = 4096
 
@@ -30,19 +30,19 @@ _BEGIN_AGAIN = "Begin again."
 
 
 class OidcClient(msgspec.Struct, frozen=True):
-    """The page as a client of the identity provider."""
+    """The operators' page as a client of the identity provider."""
 
     client_id: str
     redirect_url: str
-    """Where the provider returns the browser to, as registered there."""
+    """URL to which the provider redirects the browser, as registered at the provider."""
     secret: str | None = None
-    """None: a public client; PKCE alone binds the code."""
+    """Secret of a confidential client; None: a public client, for which only PKCE binds the code."""
     scopes: tuple[str, ...] = ("openid",)
 
 
 class PendingSignIn(msgspec.Struct, frozen=True):
-    """What the browser that began a sign-in keeps until it returns. It is encrypted there: the server stores nothing
-    that a stranger could fill."""
+    """A sign-in in progress, which the browser stores in an encrypted cookie. The server stores no pending sign-ins, so
+    unauthenticated clients cannot exhaust its memory."""
 
     state: str
     nonce: str
@@ -55,7 +55,7 @@ class SignInFailed(Exception):
     Args:
         message: the reason and the remedy.
         status: the HTTP status.
-        is_suspicious: whether it counts as a failed login of the address.
+        is_suspicious: whether the failure counts as a failed login of the client's address.
     """
 
     def __init__(self, message: str, status: int = 400, *, is_suspicious: bool = False) -> None:
@@ -65,10 +65,10 @@ class SignInFailed(Exception):
 
 
 class CodeFlow:
-    """Begins sign-ins, and turns the answers of the provider into callers.
+    """Begins sign-ins, and authenticates callers by the authorization responses of the provider.
 
     Args:
-        client: the page at the provider.
+        client: the page as a client of the provider.
         provider: the provider's endpoints.
         tokens: verifies ID tokens, with the client's id as audience.
         http: the HTTP client.
@@ -84,7 +84,7 @@ class CodeFlow:
 
     @property
     def name(self) -> str:
-        """The provider's name for people."""
+        """Host of the issuer, the displayed name of the provider."""
         return urlsplit(self._provider.issuer).netloc
 
     async def begin(self) -> tuple[PendingSignIn, str]:
@@ -114,14 +114,14 @@ class CodeFlow:
         return pending, f"{endpoints.authorization}{separator}{query}"
 
     async def finish(self, pending: PendingSignIn | None, answer: Mapping[str, str]) -> Caller:
-        """Return the caller whom the provider authenticated.
+        """Return the caller that the provider authenticated.
 
         Args:
-            pending: the sign-in that this browser began; None: it began none, or that expired.
-            answer: parameters with which the browser returned.
+            pending: the pending sign-in of this browser; None: there is none, or it has expired.
+            answer: parameters of the authorization response.
 
         Raises:
-            SignInFailed: the answer does not belong to the sign-in, is an error, or gives no role.
+            SignInFailed: the response does not belong to the sign-in, is an error, or gives no role.
         """
         if pending is None:
             raise SignInFailed(f"No sign-in of this browser is pending, or it has expired. {_BEGIN_AGAIN}")
@@ -180,7 +180,7 @@ class CodeFlow:
         if client.secret is not None and endpoints.secret_in_body:
             form["client_secret"] = client.secret
         elif client.secret is not None:
-            # RFC 6749, 2.3.1: both are form-encoded before they are joined.
+            # RFC 6749, 2.3.1: client id and secret are form-encoded before they are joined.
             auth = httpx.BasicAuth(quote(client.client_id, safe=""), quote(client.secret, safe=""))
         try:
             status, body = await fetch(self._http, endpoints.token, form, auth)
@@ -198,5 +198,5 @@ class CodeFlow:
 
 
 def challenge(verifier: str) -> str:
-    """The code challenge of a verifier by S256 (RFC 7636, 4.2)."""
+    """Return the code challenge of a verifier by S256 (RFC 7636, 4.2)."""
     return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()

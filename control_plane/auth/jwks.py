@@ -19,14 +19,14 @@ FRESH_S = 600.0
 """Age (s) at which keys are fetched again before they are used."""
 
 STALE_S = 24 * 3600.0
-"""Age (s) at which keys are no longer used, even if the issuer does not answer."""
+"""Age (s) at which keys are no longer used, even if the issuer is unavailable."""
 
 MIN_INTERVAL_S = 10.0
 """Minimum time (s) between two fetches."""
 
 MAX_KEYS = 100
 MIN_RSA_BITS = 2048
-"""RFC 7518, 3.3."""
+"""Minimum size (bits) of an RSA key (RFC 7518, 3.3)."""
 
 ALGORITHMS: Mapping[tuple[str, str | None], frozenset[str]] = MappingProxyType(
     {
@@ -105,7 +105,7 @@ def read_keys(body: bytes) -> dict[str, PublicKey]:
     """Return the usable keys of a JSON Web Key Set, by id; other key types and uses are left out.
 
     Raises:
-        ValueError: it is not a key set, or has no usable key.
+        ValueError: `body` is not a key set, or has no usable key.
     """
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])["keys"]

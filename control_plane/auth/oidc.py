@@ -29,18 +29,18 @@ class BadToken(Exception):
 
 
 class OidcTrust(msgspec.Struct, frozen=True):
-    """The trusted issuer, and how its claims are used."""
+    """The trusted issuer, and the use of its claims."""
 
     issuer: str
-    """Exact `iss` of its tokens."""
+    """Exact value of `iss` in the issuer's tokens."""
     audience: str
     """Value that the `aud` of a token must contain."""
     roles: dict[str, Role]
-    """Role for each value of `role_claim`. The highest role of a token counts; a token without one is rejected."""
+    """Role for each value of `role_claim`. The highest role of a token counts; a token without a role is rejected."""
     role_claim: str = "groups"
     regions_claim: str | None = None
-    """Claim with the regions that a caller may change, or `*`; a token without it may change none. None: callers may
-    change every region."""
+    """Claim with the regions that a caller may change, or `*`; without the claim, a caller may change no region. None:
+    callers may change every region."""
     name_claim: str = "sub"
     """Claim with the caller's name for the audit log."""
 
@@ -71,7 +71,7 @@ class Oidc:
 
         Args:
             token: the token.
-            nonce: of the sign-in for which an ID token was issued; None: the token is not of a sign-in.
+            nonce: nonce of the sign-in for which the ID token was issued; None: the token is not from a sign-in.
 
         Raises:
             BadToken: the token is malformed, expired, of another issuer or audience, or gives no role.

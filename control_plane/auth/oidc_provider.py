@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProviderEndpoints(msgspec.Struct, frozen=True):
-    """The endpoints of a provider, and what they support."""
+    """The endpoints of a provider, and their capabilities."""
 
     authorization: str
     token: str
@@ -60,7 +60,7 @@ class OidcProvider:
         self._fetching = asyncio.Lock()
 
     async def endpoints(self) -> ProviderEndpoints:
-        """Return the endpoints; the last ones if the provider does not respond.
+        """Return the endpoints; if the provider does not respond, the endpoints fetched last.
 
         Raises:
             ValueError: the configuration has never been fetched; the message has the reason.
@@ -92,7 +92,7 @@ def read_configuration(body: bytes, issuer: str) -> ProviderEndpoints:
     """Return the endpoints of a discovery document.
 
     Raises:
-        ValueError: it is malformed, of another issuer, or lacks what sign-in needs.
+        ValueError: the document is malformed, of another issuer, or lacks a requirement of the sign-in.
     """
     found = _object(body)
     if found.get("issuer") != issuer:
@@ -111,7 +111,7 @@ def read_token_response(status: int, body: bytes) -> str:
     """Return the ID token of a token response; its signature is not verified here.
 
     Raises:
-        ValueError: it is an error (RFC 6749, 5.2), or has no ID token; the message has the reason.
+        ValueError: the response is an error (RFC 6749, 5.2), or has no ID token; the message has the reason.
     """
     try:
         found = _object(body)
@@ -128,7 +128,7 @@ def read_token_response(status: int, body: bytes) -> str:
 
 
 def readable(value: Any) -> str:
-    """The part of an untrusted value that may be shown to a person; empty if there is none."""
+    """Return the printable characters among the first MAX_REASON_CHARS of untrusted text; empty for other types."""
     if not isinstance(value, str):
         return ""
     return "".join(character for character in value[:MAX_REASON_CHARS] if character.isprintable())

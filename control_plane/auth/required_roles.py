@@ -56,7 +56,7 @@ Admin = Annotated[Caller, Depends(_admin)]
 async def _authenticate(request: Request, credential: str | None) -> Caller:
     """Return the caller; raises 401 for an invalid credential, 429 for an address with too many failed logins."""
     if isinstance(known := getattr(request.state, "caller", None), Caller):
-        # Another dependency of the same route has authenticated the caller.
+        # A middleware, or another dependency of the same route, has authenticated the caller.
         return known
     access: Access = request.app.state.access
     address = request.client.host if request.client is not None else ""

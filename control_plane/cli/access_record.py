@@ -17,7 +17,7 @@ class AccessRecord(msgspec.Struct, frozen=True):
     kind: str
     """Reason for the choice of the serving region."""
     server: str
-    """Region that served it."""
+    """Region that served the request."""
     endpoint: str
     outcome: str
     request_id: str = ""

@@ -39,10 +39,10 @@ class _AgentProblem(msgspec.Struct, frozen=True):
 
 
 class AgentAccess(msgspec.Struct, frozen=True):
-    """How the admin listeners of agents are reached."""
+    """The API key and the TLS configuration for the admin listeners of agents."""
 
     key: AdminToken | None = None
-    """An API key; None sends none."""
+    """The API key; None sends no key."""
     tls: ssl.SSLContext | None = None
     """Trusted authorities and client certificate; None: the authorities that the system trusts, and no certificate."""
 
@@ -55,7 +55,7 @@ def fetch_explanation(
     Args:
         admin_url: base URL of the agent's admin listener, as the agent registered it.
         query: parameters of `/explain`; None values are left out.
-        access: the key, and whom to trust.
+        access: the API key and the TLS configuration.
 
     Raises:
         KeyRejected: the agent does not accept the key, or requires one.

@@ -29,7 +29,7 @@ class ApiError(Exception):
 
 
 class Unreachable(ApiError):
-    """No control plane answered; the message states what failed at each URL."""
+    """No control plane answered; the message states the failure at each URL."""
 
 
 class NoLeader(ApiError):
@@ -44,7 +44,7 @@ class ApiRefused(ApiError):
         self.status = status
         """HTTP status code."""
         self.problem = problem
-        """Members of the problem document, extension members included; empty if the body was not one."""
+        """Members of the problem document, extension members included; empty if the body was no problem document."""
         self.is_usage_error = status in (400, 404, 405, 406, 415, 422)
 
 

@@ -41,7 +41,7 @@ def read_bundle(where: str) -> dict[str, str]:
 
     Raises:
         UsageFault: the folder or repository cannot be read.
-        PolicyRefused: the files are not a bundle, whatever their contents.
+        PolicyRefused: the set of files is not a bundle; the contents are not checked.
     """
     if os.path.isdir(where):
         return read_folder(Path(where))

@@ -63,7 +63,7 @@ class FleetOptions:
         The token for control planes is never sent to agents: a stolen agent could use it.
 
         Args:
-            key_file: file with the key for agents; None takes that of the context or of PENSTOCK_AGENTS_KEY_FILE.
+            key_file: file with the key for agents; None uses the file of the context or of PENSTOCK_AGENTS_KEY_FILE.
             environment: the environment variables.
 
         Raises:
@@ -100,7 +100,7 @@ class FleetOptions:
 
 
 def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """TLS of connections to control planes and agents; None if neither authorities nor a certificate are named."""
+    """Return the TLS context for control planes and agents; None if neither authorities nor a certificate are named."""
     ca_path, identity = ca_file or environment.get("PENSTOCK_CA_FILE"), environment.get("PENSTOCK_CLIENT_IDENTITY_DIR")
     if not ca_path and not identity:
         return None
@@ -109,7 +109,7 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
     except (OSError, ssl.SSLError) as error:
         raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
     if identity:
-        # Loads cryptography and the log, which commands without a certificate do not need.
+        # Imported late, because this import loads cryptography and the log, which only a certificate needs.
         from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 
         try:

@@ -1,4 +1,4 @@
-"""Contexts of the CLI: the control planes of several fleets by name. The file has paths of tokens, never tokens.
+"""Contexts of the CLI: the control planes of several fleets by name. The file has paths of token files, not tokens.
 
 The file is $PENSTOCK_CONTEXTS_FILE, else penstock/contexts.yaml under $XDG_CONFIG_HOME or ~/.config.
 """
@@ -67,7 +67,7 @@ def contexts_file() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """Read the context file; a missing file has no contexts.
+    """Read the context file; a missing file counts as one without contexts.
 
     Raises:
         BadContexts: the file cannot be read or is malformed.
@@ -137,7 +137,7 @@ def save_contexts(contexts: Contexts) -> Path:
     file = contexts_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkstemp restricts it to its owner, and the rename is atomic.
+        # mkstemp restricts the file to its owner, and the rename is atomic.
         descriptor, written = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(msgspec.yaml.encode(contexts, order="sorted"))

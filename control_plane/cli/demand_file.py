@@ -1,8 +1,8 @@
-"""Demand and fleets to simulate policies on, from files: CSV or JSON lines, or what agents logged.
+"""Reads demand and fleets for the simulation of policies from files: CSV, JSON lines, or access logs of agents.
 
 Demand has a row for each kind of request: `origin,tenant,country,model,requests_per_s`, and `subdivision` where rules
-need it. An empty origin is a client that asks for its entry; an empty country is an unknown location. A fleet
-has a row for each pool: `region,model,slots,service_s`. JSON lines have the same fields, and omit what is empty.
+need it. An empty origin stands for a client that uses steering; an empty country stands for an unknown location. A
+fleet has a row for each pool: `region,model,slots,service_s`. JSON lines have the same fields and may omit empty ones.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from penstock.what_if.outcomes import Capacity, DemandGroup
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 1_000_000
-"""Kinds of request, or pools."""
+"""Maximum number of rows of a file: kinds of request, or pools."""
 
 MAX_PER_S = 1e9
-"""Requests per second of one kind: more than all the world asks, and few enough to reckon with."""
+"""Maximum rate (requests/s) of one kind of request: above any real demand, and small enough for the computation."""
 
 MAX_SLOTS = 1_000_000_000
 
 FORWARDED = "forwarded"
-"""Kind of the logged requests that another region's agent has logged too."""
+"""Kind of logged requests that another agent forwarded; the log of that agent contains the same requests."""
 
 Row = TypeVar("Row")
 
 
 class BadDemand(Exception):
-    """The file is not as it should be; the message names file, line, field and remedy."""
+    """The file is invalid; the message names file, line, field and remedy."""
 
 
 Country = Annotated[str, msgspec.Meta(pattern=r"^([A-Z]{2})?$")]
 Subdivision = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9]{0,3}$")]
-"""Any other spelling would be a place that no rule names, and the answer about governed requests would be wrong."""
+"""Rules cannot name another spelling, so the result for requests that rules govern would be wrong."""
 
 
 class _DemandRow(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class _DemandRow(msgspec.Struct, frozen=True):
 
 
 class _LoggedRequest(msgspec.Struct, frozen=True):
-    """The part of an agent's access line that makes demand."""
+    """The fields of an access log line from which demand is computed."""
 
     at: float
     tenant: str
@@ -64,10 +64,10 @@ class _LoggedRequest(msgspec.Struct, frozen=True):
 
 
 def read_demand(file: Path) -> list[DemandGroup]:
-    """The demand in a CSV file (`.csv`) or one of JSON lines.
+    """Return the demand in a CSV file (`.csv`) or a file of JSON lines.
 
     Raises:
-        BadDemand: it cannot be read, or some row is not as it should be.
+        BadDemand: the file cannot be read, or a row is invalid.
     """
     rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MAX_PER_S, _no_country)
     return [
@@ -77,7 +77,11 @@ def read_demand(file: Path) -> list[DemandGroup]:
 
 
 def read_fleet(file: Path) -> list[Capacity]:
-    """The pools in a CSV file (`.csv`) or one of JSON lines; raises BadDemand."""
+    """Return the pools in a CSV file (`.csv`) or a file of JSON lines.
+
+    Raises:
+        BadDemand: as for `read_demand`, or a pool has several rows.
+    """
     seen: set[tuple[str, str]] = set()
 
     def again(row: Capacity) -> str | None:
@@ -94,13 +98,13 @@ def read_fleet(file: Path) -> list[Capacity]:
 
 
 def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
-    """The demand that agents logged, spread evenly over the time from its first request to its last.
+    """Return the demand in access logs: the mean rates from the first request to the last, over at least 1 s.
 
     Requests that were rejected before their model was known are not included; neither are requests that an agent did
     not log, where its `access_log_share` is below 1.
 
     Raises:
-        BadDemand: a file cannot be read, or some line is not an access line.
+        BadDemand: a file cannot be read, a line is not of an access log, or no request has a tenant and a model.
     """
     counts: dict[tuple[str, ...], int] = defaultdict(int)
     first, last = float("inf"), float("-inf")
@@ -119,7 +123,10 @@ def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
 
 
 def _no_country(row: _DemandRow) -> str | None:
-    """No rule names such a place, so the answer about governed requests would be wrong."""
+    """Return the error of a country code; None if it is valid.
+
+    Rules cannot name an invalid code, so the result for requests that rules govern would be wrong.
+    """
     flaw = country_error(row.country) if row.country else None
     return f"country: {flaw}" if flaw is not None else None
 
@@ -179,7 +186,7 @@ def _opened(file: Path) -> Any:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise BadDemand(f"{file}: larger than {MAX_FILE_BYTES} bytes; use a part of it")
-        # Spreadsheets begin a file with a byte order mark.
+        # This encoding skips the byte order mark, with which spreadsheets begin a file.
         return file.open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise BadDemand(f"{file}: cannot be read: {error.strerror}; name a readable file") from None

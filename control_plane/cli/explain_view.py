@@ -165,7 +165,7 @@ def _outcome(explanation: Explanation) -> Text:
 
 
 def refusal_text(refusal: Refusal) -> Text:
-    """A refusal and where to go instead."""
+    """Return the text of a refusal, with the regions to try instead."""
     line = f"→ refused, {refusal.reason.value}: {refusal.detail}"
     if refusal.try_regions:
         line += f" ({', '.join(refusal.try_regions)})"

@@ -1,4 +1,4 @@
-"""Lazy import of commands, so that each loads only what it needs; and errors as JSON with `-o json`.
+"""Lazy import of commands, so that each command loads only its own modules; and errors as JSON with `-o json`.
 
 See "Lazily Loading Subcommands" in Click's documentation. The list of all commands still imports all of them.
 """
@@ -52,7 +52,7 @@ def lazy_group(places: Mapping[str, str]) -> type[TyperGroup]:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line has `-o json`; searched in the arguments, because invalid command lines count too."""
+    """Whether the command line has `-o json`. Searches the arguments, because an invalid line is not parsed."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=False)
     return any(
         word in ("-ojson", "--output=json") or (word in ("-o", "--output") and value == "json") for word, value in pairs

@@ -49,7 +49,7 @@ app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, pretty_excepti
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        # Imported late: commands start faster without it.
+        # Imported late, because commands start faster without this import.
         from adapters.configuration.config_check import version_line
 
         print(version_line("penstock"))
@@ -73,7 +73,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # Otherwise the interpreter flushes stdout again at exit, and exits with another code.
+        # stdout is redirected, because the interpreter would flush it again at exit, and exit with another code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"penstock: {error}", file=sys.stderr)
         sys.exit(1)

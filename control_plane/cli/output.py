@@ -42,7 +42,7 @@ def table_of(*columns: str, title: str | None = None, right: Sequence[str] = ())
     Args:
         columns: headings.
         title: printed above the table.
-        right: those of `columns` that are right-aligned, such as numbers.
+        right: names of the columns that are right-aligned, such as numbers.
     """
     table = Table(title=title, title_justify="left")
     for column in columns:
@@ -71,7 +71,7 @@ def print_as(output: Output, value: Any, view: Callable[[], RenderableType]) -> 
     Args:
         output: the format.
         value: for JSON: a value, or bytes that are JSON already.
-        view: makes what a table output prints.
+        view: returns the renderable of table output.
     """
     if output is Output.JSON:
         print_json(value)

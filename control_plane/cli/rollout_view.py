@@ -14,7 +14,7 @@ from control_plane.policy.source.revision import Revision
 from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
 
 MAX_SHOWN = 30
-"""Changes and moves that are listed."""
+"""Maximum number of changes, and of moves, that are listed."""
 
 
 def rollout_view(status: RolloutStatus) -> RenderableType:
@@ -41,7 +41,7 @@ def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
 
 
 def revisions_view(revisions: Iterable[Revision]) -> RenderableType:
-    """Return a table with a line for each revision; rejected ones with their first error."""
+    """Return a table with a line for each revision; the line of a rejected revision has its first error."""
     table = table_of("number", "judged", "policy", "commit", "author", "subject")
     for revision in revisions:
         source = revision.provenance

@@ -99,7 +99,7 @@ def _load(region: RegionStatus) -> str:
 
 
 def _pool(pool: PoolStatus) -> str:
-    """Requests on a pool, of how many it runs at once; the endpoints that are missing, and models that share them."""
+    """Return the requests and slots of a pool, its ready endpoints if some are not, and models that share slots."""
     part = f" {pool.in_flight / pool.slots:.0%}" if pool.slots else ""
     missing = f", {pool.ready} of {pool.endpoints} ready" if pool.ready < pool.endpoints else ""
     shared = f", shared with {', '.join(pool.shares_slots_with)}" if pool.shares_slots_with else ""

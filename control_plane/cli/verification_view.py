@@ -1,4 +1,4 @@
-"""What verifying a policy found, as people and as scripts read it."""
+"""The result of a policy verification, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from penstock.verification.verify import VerificationReport
 
 MAX_SHOWN = 20
-"""Breaches that are printed in full: one defect shows at many places."""
+"""Maximum number of breaches that are printed; one defect of a policy can cause many breaches."""
 
 
 def verified_json(found: VerificationReport) -> dict[str, Any]:
-    """Everything, and whether it is good."""
+    """Return the whole report for JSON, with `good` for whether the policy passed."""
     classes = [
         msgspec.to_builtins(survival) | {"survives_any_one": survival.survives_any_one} for survival in found.classes
     ]
@@ -31,7 +31,7 @@ def verified_json(found: VerificationReport) -> dict[str, Any]:
 
 
 def verified_view(found: VerificationReport) -> RenderableType:
-    """The lines of a verification: classes and the losses that each survives, errors, warnings, and the checks made."""
+    """Return the view of a verification: losses that each class survives, errors, warnings, and the checks made."""
     return Group(_classes(found), *_lines(found))
 
 

@@ -1,1 +1,1 @@
-"""Drills on the live fleet: their records in the store, the leader's steps, and what the API shows of them."""
+"""Drills on the live fleet: their records in the store, the leader's steps, and the reports of the API."""

@@ -1,4 +1,4 @@
-"""Drills in the store: the newest one, and those that ended recently."""
+"""Drills in the store: the newest drill, and the drills that ended recently."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put
 from penstock.drills.drill_state import Drill
 
 MAX_ENDED = 100
-"""Ended drills that are kept."""
+"""Maximum number of ended drills in the store."""
 
 _log = structlog.get_logger(__name__)
 
 
 class StoredDrill(msgspec.Struct, frozen=True):
-    """The newest drill as the store has it."""
+    """The newest drill, as stored."""
 
     drill: Drill | None
-    """None before the first drill, or where it cannot be decoded."""
+    """None before the first drill, or if the stored drill cannot be decoded."""
     revision: int
-    """Revision of its key; 0 where the key does not exist."""
+    """Revision of the drill's key; 0 if the key does not exist."""
 
 
 def changes(drill: Drill) -> list[Put | Delete]:
-    """Return the writes that store a drill as the newest one, and archive it if it is over."""
+    """Return the writes that store a drill as the newest drill, and archive a drill that is over."""
     do: list[Put | Delete] = [Put(keys.DRILL, encode(drill))]
     if drill.is_over:
         do.append(Put(keys.ended_drill(drill.number), encode(drill)))
@@ -46,7 +46,7 @@ class DrillRecords:
         self._store = store
 
     async def newest(self) -> StoredDrill:
-        """Return the drill under way, or the last one.
+        """Return the drill under way, or the last drill.
 
         Raises:
             StoreError: the store cannot be read.
@@ -55,7 +55,7 @@ class DrillRecords:
         return StoredDrill(None, 0) if item is None else StoredDrill(_decoded(item), item.mod_revision)
 
     async def every(self) -> dict[int, Drill]:
-        """Return the newest drill and the ended ones that are kept, by number.
+        """Return the newest drill and the stored ended drills, by number.
 
         Raises:
             StoreError: the store cannot be read.

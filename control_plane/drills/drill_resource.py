@@ -1,4 +1,4 @@
-"""Drills as the API and the CLI show them: the report of a drill."""
+"""The report of a drill, for the API and the CLI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.policy.policy import Exercise
 
 
 class ObjectiveResult(msgspec.Struct, frozen=True):
-    """Attainment of one service objective during a drill, by all agents of the fleet."""
+    """Attainment of one service objective during a drill, over all agents of the fleet."""
 
     model: str
     first_byte_s: float
@@ -18,15 +18,15 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     share: float
     """Target share (0-1)."""
     answers: int
-    """Requests that succeeded or failed since the beginning."""
+    """Requests for the model that succeeded or failed since the beginning of the drill."""
     attained: float
-    """Share (0-1) of them that succeeded and began in time."""
+    """Share (0-1) of `answers` that succeeded, with the first byte within `first_byte_s`."""
     burn_rate: float
-    """How fast the error budget burned; 1 would use it up exactly."""
+    """Burn rate of the error budget; a rate of 1 uses the budget up exactly."""
 
 
 class DrillReport(msgspec.Struct, frozen=True):
-    """One drill, and what it showed."""
+    """One drill, and its results."""
 
     number: int
     exercise: Exercise
@@ -40,26 +40,26 @@ class DrillReport(msgspec.Struct, frozen=True):
     author: str
     """The operator, or the policy's file and line."""
     schedule: str
-    """Name of the policy's drill; empty for an operator's."""
+    """Name of the scheduled drill in the policy; empty for a drill that an operator began."""
     began_at: float
-    """Unix time (s)."""
+    """Unix time (s) of the beginning."""
     steps: tuple[DrillStep, ...]
-    """The phases entered, the present one last."""
+    """The phases that the drill has entered, the current phase last."""
     hold_s: float
     """Time (s) for which the region stays empty."""
     max_burn_rate: float
     """Burn rate of an error budget at which the drill is aborted."""
     rto_s: float | None
-    """Recovery time (s): until the region served nothing, or until another leader's plan was in force; null before."""
+    """Recovery time (s) until the region served nothing, or another leader's plan was in force; null until then."""
     return_s: float | None
-    """Time (s) from the lift of the drain until the region had its whole share again; null before."""
+    """Time (s) from the lift of the drain until the region had its whole share again; null until then."""
     rpo: int | None
-    """What was lost: requests of the fleet that failed during an evacuation, or acknowledged changes that the new
-    leader does not have; null before one leads."""
+    """Number of the fleet's requests that failed during an evacuation, or of acknowledged changes that the new leader
+    does not have; null before another control plane leads."""
     requests: int
     """Requests of the whole fleet that ended since the beginning."""
     failed_requests: int
-    """Those of them that failed or were refused."""
+    """Requests of the whole fleet that failed or were refused since the beginning."""
     objectives: tuple[ObjectiveResult, ...]
 
 
@@ -68,7 +68,7 @@ class DrillPage(msgspec.Struct, frozen=True):
 
     items: tuple[DrillReport, ...]
     next_cursor: str | None
-    """Pass it as `cursor` for the next older drills; null on the last page."""
+    """`cursor` of the next page, with older drills; null: this is the last page."""
 
 
 def drill_report(drill: Drill) -> DrillReport:

@@ -67,9 +67,9 @@ class DrillRunner:
         audit: records each step, in its transaction.
         elector: leadership of this control plane; a failover of control planes makes it step down.
         overrides: sets and lifts the drain of an evacuation, within the guard rails.
-        planning: the plan in force.
-        rollouts: whether a rollout is under way.
-        view: policy and snapshot.
+        planning: provides the plan in force.
+        rollouts: provides the active rollout.
+        view: provides policy and snapshot.
         members: the registered control planes.
     """
 
@@ -93,9 +93,9 @@ class DrillRunner:
         self._view = view
         self._members = members
         self._stepping = asyncio.Lock()
-        """An operator's drill is not written during a step."""
+        """Held during each step, and while an operator's drill begins, so that no two of them overlap."""
         self._tried: tuple[str, float] = ("", float("-inf"))
-        """The scheduled drill that might not begin when it was tried last, and when (s)."""
+        """Name of the scheduled drill that was tried last, and the time (Unix time, s) of the try."""
         self._caller = Caller(elector.member.name, Role.OPERATOR)
         self.records = DrillRecords(store)
 
@@ -104,7 +104,7 @@ class DrillRunner:
 
         Raises:
             DrillRefused: a condition does not hold.
-            LeaderNotReady: this control plane cannot judge the conditions.
+            LeaderNotReady: this control plane does not lead, or the regions have not reported to it yet.
             StoreError: the store is unavailable; whether the drill began is unknown.
         """
         async with self._stepping:
@@ -122,11 +122,11 @@ class DrillRunner:
         """Abort the drill under way; the leader ends it.
 
         Args:
-            expected: called with the drill; raises where the caller may not abort it.
+            expected: called with the drill; raises if the caller may not abort it.
 
         Raises:
             NoSuchDrill: the newest drill has another number.
-            DrillRefused: it is over or returning already, or changed at the same time.
+            DrillRefused: the drill is over or aborting already, or changed at the same time.
             StoreError: the store is unavailable.
         """
         stored = await self.records.newest()
@@ -143,7 +143,7 @@ class DrillRunner:
         return after
 
     async def tick(self) -> None:
-        """Step the drill under way, and begin scheduled ones. Errors of the store are logged; the next tick retries."""
+        """Step the drill under way, or begin a scheduled drill. Store errors are logged; the next tick retries."""
         async with self._stepping:
             try:
                 policy, epoch = self._ready()
@@ -269,7 +269,8 @@ class DrillRunner:
         return min((plan.epoch for plan in self._planning.in_force.values()), default=0)
 
     async def _write(self, caller: Caller, drill: Drill, stored: StoredDrill, epoch: int | None) -> bool:
-        """Write a drill and its audit entry if it has not changed since it was read; whether it was written."""
+        """Write a drill and its audit entry. Return False, with nothing written, if the drill has changed since
+        `stored` was read, or the leadership of `epoch` has ended."""
         try:
             await self._audit.record(
                 caller,

@@ -1,1 +1,1 @@
-"""Evaluation of proposed policies in processes of their own: validation and what-if."""
+"""Evaluation of proposed policies in separate processes: validation and what-if."""

@@ -63,7 +63,7 @@ class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
     lost: tuple[str, ...]
     """Regions that fail."""
     demand: tuple[DemandGroup, ...] | None
-    """None: every tenant requests every model."""
+    """The demand to evaluate; None: every tenant requests every model."""
     capacities: tuple[Capacity, ...]
     """Reported capacity of each pool."""
     reported_per_s: float
@@ -78,7 +78,7 @@ class Refused(msgspec.Struct, frozen=True):
 
     detail: str
     errors: tuple[dict[str, str], ...] = ()
-    """Each with the field and the problem."""
+    """The invalid fields, each with `field` and `problem`."""
 
 
 class JobRefused(Exception):
@@ -90,7 +90,7 @@ class JobRefused(Exception):
 
 
 def run_job(job: Job) -> Validation | WhatIfResponse | Refused:
-    """Do the work of one job."""
+    """Return the result of one job; Refused if the job is invalid."""
     try:
         return _validate(job) if isinstance(job, ValidationJob) else _evaluate(job)
     except JobRefused as refused:

@@ -1,4 +1,4 @@
-"""Main module of an evaluation process: does one job after another, within limits of memory and time.
+"""Main module of an evaluation process: runs one job at a time, within limits of memory and time.
 
 A job and its reply are preceded by their length, on standard input and output. The process ends when standard input is
 closed, or when no job has arrived for some time.
@@ -18,13 +18,13 @@ import msgspec
 from control_plane.evaluation.evaluation_jobs import Job, Refused, run_job
 
 MAX_MEMORY_BYTES = 1 << 30
-"""Address space of the process."""
+"""Maximum address space (bytes) of the process."""
 
 MAX_IDLE_S = 60.0
 """Time (s) without a job after which the process ends."""
 
 MAX_JOB_S = 60
-"""Time (s) after which the process ends itself during a job; the parent process normally kills it before."""
+"""Time (s) after which SIGALRM ends the process during a job; the parent process normally kills the process earlier."""
 
 LENGTH_BYTES = 4
 
@@ -42,12 +42,12 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    """Do jobs until there are no more."""
+    """Run jobs until standard input is closed, or no job has arrived for MAX_IDLE_S."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
     jobs, replies = sys.stdin.buffer, sys.stdout.buffer
-    # A decoder buffers: `select` is only asked between jobs, of which the parent sends one at a time.
+    # `jobs` has a buffer that `select` ignores. The buffer is empty between jobs: the parent sends one job at a time.
     while select.select([jobs], [], [], MAX_IDLE_S)[0] and (encoded := _read(jobs)):
         signal.alarm(MAX_JOB_S)
         reply = _reply(encoded)

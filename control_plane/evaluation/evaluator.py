@@ -1,6 +1,6 @@
 """Evaluates proposed policies for callers of the API, in processes with limits of number, time and memory.
 
-Compiling a bundle takes a CPU for up to a minute. In a thread it would delay the renewal of the leader's lease.
+Compiling a bundle takes a CPU for up to a minute and, in a thread, would delay the renewal of the leader's lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from control_plane.evaluation.evaluation_jobs import Job
 from control_plane.evaluation.evaluation_process import LENGTH_BYTES, MAX_IDLE_S, Reply
 
 TIMEOUT_S = 30.0
-"""Time (s) after which an evaluation is given up and its process is killed."""
+"""Time (s) after which an evaluation fails and its process is killed."""
 
 MAX_EVALUATIONS = 2
 """Maximum number of evaluations at a time. A caller has at most one."""
@@ -48,7 +48,7 @@ class Evaluator:
         """Callers with a running evaluation."""
         self._processes: list[Process] = []
         self._idle: dict[Process, float] = {}
-        """Idle processes, and since when (s)."""
+        """Idle processes, each with the time (s) of the event loop since which it is idle."""
 
     async def evaluate(self, caller: str, job: Job) -> Reply:
         """Run a job for a caller.
@@ -129,6 +129,6 @@ async def _exchange(process: Process, encoded: bytes) -> Reply:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without Penstock's settings. Each thread of OpenBLAS would reserve address space."""
+    """Return the environment without Penstock's settings, and with one OpenBLAS thread: each reserves address space."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     return environment | {"OPENBLAS_NUM_THREADS": "1"}

@@ -1,7 +1,7 @@
 """Change detection: the leader compares the state with the journal periodically and writes the differences as events.
 
-The journal is the only record of the events written so far, so that the next leader writes the missing events and none
-twice.
+The journal is the only record of the events written so far, so that a new leader writes the missing events and repeats
+none.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ DETECTION_INTERVAL_S = 0.5
 """Time (s) between two comparisons: the interval of region health evaluation and planning."""
 
 MAX_ERRORS = 20
-"""Errors of a refused policy that an event contains."""
+"""Maximum number of errors of a refused policy in an event."""
 
 MAX_ERROR = 300
-"""Characters of each error."""
+"""Maximum length (characters) of each error, and of the description of an override in a plan step."""
 
 MAX_AUDITED = 20
-"""Audit entries that become events in one comparison; where there are more, the older ones are only in the log."""
+"""Maximum number of events for audit entries in one comparison; older entries are only in the audit log."""
 
 MAX_AUDITED_BYTES = 4 * 1024
-"""The event of a larger audit entry omits `before` and `after`."""
+"""Size (bytes) of an audit entry above which its event omits `before` and `after`."""
 
 _TRANSIENT = frozenset({RegionState.SUSPECT})
 """Transient states that cause no event: they resolve within about a second."""
 
 _ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
-"""States that a plan step does not mention."""
+"""Region states that are not circumstances of a plan step."""
 
 
 class StateSnapshot(msgspec.Struct, frozen=True):
-    """The part of the state that events are derived from; the whole status is slower by far."""
+    """The part of the state from which events are derived; building the whole status takes much longer."""
 
     at: float
     """Unix time (s)."""
     epoch: int | None
-    """Fencing epoch under which this control plane leads; None while it does not."""
+    """Fencing epoch under which this control plane leads; None while it does not lead."""
     member: Member
     """This control plane."""
     why: str
-    """Reason of its current role."""
+    """Reason of this control plane's current role in the election."""
     policy: PolicyStatus
     in_force: str | None
-    """Digest of the policy in force in most regions; None where it is unknown. A rollout changes it in steps."""
+    """Digest of the policy in force in most regions; None if unknown. During a rollout, regions differ."""
     rollout: Rollout | None
     regions: Mapping[str, RegionState]
     """Empty until the snapshot is complete."""
     overrides: tuple[Override, ...]
-    """The active ones."""
+    """The active overrides."""
     plans: Mapping[str, RegionPlan]
-    """The slices in force, by region; empty while some are being written."""
+    """The slices in force, by region; empty while slices are being written."""
     audited: AuditEntry | None
-    """The last audit entry; None where there is none, or before it was read."""
+    """The last audit entry; None if there is none, or before it was read."""
 
 
 class ChangeDetector:
@@ -91,15 +91,16 @@ class ChangeDetector:
         self._audit = audit
         self._current_state = current_state
         self._last: dict[EventKind, Any] = {}
-        """Data of the journal's last entry of each kind."""
+        """Data of the last entry in the journal, by kind."""
         self._regions: dict[str, str] = {}
-        """State by region, by the journal's entries."""
+        """State of each region according to the journal."""
         self._led = False
 
     async def detect(self, journal: Journal) -> None:
         """Write the changes since the journal's last entries, if this control plane leads.
 
-        Changes that cannot be written now are found again by the next call.
+        Changes that cannot be written now are found again by the next call. When this control plane no longer
+        leads, a local event is added to the event log only.
         """
         now = self._current_state()
         if now.epoch is None:
@@ -172,7 +173,7 @@ class ChangeDetector:
 
 
 def _circumstances(now: StateSnapshot) -> list[str]:
-    """Regions that are not healthy, and overrides, as phrases."""
+    """Return the regions that are neither healthy nor suspect, and the overrides, as phrases."""
     states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
     overrides = [
         f"{override.kind.value} of {override.region or 'the fleet'} by {override.author}: {override.reason}"[:MAX_ERROR]

@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 
 MAX_EVENTS = 1_000
-"""Events kept; a reader that is further behind misses events."""
+"""Maximum number of events in the log; a reader that is further behind misses events."""
 
 MAX_NUMBER = 15
-"""Digits of the number in an id."""
+"""Maximum number of digits of the epoch, and of the number, in an event id."""
 
 
 class EventKind(StrEnum):
     """The subject of an event."""
 
     LEADERSHIP = "leadership"
-    """Another control plane leads, or this one has stopped leading."""
+    """Another control plane leads, or this control plane no longer leads."""
     REGION = "region"
     """A region's state changed, by the leader's snapshot."""
     PLAN = "plan"
@@ -43,16 +43,17 @@ class FleetEvent(msgspec.Struct, frozen=True):
     """One event."""
 
     id: str
-    """The same at every control plane: send it as Last-Event-ID to resume after it. Empty: a local event."""
+    """Id of the event, the same at every control plane. Send the id as Last-Event-ID to resume after the event. Empty:
+    a local event."""
     at: float
     """Unix time (s)."""
     kind: EventKind
     data: Any
-    """By kind; see docs/api.md, Events."""
+    """Content by kind; see docs/api.md, Events."""
 
 
 def event_id(epoch: int, number: int) -> str:
-    """The id of a journal entry. The epoch distinguishes it from an entry of a store that was wiped since."""
+    """Return the id of a journal entry. The epoch distinguishes the id from ids of an earlier store."""
     return f"{epoch}-{number}"
 
 
@@ -69,7 +70,7 @@ class EventLog:
         self._next = 0
         self._news = asyncio.Event()
         self.closed = False
-        """Whether the log is closed to new events, so that readers stop."""
+        """Whether the log is closed, so that readers stop."""
 
     @property
     def end(self) -> int:
@@ -77,7 +78,7 @@ class EventLog:
         return self._next
 
     def add(self, event: FleetEvent) -> None:
-        """Append an event, and wake readers."""
+        """Append an event, and wake the readers."""
         self._events.append(event)
         self._next += 1
         self.wake()
@@ -87,9 +88,10 @@ class EventLog:
         self.add(FleetEvent("", self._clock(), kind, data))
 
     def after(self, last_id: str | None) -> tuple[int, bool]:
-        """The position after the event of this id, and whether all later events are kept; without an id, the end.
+        """Return the position after the event of this id, and whether the log has all later events; for None, the end.
 
-        Where the event itself is no longer kept or unknown, the position of the oldest later event.
+        If the log does not have the event, the position is that of the oldest later event; of the oldest event if the
+        id does not determine a later event.
         """
         if last_id is None:
             return self._next, True
@@ -99,7 +101,7 @@ class EventLog:
             numbers = [_number(id_) for _, id_ in known[at:]]
             return known[at][0] + 1, numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         number = _number(last_id)
-        # An id with a kept number and another epoch is from another store: it does not determine a position here.
+        # An id whose number is in the log with another epoch is from another store, so it determines no position.
         if known and 0 < number < _number(known[-1][1]) and number not in {_number(id_) for _, id_ in known}:
             return next(position for position, id_ in known if _number(id_) > number), False
         return self.oldest, False
@@ -113,7 +115,7 @@ class EventLog:
                     await self.wait(self._next)
 
     def read(self, position: int) -> list[FleetEvent] | None:
-        """The events from a position on; None where some of them are no longer kept."""
+        """Return the events from a position to the end; None if the log no longer has some of them."""
         if position < self.oldest:
             return None
         return [self._events[at] for at in range(position - self.oldest, len(self._events))]
@@ -130,17 +132,17 @@ class EventLog:
 
     @property
     def oldest(self) -> int:
-        """The position of the oldest event kept."""
+        """The position of the oldest event in the log."""
         return self._next - len(self._events)
 
     def wake(self) -> None:
-        """Let waiting readers check what they wait for."""
+        """Wake waiting readers, which evaluate their conditions again."""
         self._news.set()
         self._news = asyncio.Event()
 
 
 def _number(id_: str) -> int:
-    """The number of an event id; 0 where the string is not an event id."""
+    """Return the number of an event id; 0 if the string is not an event id."""
     epoch, _, number = id_.partition("-")
     valid = all(part.isascii() and part.isdecimal() and len(part) <= MAX_NUMBER for part in (epoch, number))
     return int(number) if valid else 0

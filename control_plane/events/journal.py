@@ -1,7 +1,8 @@
 """The journal: recent events in the store, written by the leader and read by every control plane.
 
-Entries are numbered without a gap and never changed; beyond a bound per kind, the oldest are removed. Only infrequent
-events are written: decisions, and plan steps at the rate that `plan_history` bounds.
+Entries are numbered without a gap and never changed. Plan steps, and entries of all other kinds, have a limit beyond
+which the oldest are removed. Only infrequent events are written: decisions, and plan steps at the rate that
+`plan_history` bounds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from adapters.store.informer import Informer
 from control_plane.events.event_log import EventKind
 
 MAX_PLANS = 300
-"""Entries of plan steps that are kept."""
+"""Maximum number of entries of plan steps in the journal."""
 
 MAX_OTHERS = 700
-"""Entries of all other kinds."""
+"""Maximum number of entries of all other kinds in the journal."""
 
 MAX_AT_ONCE = 40
-"""Entries of one transaction, which also removes as many: etcd accepts 128 operations."""
+"""Maximum number of entries in one transaction, which also removes at most as many for each of MAX_PLANS and
+MAX_OTHERS: etcd accepts 128 operations."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,9 +37,9 @@ class JournalEntry(msgspec.Struct, frozen=True):
     """One event as it is stored."""
 
     number: int
-    """From 1, without a gap."""
+    """Number of the entry, from 1 without gaps."""
     epoch: int
-    """The fencing epoch of the leader that wrote it."""
+    """Fencing epoch of the leader that wrote the entry."""
     at: float
     """Unix time (s) by that leader's clock."""
     kind: EventKind
@@ -69,14 +71,14 @@ class Journal:
         self._on_entry = on_entry
         self._on_removed = on_removed
         self._kinds: dict[int, EventKind | None] = {}
-        """By number; None where an entry cannot be decoded."""
+        """Kind of each entry, by number; None if the entry cannot be decoded."""
         self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
     async def write(self, news: Sequence[tuple[EventKind, Any]], epoch: int, at: float) -> bool:
-        """Write events as the leader of `epoch`, the first MAX_AT_ONCE at most.
+        """Write at most the first MAX_AT_ONCE events, as the leader of `epoch`.
 
-        Returns False, with nothing written, where that leadership has ended or the journal has entries that this
-        control plane has not seen; the caller compares again and retries.
+        Returns False, with nothing written, if that leadership has ended or the journal has entries that this control
+        plane has not received; the caller compares again and retries.
 
         Raises:
             StoreError: the store refuses or is unreachable; whether the events were written is unknown.
@@ -97,7 +99,7 @@ class Journal:
         return done.succeeded
 
     def _surplus(self, added: Sequence[EventKind]) -> list[int]:
-        """Numbers of the entries to remove so that the new ones fit within the bounds."""
+        """Return the numbers of the entries to remove, so that the new entries fit within the limits."""
         surplus: list[int] = []
         for of_plans, limit in ((True, MAX_PLANS), (False, MAX_OTHERS)):
             kept = [number for number, kind in self._kinds.items() if (kind is EventKind.PLAN) is of_plans]

@@ -1,7 +1,7 @@
 """The caller of a request that one control plane forwards to another: signed, short-lived, and accepted once.
 
-The caller's own credential never leaves the control plane that received it, so that a leader which is not one obtains
-nothing that it could use elsewhere.
+The credential of the caller never leaves the control plane that received it, so that an impostor of the leader obtains
+no credential.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LIFETIME_S = 30.0
 """A forwarded caller older than this (s) is rejected; the bound allows for clock skew between control planes."""
 
 MAX_TRACKED = 100_000
-"""Forwarded callers remembered within their lifetime. Above it further ones are rejected."""
+"""Maximum number of accepted nonces that are remembered; further forwarded callers are rejected."""
 
 
 class ForwardedCaller(msgspec.Struct, frozen=True):
-    """Who sent a request, as the control plane that authenticated the caller states it."""
+    """The caller of a request, as stated by the control plane that authenticated the caller."""
 
     caller: Caller
     client: str
@@ -34,7 +34,7 @@ class ForwardedCaller(msgspec.Struct, frozen=True):
     request: str
     """`request_digest` of the forwarded request."""
     at: float
-    """Unix time (s)."""
+    """Unix time (s) of the signature."""
     nonce: str
 
 
@@ -68,15 +68,16 @@ class ForwardedCallers:
         """Accepted nonces with the time (s) until which they are remembered, oldest first."""
 
     def accept(self, token: str, certificate: str, request: str) -> ForwardedCaller:
-        """Return a forwarded caller.
+        """Return the caller of a forwarded request, and record the nonce.
 
         Args:
             token: the header's value.
-            certificate: of the forwarding control plane, in base64.
+            certificate: certificate of the forwarding control plane, in base64.
             request: `request_digest` of the received request.
 
         Raises:
-            ForgedCaller: the request must not be answered.
+            ForgedCaller: the token is not valid for the request, has expired, or was accepted before; or MAX_TRACKED
+                nonces are remembered.
         """
         now = self._clock()
         try:

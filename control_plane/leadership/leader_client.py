@@ -1,7 +1,6 @@
 """Forwarding of API requests to the leader: with a signed statement of the caller, over one hop, within a bounded time.
 
-Agents report to the leader, so requests that need reports are answered by the leader, whichever control plane receives
-them (ADR 9).
+Agents report only to the leader, so other control planes forward the requests that need reports (ADR 9).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ CONNECT_TIMEOUT_S = 1.0
 """Timeout (s) to connect to the leader, and to wait for a free connection while all are in use."""
 
 MAX_CONNECTIONS = 64
-"""Concurrent requests to the leader."""
+"""Maximum number of connections to the leader, and so of concurrent requests."""
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-"""Maximum size of a response; the status of a thousand regions has a few MiB."""
+"""Maximum size (bytes) of a response; the status of a thousand regions has a few MiB."""
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +77,7 @@ class LeaderClient:
         self._context = self._tls()
         self._http = _make_client(self._context)
         self._earlier: httpx.AsyncClient | None = None
-        """The client before the TLS files changed, whose requests may not be complete."""
+        """The HTTP client before the last change of the TLS files, with requests in progress; None: no change."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -87,7 +86,7 @@ class LeaderClient:
             await self._earlier.aclose()
 
     async def _renew_client(self) -> None:
-        """Open further connections with the TLS files as they are now."""
+        """Open further connections with the current TLS files. The previous client completes its requests."""
         self._context = self._tls()
         earlier, self._earlier, self._http = self._earlier, self._http, _make_client(self._context)
         if earlier is not None:
@@ -109,8 +108,8 @@ class LeaderClient:
 
         Args:
             target: path and query.
-            headers: as the client sent them, without its credential.
-            caller: whom this control plane authenticated.
+            headers: headers of the client's request, without its credential.
+            caller: the caller that this control plane authenticated.
             client: address of the client.
             within_s: timeout (s) of the whole exchange.
 
@@ -123,7 +122,7 @@ class LeaderClient:
             async with asyncio.timeout(within_s):
                 reply = await self._signed(leader, method, target, headers, body, caller, client)
                 if reply.status == 401:
-                    # The leader may have another certificate by now.
+                    # The leader's certificate may have been renewed, so the session is established again.
                     self._sessions_by_url.clear()
                     reply = await self._signed(leader, method, target, headers, body, caller, client)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -148,7 +147,7 @@ class LeaderClient:
             return LeaderResponse(response.status_code, dict(response.headers), bytes(received))
 
     async def _session(self, leader: Member) -> Session:
-        """The session with the leader; raises LeaderUnavailable unless a control plane of that name has the address."""
+        """Return the session with the leader; raises LeaderUnavailable if another process has the leader's address."""
         known = self._sessions_by_url.get(leader.url)
         if known is not None:
             with suppress(BadIdentity):

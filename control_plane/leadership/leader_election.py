@@ -15,7 +15,7 @@ MIN_LEASE_TTL_S = 2
 """Shortest time to live (s) of the leader's lease: etcd's default election timeout does not permit less."""
 
 RENEW_S = MIN_LEASE_TTL_S / 3
-"""Interval (s) between two renewals: two may fail even with the shortest lease."""
+"""Interval (s) between two renewals: even with the shortest lease, two renewals may fail."""
 
 PROOF_MARGIN_S = 0.25
 """Time (s) before the earliest expiry of its lease at which a leader that cannot renew the lease steps down."""

@@ -1,4 +1,4 @@
-"""Campaigns for leadership and holds it: the IO around the state machine of `leader_election`.
+"""Acquires and holds leadership: the IO around the state machine of `leader_election`.
 
 The leader key is created with a lease and expires with it. Its create revision is the fencing epoch. The key
 `fleet` keeps control planes of another fleet, which use the same etcd by mistake, from leading.
@@ -30,7 +30,8 @@ from control_plane.leadership.leader_election import (
 )
 
 POLL_S = 1.0
-"""Interval (s) at which a follower checks the leader key even without a change notification."""
+"""Interval (s) at which a follower evaluates whether to campaign, even without a change of the leader key: the end of
+STAND_BACK_S and a change of eligibility cause no notification."""
 
 STAGGER_S = 0.2
 """Maximum random delay (s) before a campaign, so that control planes do not campaign at the same time."""
@@ -42,10 +43,10 @@ BACKOFF_CAP_S = 1.0
 """Maximum delay (s) before the next campaign after a failed one."""
 
 STAND_BACK_S = 5.0
-"""Time (s) for which a leader that stepped down leaves the campaign to the others."""
+"""Time (s) for which a leader that stepped down does not campaign, so that another control plane is elected."""
 
 RESIGN_S = 1.0
-"""Maximum duration (s) of a resignation; after it, the lease expires by itself."""
+"""Maximum time (s) to revoke the lease; a lease that is not revoked expires."""
 
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +117,7 @@ class LeaderElector:
         if self.epoch is not None or self.was_leader_last:
             return self.member
         leader = self.leader
-        # A leader key with this URL that this process did not create is left from the process before it.
+        # A leader key with this URL that this process did not create is from an earlier process of this control plane.
         return leader.value if leader is not None and leader.value.url != self.member.url else None
 
     def start(self) -> asyncio.Task[None]:
@@ -142,7 +143,7 @@ class LeaderElector:
             self._deposed.set()
 
     def step_down(self) -> None:
-        """Resign if this control plane leads, and leave the next campaign to the others for STAND_BACK_S."""
+        """Resign if this control plane leads, and do not campaign for STAND_BACK_S."""
         if self.leadership.role is Role.LEADER:
             self._stands_back_until = self._clock() + STAND_BACK_S
             self._enter(ElectionEvent.RESIGNED)
@@ -185,7 +186,7 @@ class LeaderElector:
                 self._reject_store()
                 return False
             self._lease_id = await self._store.grant_lease(self._lease_ttl_s)
-            # Every leader signs the fleet's key anew, so that it outlives the certificates of earlier leaders.
+            # Every leader signs the fleet's key again, because the certificates of earlier leaders expire.
             made = await self._store.commit(
                 [SameKey(keys.LEADER, 0), SameKey(keys.FLEET, fleet.create_revision if fleet is not None else 0)],
                 [

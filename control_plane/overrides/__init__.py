@@ -1,1 +1,1 @@
-"""Overrides in the store: each change is checked and written in one transaction, and seen by every control plane."""
+"""Overrides in the store: each change is checked and written in one transaction; every control plane mirrors them."""

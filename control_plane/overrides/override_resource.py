@@ -11,11 +11,11 @@ from penstock.overrides.overrides import Override
 
 
 class OverridePhase(StrEnum):
-    """The phase of an override's life."""
+    """Phase of an override."""
 
     ACTIVE = "active"
     RETURNING = "returning"
-    """It has ended, and its region is still ramping back."""
+    """The override has ended, and its region is still on the failback ramp."""
     ENDED = "ended"
 
 
@@ -27,9 +27,9 @@ class OverrideStatus(msgspec.Struct, frozen=True):
     weight: float
     """Factor (0-1) of the region's share now; 1 for a freeze."""
     ends_in_s: float | None
-    """Seconds until it expires; null where it does not expire, or has ended."""
+    """Time (s) until the override expires; null if it does not expire or has ended."""
     by_policy: bool
-    """Whether it is a maintenance window of the policy, which the API cannot lift."""
+    """Whether the override is a maintenance window of the policy, which the API cannot lift."""
 
 
 class OverridePage(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class OverridePage(msgspec.Struct, frozen=True):
 
     items: tuple[OverrideStatus, ...]
     next_cursor: str | None
-    """Pass it as `cursor` for the next overrides; null on the last page."""
+    """Value of `cursor` that returns the next page; null on the last page."""
 
 
 class LiftedOverrides(msgspec.Struct, frozen=True):

@@ -45,7 +45,7 @@ class DuplicateOverride(OverrideRefused):
 
 
 class TooManyOverrides(OverrideRefused):
-    """MAX_OVERRIDES are set already."""
+    """MAX_OVERRIDES overrides are set already."""
 
 
 class GuardRailRefused(OverrideRefused):
@@ -57,12 +57,12 @@ class GuardRailRefused(OverrideRefused):
 
 
 class OverrideStore:
-    """Sets, lifts and shows overrides; every control plane has one.
+    """Sets, lifts and reads overrides; every control plane has an instance.
 
     Args:
         store: the fleet's configuration store.
         audit: records each change, in the same transaction.
-        name: of this control plane; the audit log's caller of entries for expired overrides.
+        name: name of this control plane, which audit entries for expired overrides record as the caller.
         rng: source of the backoff's jitter.
         clock: Unix time, in seconds.
     """
@@ -78,34 +78,34 @@ class OverrideStore:
 
     @property
     def known(self) -> bool:
-        """Whether the overrides have been read. No plan may be made before, since it would ignore overrides."""
+        """Whether the overrides have been read. Until then no plan may be made, because it would ignore overrides."""
         return self.mirror.informer.synced and not self.unreadable
 
     @property
     def unreadable(self) -> bool:
-        """Whether the store has overrides that this control plane cannot decode, such as a newer version's."""
+        """Whether the store has overrides that this control plane cannot decode, such as those of a newer release."""
         return self.mirror.has_key and self.mirror.seen("") is None
 
     @property
     def seen(self) -> OverrideSet:
-        """The overrides as last seen."""
+        """The overrides as last read from the store."""
         stored = self.mirror.seen("")
         return stored.value if stored is not None else OverrideSet()
 
     def in_force(self, policy: Policy, now: float) -> tuple[Override, ...]:
-        """All overrides and the policy's maintenance windows, those still ramping back included."""
+        """Return all overrides and maintenance windows of the policy, including those still on the failback ramp."""
         ramp_s = policy.failover.failback_ramp_s
         return (*self.seen.without_ended(now, ramp_s).overrides, *windows(policy, now))
 
     def interventions(self, policy: Policy, now: float) -> Interventions:
-        """The effect of everything in force on a plan that is made at `now`."""
+        """Return the effect of all overrides and maintenance windows on a plan that is made at `now`."""
         return Interventions(self.in_force(policy, now), policy.failover.failback_ramp_s, now)
 
     async def read(self) -> OverrideSet:
-        """The overrides as the store has them now.
+        """Read the overrides from the store.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the overrides cannot be read.
         """
         return (await self._read())[0]
 
@@ -122,7 +122,7 @@ class OverrideStore:
 
         Args:
             capacity: current slots by (region, model); empty where no agent has reported to this control plane.
-            force: set the override against the guard rails' objection; audited.
+            force: whether to set the override although a guard rail objects, which the audit log records.
 
         Raises:
             OverrideRefused: the override is not set; each subclass is one reason.
@@ -158,7 +158,7 @@ class OverrideStore:
         """End an override. An override that has ended already is returned unchanged.
 
         Args:
-            expected: called with the current override; raises where that is not the version the caller has seen.
+            expected: called with the current override; raises if the caller's request is based on another version.
 
         Raises:
             KeyError: no override has this id.
@@ -217,7 +217,7 @@ class OverrideStore:
         if item is None:
             return OverrideSet(), 0
         if not item.value and (seen := self.mirror.seen("")) is not None:
-            # Another writer wrote a value that is not authentic: the next change writes the last good one again.
+            # The stored value is not authentic, so the next change replaces it, based on the last authentic value.
             return seen.value, item.mod_revision
         try:
             return decode(item.value, OverrideSet), item.mod_revision
@@ -237,7 +237,7 @@ class OverrideStore:
         revision: int,
         *besides: SameKey,
     ) -> bool:
-        """Write the overrides and the audit entry, if the key's revision is still `revision`; whether it was."""
+        """Write the overrides and the audit entry if the key still has `revision`; return whether they were written."""
         try:
             await self._audit.record(
                 caller,

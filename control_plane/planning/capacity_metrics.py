@@ -45,6 +45,6 @@ class CapacityMetrics:
             self._endpoints.labels(row.region, row.model).set(row.endpoints)
 
     def clear(self) -> None:
-        """Remove all values: another control plane leads, and an autoscaler keeps what it has."""
+        """Remove all values, because another control plane leads; an autoscaler without values keeps its endpoints."""
         for gauge in (self._forecast, self._desired, self._endpoints):
             gauge.clear()

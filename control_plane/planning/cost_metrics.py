@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class CostMetrics:
-    """Gauges of what the fleet costs an hour."""
+    """Gauges of the hourly cost of the fleet."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gpu = Gauge(
@@ -35,6 +35,6 @@ class CostMetrics:
             self._egress.labels(origin, server).set(cost)
 
     def clear(self) -> None:
-        """Remove all values: another control plane leads."""
+        """Remove all values, because another control plane leads."""
         self._gpu.clear()
         self._egress.clear()

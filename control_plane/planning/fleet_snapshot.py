@@ -1,4 +1,4 @@
-"""The current snapshot, which intake updates, planning reads, and the status shows."""
+"""The current snapshot of the fleet, which report intake updates and planning and status read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class FleetSnapshot:
         return verdict
 
     def tick(self, now: float, policy: Policy, drained: Container[str] = ()) -> None:
-        """Advance region health to `now`; `drained` regions are empty on purpose."""
+        """Update region health as of `now`; `drained` are the regions that operators drain."""
         self.snapshot = snapshots.tick(self.snapshot, now, policy, drained)
 
     def resume(self, now: float) -> None:
-        """Begin to lead: old reports no longer count."""
+        """Discard old reports and the region health at the start of a leadership."""
         self.snapshot = snapshots.resume(self.snapshot, now)
 
     def inherit(self, health: Mapping[str, RegionHealth]) -> None:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Upper bounds in seconds, up to the timeout of a call."""
+"""Upper bounds (s) of the buckets of store calls, up to the timeout of a call."""
 
 INTAKE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
-"""Upper bounds in seconds, up to the time limit of a report's body."""
+"""Upper bounds (s) of the buckets of report intake, up to the time limit of a report's body."""
 
 
 class InternalMetrics:
-    """Each method records one event."""
+    """Metrics of the parts of one control plane; each method records one event."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._store_calls = Histogram(
@@ -60,11 +60,11 @@ class InternalMetrics:
         self._store_calls.labels(operation, "true" if ok else "false").observe(seconds)
 
     def watch_restarted(self) -> None:
-        """Count a watch that began again."""
+        """Count a restart of a watch."""
         self._watch_restarts.inc()
 
     def became_leader(self) -> None:
-        """Count a change of the leader to this control plane."""
+        """Count a change of leadership to this control plane."""
         self._leader_changes.inc()
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Periodic jobs: run at a fixed interval, or at once on request; one run at a time.
 
-The scheduler alone would drop a request that comes during a run, and the job would next run an interval later.
+The scheduler alone would drop a request that arrives during a run, and the next run would start an interval later.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class PeriodicJob:
     """Runs a job periodically and on request.
 
     Args:
-        job: performs one run; returns False where it should be retried.
+        job: performs one run; returns False if the run should be retried.
         every_s: time between two runs, in seconds.
-        apart_s: minimum time between the starts of two runs, requested ones included, in seconds.
-        retry_s: time after a run that returned False, where that is less than `every_s`, in seconds.
+        apart_s: minimum time between the starts of two runs, including requested runs, in seconds.
+        retry_s: time after a run that returned False until its retry, in seconds; no effect from `every_s` on.
     """
 
     def __init__(

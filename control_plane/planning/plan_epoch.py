@@ -2,8 +2,8 @@
 
 The fencing epoch is a revision of the store. A store that was wiped or restored from a backup has smaller revisions, so
 every agent with a plan of a larger epoch would reject its plans. A base in the store is therefore added to the fencing
-epoch, and raised when an agent reports a newer plan than this leader has made. Only the leader writes the base, and it
-is never lowered.
+epoch, and raised when an agent reports a newer plan than this leader has made. Only the leader and `penstock restore`
+write the base, and a leader never lowers it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochBase(msgspec.Struct, frozen=True):
-    """The number that is added to this store's fencing epochs."""
+    """The number that is added to the fencing epochs of this store."""
 
     base: int
 

@@ -1,7 +1,7 @@
-"""Recent plans, as steps: which shares moved, when, under which leader, and under which circumstances.
+"""Recent plans, as steps: the shares that moved, with the time, the leader and the circumstances.
 
-The leader writes the steps into the journal and every control plane reads them from there, so that the history survives
-changes of leader and restarts. Whole plans are not kept: a large fleet's plan has megabytes, and operators need the
+The leader writes the steps into the journal, which every control plane reads, so that the history survives changes of
+leader and restarts. Whole plans are not kept: a large fleet's plan has megabytes, and operators need the
 differences.
 """
 
@@ -25,18 +25,18 @@ from penstock.planning.plan_diff import (
 from penstock.policy.provenance import Provenance
 
 MAX_CHANGES = 100
-"""Arcs of one step; where more differ, the following steps contain the rest."""
+"""Maximum number of arcs in one step; the following steps contain further arcs that differ."""
 
 MAX_CIRCUMSTANCES = 20
-"""Circumstances of one step."""
+"""Maximum number of circumstances of one step."""
 
 BURST, BURST_S = 5, 50.0
-"""At most BURST steps within BURST_S seconds: continued small movements of shares are merged into one step. A step that
-follows a change of a region's state, of policy or of leader is written at once."""
+"""Maximum number of steps, and the period (s) to which it applies: continued small movements of shares are merged into
+one step. A step that follows a change of a region's state, of policy or of leader is written at once."""
 
 
 class PlanStep(msgspec.Struct, frozen=True):
-    """How the plan differs from the plan of the previous step, as the journal keeps it."""
+    """The difference of a plan from the plan of the previous step, as the journal stores it."""
 
     generation: int
     """The largest generation of the plan's slices."""
@@ -49,13 +49,13 @@ class PlanStep(msgspec.Struct, frozen=True):
     leader: str
     """Name of the leader."""
     previous_generation: int
-    """Generation of the previous step's plan; 0 where there is none."""
+    """Generation of the previous step's plan; 0 for the first step."""
     changes: tuple[ArcChange, ...] = ()
     """The arcs that differ from the previous step's plan, the largest differences first."""
     more_changes: int = 0
     """Number of further arcs that differ and exceed MAX_CHANGES; the following steps contain them."""
     circumstances: tuple[str, ...] = ()
-    """Regions that were not healthy then, and overrides."""
+    """Regions that were not healthy, and overrides, at the time of the plan."""
     provenance: Provenance | None = None
     """The commit that the policy is from; None where it is from a folder."""
 
@@ -78,33 +78,33 @@ class PlanSummary(msgspec.Struct, frozen=True):
     made_at: float
     """Unix time (s) by that leader's clock."""
     changes: int
-    """Arcs that differ from the plan before it."""
+    """Number of arcs that differ from the previous plan."""
     leader: str = ""
-    """Name of the control plane that made it."""
+    """Name of the control plane that made the plan."""
     circumstances: tuple[str, ...] = ()
-    """Regions that were not healthy then, and overrides."""
+    """Regions that were not healthy, and overrides, at the time of the plan."""
     provenance: Provenance | None = None
     """The commit that the policy is from; None where it is from a folder."""
 
 
 class PlanDiff(msgspec.Struct, frozen=True):
-    """What differs between two plans."""
+    """The difference between two plans."""
 
     before: PlanSummary
     after: PlanSummary
     changes: tuple[ArcChange, ...]
-    """The largest first."""
+    """Arcs whose share differs, the largest differences first."""
 
 
 class PlanHistory:
-    """Holds the journal's steps, and computes the next one."""
+    """Holds the journal's steps, and computes the next step."""
 
     def __init__(self) -> None:
         self._steps: dict[int, PlanStep] = {}
         self._last_arcs: dict[str, dict[ArcKey, Arc]] | None = None
-        """The arcs of each origin as the last step has them; None until `begin`."""
+        """Arcs by origin, as of the last step; None until `begin`."""
         self._unchanged: dict[str, tuple[ClassPlan, ...]] = {}
-        """Entries of slices that equal the last step's, so that they are not compared again."""
+        """Entries of the slices that equal the last step, by region; these slices are not compared again."""
 
     @property
     def steps(self) -> dict[int, PlanStep]:
@@ -112,7 +112,7 @@ class PlanHistory:
         return self._steps
 
     def begin(self, slices: Mapping[str, RegionPlan]) -> None:
-        """Take the plan in force as the last step's plan, where none was set before."""
+        """Set the plan in force as the plan of the last step, unless a plan was set before."""
         if self._last_arcs is None:
             self._last_arcs = {origin: arcs({origin: plan}) for origin, plan in slices.items()}
             self._unchanged = {origin: plan.classes for origin, plan in slices.items()}
@@ -130,13 +130,13 @@ class PlanHistory:
         self._steps.pop(number, None)
 
     def find(self, generation: int) -> int | None:
-        """The number of the step whose plan was in force at a generation; None where no kept step covers it."""
+        """Return the number of the step whose plan was in force at a generation; None if no stored step covers it."""
         numbers = [number for number, step in self._steps.items() if step.generation <= generation]
         newest = next(reversed(self._steps.values()), None)
         return numbers[-1] if numbers and newest is not None and generation <= newest.generation else None
 
     def diff(self, before: int, after: int) -> PlanDiff:
-        """The difference between the plans of two steps, in either order."""
+        """Return the difference between the plans of two steps, in either order."""
         first, last = min(before, after), max(before, after)
         between = [step.changes for number, step in self._steps.items() if first < number <= last]
         changes = compose_changes(between)
@@ -145,7 +145,7 @@ class PlanHistory:
         return PlanDiff(summary(self._steps[before]), summary(self._steps[after]), changes)
 
     def plan(self, number: int) -> PastPlan:
-        """The plan of a step, reconstructed by undoing the later steps."""
+        """Return the plan of a step, reconstructed by reverting the later steps."""
         step, now = self._steps[number], self._last_arcs or {}
         since = _by_origin(compose_changes(later.changes for at, later in self._steps.items() if at > number))
         arcs_then = {
@@ -162,14 +162,14 @@ class PlanHistory:
         *,
         at_once: bool = False,
     ) -> PlanStep | None:
-        """The next step for the journal; None where nothing changed, or where the change can wait.
+        """Return the next step for the journal; None if nothing changed or the change can wait.
 
         Args:
             slices: the slices in force, by region.
             now: Unix time, in seconds.
             leader: name of the leader.
             circumstances: regions that are not healthy, and overrides, as phrases.
-            at_once: whether an event that operators will examine makes the step urgent.
+            at_once: whether the step must not wait, because of an event that operators will examine.
         """
         if not slices or self._last_arcs is None:
             return None
@@ -203,7 +203,7 @@ class PlanHistory:
         return len(recent) < BURST or abs(now - recent[0].made_at) >= BURST_S
 
     def _changes(self, slices: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
-        """How slices differ from the last step's plan; compares only slices that changed since the last call."""
+        """Return the difference from the last step's plan; compares only slices that changed since the last call."""
         last = self._last_arcs or {}
         candidates = {region: plan for region, plan in slices.items() if self._unchanged.get(region) != plan.classes}
         before: dict[ArcKey, Arc] = {}
@@ -216,7 +216,7 @@ class PlanHistory:
 
 
 def summary(step: PlanStep) -> PlanSummary:
-    """The summary of a step, for lists."""
+    """Return the summary of a step, for lists."""
     return PlanSummary(
         step.generation,
         step.epoch,

@@ -21,30 +21,30 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 
 REFRESH_S = 5.0
-"""Time (s) after which an unchanged slice is written again, so that agents see that planning continues."""
+"""Time (s) after which an unchanged slice is written again, so that agents can detect that planning continues."""
 
 MAX_UNUSED_POLICIES = 20
-"""Policies retained besides those in use, for agents that lag behind and for rollbacks."""
+"""Maximum number of unused policies that are retained, for agents that lag behind and for rollbacks."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Fenced(Exception):
-    """The leader key is not of this epoch: nothing was written, and nothing may be."""
+    """The leader key does not have this epoch: the write had no effect, and further writes are not permitted."""
 
 
 class StoredSlice(msgspec.Struct, frozen=True):
     """A region's slice as the store has it."""
 
     plan: RegionPlan | None
-    """None where it cannot be decoded."""
+    """None if the stored slice cannot be decoded."""
     mod_revision: int
     written_at: float
-    """Unix time (s) when this control plane wrote it; -inf where it did not."""
+    """Unix time (s) when this control plane wrote the slice; -inf if another process wrote it."""
 
 
 class PlanPublisher:
-    """Writes plans during one leadership; each begins with `adopt`."""
+    """Writes plans while this control plane leads; each leadership begins with `adopt`."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class PlanPublisher:
         self.uncertain = False
 
     async def publish(self, plans: Mapping[str, RegionPlan], policy: Policy, now: float) -> PublishOutcome:
-        """Write slices that changed or are due for a refresh, and remove those of regions without a plan.
+        """Write slices that changed or are due for a refresh, and remove slices of regions without a plan.
 
         Raises:
             Fenced: another control plane leads.
@@ -173,7 +173,7 @@ class PlanPublisher:
         """Check after a failed write whether this control plane still leads.
 
         Raises:
-            Fenced: it does not.
+            Fenced: another control plane leads, or none leads.
         """
         leader = await self._store.get(keys.LEADER)
         if leader is None or leader.create_revision != self._epoch:

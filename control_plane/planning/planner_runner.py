@@ -1,6 +1,6 @@
-"""Runs the policy's planner with a demand forecast, and the waterfall planner where it fails.
+"""Runs the policy's planner with a demand forecast, and the waterfall planner if the policy's planner fails.
 
-Planning for a large fleet would delay reports and lease renewals, so it runs in a thread.
+Planning for a large fleet takes long enough to delay reports and lease renewals, so the planner runs in a thread.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SOLVER_LIMIT_S = 0.25
 """Time limit of the solver for one plan, in seconds; a plan is due every half a second."""
 
 WHOLE_FLEET = "*"
-"""Stands for every model in `PlanResult.fallbacks`, where the planner raised an error."""
+"""Key of `PlanResult.fallbacks` that stands for all models; used if the planner raised an error."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PlannerRunner:
-    """Plans tick after tick; each leadership starts with a new runner.
+    """Runs the planner at each tick; each leadership starts with a new runner.
 
     Args:
         solver_limit_s: time limit of the solver for one plan, in seconds.
@@ -42,16 +42,16 @@ class PlannerRunner:
         self._planner: tuple[PlannerKind, Planner] | None = None
         """The planner of the last tick, and its kind."""
         self._waterfall = WaterfallPlanner()
-        """Plans when that planner fails."""
+        """The planner that is used if the policy's planner fails."""
         self._forecaster = Forecaster()
         self._logged: frozenset[str] = frozenset()
         """The models of the last logged fallbacks."""
 
     async def plan(self, tick: TickInput) -> PlanResult:
-        """The plan of a tick, shortfalls that exist already first, then the largest; one call at a time.
+        """Return the plan of a tick, with present shortfalls before those of a lost region, and the largest first.
 
-        The forecast in `tick` is replaced by the runner's own. An error of the waterfall itself is raised: the plan in
-        force stays.
+        Only one call may run at a time. The forecast in `tick` is replaced by the forecast of this runner. An error of
+        the waterfall planner is raised, and the plan in force stays.
         """
         result = await asyncio.to_thread(self._plan, tick)
         self._log_fallbacks(result.fallbacks)
@@ -65,7 +65,7 @@ class PlannerRunner:
         try:
             return self._of(kind).plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
         except Exception as error:
-            # A fleet whose planner has a defect is still planned for.
+            # The waterfall planner replaces the planner, so that a defect of a planner does not stop planning.
             _log.exception("the planner failed", planner=kind.value)
             self._planner = None
             reason = str(error) or type(error).__name__
@@ -84,7 +84,7 @@ class PlannerRunner:
         return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)
 
     def forecast(self, now: float, horizon_s: float) -> dict[Key, float]:
-        """Expected requests per second by key, `horizon_s` seconds after `now`, from the demand of earlier ticks."""
+        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks."""
         return self._forecaster.ahead(now, horizon_s)
 
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:

@@ -148,7 +148,7 @@ class PlanningLoop:
             self._record_outcome(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
 
     async def _adopt(self, epoch: int, now: float) -> None:
-        """Begin with the slices in the store; once a leadership, also with the region health that they contain."""
+        """Load the slices in the store and, once per leadership, the region health that the slices contain."""
         try:
             await self._publisher.adopt(epoch)
         except StoreError as error:
@@ -188,7 +188,7 @@ class PlanningLoop:
         return outcome
 
     def _recommend(self, policy: Policy, now: float) -> None:
-        """Renew the recommendations of capacity, which need the forecast of this tick."""
+        """Update the recommendations of capacity; called after `_plan`, which updates the forecast."""
         self._recommended_at = now
         self.recommendations = self._recommender.recommend(
             policy, self._fleet.snapshot, lambda horizon_s: self._runner.forecast(now, horizon_s), now
@@ -222,12 +222,12 @@ class PlanningLoop:
         return msgspec.structs.replace(result, plans=plans)
 
     async def _compare(self, policies: ActivePolicies, candidate: PolicyVersion, epoch: int, now: float) -> None:
-        """Compare the plans of both policies as they are once all shares have moved."""
+        """Compare the plans of both policies after all shares have moved."""
         known = self._rollouts.shadow
         if known is not None and known.number == policies.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
             return
         self._compared_at = now
-        # With new planners: their state would add differences that the policy does not cause.
+        # New runners are used, because the state of existing ones would add differences that no policy causes.
         before = await self._plan(PlannerRunner(), policies.main, epoch, now, _whole_step_s(policies.main.policy))
         after = await self._plan(PlannerRunner(), candidate, epoch, now, _whole_step_s(candidate.policy))
         demands = demand(self._fleet.snapshot, now)

@@ -1,8 +1,8 @@
 """Intake of agents' reports over HTTP: verifies the signature, validates the content, updates the fleet snapshot.
 
-Every control plane accepts reports, though only the leader plans from them. A new leader, or one that leads again after
-a store outage, therefore has a current snapshot, and every control plane can serve the status. The response names the
-leader, so that an agent without access to the store still finds it.
+Every control plane accepts reports, though only the leader plans from them. A new leader, or a former leader that
+leads again after a store outage, therefore has a current snapshot, and every control plane can serve the status. The
+response contains the leader's URL, so that an agent without access to the store can still reach the leader.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.wire.session import BadSignature, Purpose, Sessions
 SIGNATURE_HEADER = "x-penstock-signature"
 
 MAX_REPORT_BYTES = 256 * 1024
-"""Room for some thousand demand rows; a larger report is rejected unread."""
+"""Maximum size of a report, for some thousand demand rows; a larger report is rejected unread."""
 
 MAX_SIGNATURE = 128
-"""Characters; a signature has 64."""
+"""Characters of the signature header that are read; a valid signature has 64."""
 
 _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(AgentReport)
@@ -38,7 +38,7 @@ class ReportReceipt(msgspec.Struct, frozen=True):
     leading: bool
     """Whether the responding control plane is the leader."""
     leader: str | None
-    """Base URL of the leader, where known: the agent sends further reports there."""
+    """Base URL of the leader, to which the agent sends further reports; None if unknown."""
 
 
 class ReportRefused(Exception):
@@ -63,10 +63,10 @@ class ReportIntake:
     """Verifies, validates and accepts reports.
 
     Args:
-        sessions: verify reports.
+        sessions: sessions with agents, which verify the signatures of reports.
         fleet: the snapshot that reports update.
-        policy: the policy in force, if there is one yet.
-        leading: whether this control plane leads, and the leader's base URL where known.
+        policy: returns the policy in force; None before the first policy.
+        leading: returns whether this control plane leads, and the leader's base URL.
         metrics: counts reports by outcome.
         clock: Unix time, in seconds.
     """
@@ -92,8 +92,8 @@ class ReportIntake:
         """Accept one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
 
         Args:
-            signature: in hexadecimal.
-            certificate: of the reporting agent, in base64.
+            signature: the signature, in hexadecimal.
+            certificate: the certificate of the reporting agent, in base64.
 
         Raises:
             ReportRefused: the signature or the content is invalid, the report is stale, or there is no policy yet.

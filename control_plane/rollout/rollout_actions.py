@@ -33,7 +33,7 @@ class RolloutActions:
     Args:
         store: the fleet's configuration store.
         audit: records each action, its caller and its reason.
-        source: the policy source; its policy does not replace the one that an operator rolls out.
+        source: the policy source; its policy does not replace a policy that an operator rolls out.
         clock: Unix time, in seconds.
     """
 
@@ -63,7 +63,7 @@ class RolloutActions:
         """Halt, resume, promote or roll back the current rollout.
 
         Raises:
-            ActionRefused: the rollout's phase does not allow it.
+            ActionRefused: the rollout's phase does not allow the action.
             ChangeRefused: the rollout has changed since it was read.
             StoreError: the store refuses or cannot be reached.
         """
@@ -78,7 +78,7 @@ class RolloutActions:
     async def apply(
         self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
-        """Roll out a stored policy, as if the source had it now.
+        """Roll out a stored policy, as if the policy source offered it now.
 
         Raises:
             PolicyNotStored: the store does not have the policy.
@@ -128,7 +128,7 @@ class RolloutActions:
         return before
 
     def _rolled_back(self, rollout: Rollout, now: float, caller: Caller, reason: str) -> tuple[list[Rollout], Rollout]:
-        """Return the states to write, and the rollout that is over: a rollout under way is rolled back first."""
+        """Roll back a rollout under way; return the states to write, and the rollout that is over."""
         if rollout.is_over:
             return [], rollout
         ended = transition(rollout, RolloutEvent.ROLL_BACK, now, why=reason, by=caller.name)

@@ -1,4 +1,4 @@
-"""Rollouts in the store: the current one, and those that ended recently."""
+"""Rollouts in the store: the newest rollout, and rollouts that ended recently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, Same
 from penstock.rollout.state_machine import Rollout
 
 MAX_ENDED = 100
-"""Ended rollouts that are kept."""
+"""Maximum number of ended rollouts that are kept."""
 
 _log = structlog.get_logger(__name__)
 
@@ -22,9 +22,9 @@ class StoredRollout(msgspec.Struct, frozen=True):
     """The newest rollout as the store has it."""
 
     rollout: Rollout | None
-    """None before the first rollout, or where it cannot be decoded."""
+    """None before the first rollout, or if the stored rollout cannot be decoded."""
     revision: int
-    """Revision of its key; 0 where the key does not exist."""
+    """Revision of the rollout's key; 0 if the key does not exist."""
 
 
 def changes(states: Sequence[Rollout]) -> list[Put | Delete]:

@@ -14,7 +14,7 @@ from penstock.rollout.state_machine import Phase, Rollout
 
 
 class RolloutSummary(msgspec.Struct, frozen=True):
-    """One rollout."""
+    """The state of one rollout."""
 
     number: int
     candidate: str
@@ -29,7 +29,7 @@ class RolloutSummary(msgspec.Struct, frozen=True):
     why: str
     """Reason of the last change of phase."""
     by: str
-    """Operator who caused it; empty where no operator did."""
+    """Operator who caused the last change of phase; empty if no operator did."""
     provenance: Provenance | None
     """The candidate's commit; null where it is from a folder."""
     stable_provenance: Provenance | None
@@ -52,7 +52,7 @@ class AgentPolicyState(msgspec.Struct, frozen=True):
     plan_generation: int
     """Generation of the plan that the agent runs."""
     rejection: str
-    """Why the agent rejected the newest plan or policy; empty where it accepted both."""
+    """Reason for which the agent rejected the newest plan or policy; empty if the agent accepted both."""
     report_age_s: float
     """Age (s) of the agent's last report."""
 
@@ -62,16 +62,16 @@ class RolloutStatus(msgspec.Struct, frozen=True):
 
     rollout: RolloutSummary
     agents: tuple[AgentPolicyState, ...]
-    """Agents that report to the responding control plane: all of them where that is the leader."""
+    """Agents that report to the responding control plane; all agents report to the leader."""
     changes: tuple[Change, ...]
-    """Differences of the candidate from the stable policy; empty where the rollout is over or the store has one of them
-    no more."""
+    """Differences of the candidate from the stable policy; empty if the rollout is over or the store no longer has both
+    policies."""
     moves: tuple[ArcChange, ...] | None
     """Arcs that differ between both plans in the shadow phase; null where no comparison is available."""
     limits: RolloutRules | None = None
-    """Stages and limits of the stable policy, which judge the candidate; null where the store has it no more."""
+    """Stages and limits of the stable policy, which judge the candidate; null if the store no longer has it."""
     evidence: tuple[RegionEvidence, ...] = ()
-    """Results of requests that the candidate is judged by, since the phase began; empty where the rollout is over."""
+    """Results of requests since the phase began, by which the candidate is judged; empty if the rollout is over."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):
@@ -79,11 +79,11 @@ class RolloutPage(msgspec.Struct, frozen=True):
 
     items: tuple[RolloutSummary, ...]
     next_cursor: str | None
-    """Pass it as `cursor` for the next older rollouts; null on the last page."""
+    """Value of `cursor` that returns the next page, of older rollouts; null on the last page."""
 
 
 def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummary:
-    """Return a rollout for the API; `moved_share` is the current shadow comparison's, where there is one."""
+    """Return a rollout for the API; `moved_share` is from the current shadow comparison, if any."""
     return RolloutSummary(
         number=rollout.number,
         candidate=rollout.candidate,
@@ -101,7 +101,7 @@ def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummar
 
 
 def agent_policy_states(rollout: Rollout, snapshot: Snapshot, now: float) -> tuple[AgentPolicyState, ...]:
-    """Return each agent's policy state; `now` is of the clock that stamped the reports, in seconds."""
+    """Return each agent's policy state; `now` is the time (s) by the clock that stamped the reports."""
     return tuple(
         AgentPolicyState(
             region=region,

@@ -1,6 +1,6 @@
-"""The leader's rollout step: from the source's policy and the agents' reports to the policies that plans are made by.
+"""The leader's rollout step: derives the policies for plans from the source's policy and the agents' reports.
 
-The state is in the store alone: each step reads it, and writes the new state before any plan is made by it.
+The state is only in the store: each step reads the state, and writes the new state before a plan depends on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.rollout.state_machine import (
 )
 
 MAX_TRIES = 3
-"""Tries of one step while operators change the rollout concurrently."""
+"""Maximum number of tries of one step while operators change the rollout concurrently."""
 
 _log = structlog.get_logger(__name__)
 
@@ -54,9 +54,9 @@ class ActivePolicies(msgspec.Struct, frozen=True):
 
     rollout: Rollout
     main: PolicyVersion
-    """In force in every region outside `canary_regions`."""
+    """The policy in force in every region outside `canary_regions`."""
     candidate: PolicyVersion | None
-    """In shadow or in canary; None where one policy is in force in every region."""
+    """The policy in its shadow or canary phase; None if one policy is in force in every region."""
 
     @property
     def canary_regions(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class RolloutRunner:
         self.active: ActivePolicies | None = None
         """The result of the last step; None while another control plane leads."""
         self.shadow: Shadow | None = None
-        """The last shadow comparison of plans; None where there was none."""
+        """The last shadow comparison of plans; None before the first comparison."""
 
     @property
     def policy(self) -> Policy | None:
@@ -96,12 +96,12 @@ class RolloutRunner:
         return self.active.main.policy if self.active is not None else None
 
     def reset(self) -> None:
-        """Discard all state at a change of leadership, and mark what was read from the source as stale."""
+        """Discard all state at a change of leadership, and mark the last read of the source as stale."""
         self.active = self.shadow = None
         self._source.mark_stale()
 
     async def adopt(self) -> None:
-        """Load the policies in force at the start of a leadership: they determine whose reports are accepted.
+        """Load the policies in force at the start of a leadership; only reports from regions of `main` are accepted.
 
         The source may already have a candidate with other regions. If the store cannot be read, the first step retries.
         """

@@ -15,24 +15,24 @@ class EndpointStatus(msgspec.Struct, frozen=True):
 
     region: str
     name: str
-    """Unique in its region."""
+    """Name of the endpoint, unique in its region."""
     address: str
     """host:port."""
     models: tuple[str, ...]
-    """The pools that it is configured for; it does not count in a pool whose model it has not loaded."""
+    """Models that the endpoint is configured for; the pool of a model that it has not loaded does not count it."""
     zone: str | None
     accelerator: str | None
     state: EndpointCondition
     slots: int
     """Maximum number of concurrent requests."""
     in_flight: int
-    """Its current requests from all agents of the region."""
+    """Current requests on the endpoint, from all agents of the region."""
     age_s: float
     """Age (s) of this state."""
     agent: str
-    """The agent that reported it; `GET /v1/endpoints` of its admin listener has more detail."""
+    """Agent that reported the endpoint; `GET /v1/endpoints` of the agent's admin listener returns more details."""
     reason: str = ""
-    """Why it is not ready; empty if it is."""
+    """Reason for which the endpoint is not ready; empty if it is ready."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -40,10 +40,10 @@ class EndpointPage(msgspec.Struct, frozen=True):
 
     items: tuple[EndpointStatus, ...]
     next_cursor: str | None
-    """Pass it as `cursor` for the next endpoints; null on the last page."""
+    """Value of `cursor` that returns the next page; null on the last page."""
     seen_by: SeenBy
     left_out: int
-    """Number of endpoints that exceeded the size of reports and are missing here."""
+    """Number of endpoints that are missing here, because they exceeded the maximum size of a report."""
 
 
 def endpoint_statuses(

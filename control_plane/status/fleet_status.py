@@ -14,15 +14,15 @@ from control_plane.status.status_reporter import StatusReporter
 PATH = "/v1/status"
 
 LEADER_TIMEOUT_S = 1.5
-"""Time limit (s) of the request to the leader. Short: the status matters most when the leader does not answer."""
+"""Time limit (s) of the request to the leader; short, because the status matters most if the leader is unavailable."""
 
 
 class FleetStatus:
-    """Reads the own status, and the fleet's from the leader.
+    """Reads the status of this control plane, and the state of the fleet from the leader.
 
     Args:
-        reporter: the own status.
-        elector: which control plane leads.
+        reporter: returns the status of this control plane.
+        elector: determines the leader.
         link: forwards requests to the leader.
     """
 
@@ -32,12 +32,12 @@ class FleetStatus:
         self._link = link
 
     async def read(self, caller: Caller, client: str, *, agents: bool = True) -> Status:
-        """Return the own status with the leader's view of the fleet, or with `fleet_problem` if there is none.
+        """Return the status of this control plane with the leader's view of the fleet, else with `fleet_problem`.
 
         Args:
-            caller: on whose behalf the leader is asked.
+            caller: the caller that the request to the leader names.
             client: address of the caller.
-            agents: whether the agents are listed, which are most of a large status.
+            agents: whether to list the agents, which are the largest part of a large status.
         """
         own = self._reporter.status(agents=agents)
         leader = self._elector.authority

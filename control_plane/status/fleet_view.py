@@ -50,12 +50,12 @@ class FleetView:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy in force: the one that most regions run, or the source's; None before the first."""
+        """The policy in force in most regions or, until it is known, the source's policy; None before the first."""
         return self._rollouts.policy or self._policies.current
 
     @property
     def staged_policy(self) -> Policy | None:
-        """The policy that most regions run, as the store has it; None until it was read."""
+        """The policy that most regions run, as the store has it; None until it has been read."""
         return self._rollouts.policy
 
     @property

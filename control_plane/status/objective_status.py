@@ -20,7 +20,7 @@ class ObjectiveStatus(msgspec.Struct, frozen=True):
     answers: int
     """Requests of the last five minutes that succeeded or failed."""
     within: int
-    """Those that succeeded and started within `first_byte_s`."""
+    """Requests of the last five minutes that succeeded and started within `first_byte_s`."""
     attained: float | None
     """`within` as a share (0-1) of `answers`; null without requests."""
     is_met: bool | None

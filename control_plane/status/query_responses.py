@@ -17,7 +17,7 @@ class ExplainResponse(msgspec.Struct, frozen=True):
     seen_by: str
     """Name of the control plane whose snapshot was used. An agent's /explain has newer waits, credits and endpoints."""
     leading: bool
-    """Whether it leads. While the store is unavailable this is the last leader, to which agents still report."""
+    """Whether that control plane leads. False during a store outage, when agents still report to the last leader."""
     at: float
     """Unix time (s)."""
     provenance: Provenance | None
@@ -36,10 +36,10 @@ class WhatIfResponse(msgspec.Struct, frozen=True):
     moved_per_s: float
     """Sum of all moves, in requests per second."""
     policy_before: str
-    """Digest."""
+    """Digest of the policy of `before`."""
     policy_after: str
-    """Digest."""
+    """Digest of the policy of `after`."""
     demand: str
-    """Whether the demand is from the request or synthetic."""
+    """Source of the demand: the request, or generated, at the rate that regions report if they do."""
     fleet: str
-    """Whether the capacity is as regions report it, or synthetic because no region reports."""
+    """Source of the capacity: the reports of regions, or generated because no region reports a pool."""

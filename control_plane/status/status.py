@@ -16,11 +16,11 @@ from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
 
 MAX_SHORTFALLS = 100
-"""Shortfalls in a status; there may be one for each model, region, and lost region."""
+"""Maximum number of shortfalls in a status; each model, region and lost region may have one."""
 
 
 MAX_UNREADY = 10
-"""Endpoints of one region that its status names."""
+"""Maximum number of unready endpoints that the status of a region names."""
 
 
 class SeenBy(msgspec.Struct, frozen=True):
@@ -29,9 +29,9 @@ class SeenBy(msgspec.Struct, frozen=True):
     name: str
     """Name of the control plane."""
     leading: bool
-    """Whether it leads. While the store is unavailable this is the last leader, to which agents still report."""
+    """Whether that control plane leads. False during a store outage, when agents still report to the last leader."""
     leader: str | None
-    """Base URL of the leader, where known."""
+    """Base URL of the leader; null if unknown."""
 
 
 class LeaderStatus(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class LeaderStatus(msgspec.Struct, frozen=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True):
-    """Whether the store responds; while it does not, only what agents report changes."""
+    """Whether the store responds; while it does not, only values from agents' reports change."""
 
     up: bool
 
@@ -60,7 +60,7 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     refused_provenance: Provenance | None = None
     """The commit of the refused revision."""
     unreadable: str = ""
-    """Why the last read of the source failed; empty where it succeeded."""
+    """Error of the last read of the source; empty if the read succeeded."""
 
 
 class PlanStatus(msgspec.Struct, frozen=True):
@@ -70,9 +70,9 @@ class PlanStatus(msgspec.Struct, frozen=True):
     epoch: int
     policy_digest: str
     age_s: float
-    """Time (s) since its newest slice was made."""
+    """Time (s) since the newest slice of the plan was made."""
     provenance: Provenance | None = None
-    """The commit of its policy."""
+    """The commit of the plan's policy."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -105,9 +105,9 @@ class SpilloverStatus(msgspec.Struct, frozen=True):
     headroom: int
     """Free slots that the region grants credits for."""
     granted: int
-    """Unexpired credits that other regions hold here."""
+    """Unexpired credits of this region that other regions hold."""
     held: int
-    """Unexpired credits that this region holds elsewhere."""
+    """Unexpired credits of other regions that this region holds."""
 
 
 class CountryStatus(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class UnreadyEndpoint(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """Another region as one agent sees it by its probes."""
+    """State of another region, by the probes of one agent."""
 
     region: str
     state: RegionState
@@ -143,7 +143,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     peer_url: str | None
     admin_url: str | None
     report_age_s: float | None
-    """Age (s) of its last report; null before the first."""
+    """Age (s) of the agent's last report; null before the first report."""
     policy_digest: str = ""
     plan_epoch: int = 0
     plan_generation: int = 0
@@ -154,11 +154,11 @@ class AgentStatus(msgspec.Struct, frozen=True):
     release: str = ""
     """Version of the agent; empty if unknown."""
     certificate_expires_at: float = 0.0
-    """Unix time (s); 0 if unknown."""
+    """Unix time (s) at which the agent's certificate expires; 0 if unknown."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True):
-    """One region by this control plane's snapshot."""
+    """State of one region, by the snapshot of one control plane."""
 
     name: str
     city: str
@@ -169,11 +169,11 @@ class RegionStatus(msgspec.Struct, frozen=True):
     state_age_s: float | None
     """Time (s) since the state was entered; null while the state is unknown."""
     report_age_s: float | None
-    """Age (s) of its newest report; null before the first."""
+    """Age (s) of the region's newest report; null before the first report."""
     pools: tuple[PoolStatus, ...]
     demand: tuple[DemandStatus, ...]
     objectives: tuple[ObjectiveStatus, ...] = ()
-    """Service objectives by the region's agents; several of one model while agents run different policies."""
+    """Service objectives by the region's agents; a model has several entries while agents run different policies."""
     spillover: tuple[SpilloverStatus, ...] = ()
     countries: tuple[CountryStatus, ...] = ()
     """Demand by the country of the clients, largest first."""
@@ -198,7 +198,7 @@ class Status(msgspec.Struct, frozen=True):
     """The whole status; ages are in seconds at `at`."""
 
     at: float
-    """Unix time (s)."""
+    """Unix time (s) of the status."""
     name: str
     url: str
     leading: bool
@@ -217,15 +217,15 @@ class Status(msgspec.Struct, frozen=True):
     control_planes: tuple[Member, ...]
     arcs: tuple[ArcStatus, ...]
     overrides: tuple[OverrideStatus, ...] = ()
-    """Overrides and maintenance windows in force, and those whose regions are still ramping back."""
+    """Overrides and maintenance windows that are in force, or whose region is still on the failback ramp."""
     rollout: RolloutSummary | None = None
-    """The newest rollout: the current one, or the last."""
+    """The newest rollout, in progress or over; null before the first."""
     shortfalls: tuple[Shortfall, ...] = ()
     """Missing capacity, present shortfalls first; at most MAX_SHORTFALLS."""
     fleet_seen_by: str = ""
     """Name of the control plane whose snapshot `regions`, `agents` and `shortfalls` are from: the leader, or the
     responding control plane where the leader is unreachable."""
     fleet_problem: str = ""
-    """Why the snapshot is not the leader's; empty where it is."""
+    """Reason for which the snapshot is not the leader's; empty if it is the leader's."""
     release: str = ""
     """Version of the responding control plane; empty if unknown."""

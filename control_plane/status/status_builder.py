@@ -115,7 +115,8 @@ def _region_status(
     """Return the status of one region.
 
     Args:
-        snapshot: with the reports of this region's agents alone, so that each is read once for all regions.
+        snapshot: contains only the reports of this region's agents, so that all regions together read each report
+            once.
     """
     newest = snapshot.newest(region.name)
     health = snapshot.health.get(region.name, RegionHealth())

@@ -1,6 +1,6 @@
-"""The status as a feed: read once a second while it is followed, and sent in parts, of which only changed ones follow.
+"""The status as a feed: read once a second while it has followers; after the first update, only changed parts are sent.
 
-All followers share one read and one encoding. A page that is open on a wall thus costs a write per second.
+All followers share one read and one encoding, so an open page costs one write per second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StatusUpdate(msgspec.Struct, frozen=True):
-    """What changed in the status."""
+    """The changes of the status."""
 
     parts: dict[str, msgspec.Raw]
     """The changed parts by name: a field of the status, `regions/<name>`, or `arcs/<origin>`."""
@@ -46,15 +46,15 @@ class StatusFeed:
         self._followers = 0
         self._task: asyncio.Task[None] | None = None
         self._parts: dict[str, tuple[int, bytes | None]] = {}
-        """By name: the version in which a part changed last, and its content; None if it is gone."""
+        """By name: the version in which the part last changed, and its content; None if the part no longer exists."""
         self._updates: dict[int, bytes] = {}
-        """Encoded updates of the present version, by the version that they follow."""
+        """Encoded updates to the current version, by the version that the follower has."""
         self.version = 0
-        """Grows with each read."""
+        """Increases by one with each successful read."""
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Keep the feed going; without followers nothing is read."""
+        """Keep the feed running inside the context; without followers, the status is not read."""
         self._followers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._keep_reading(), name="status feed")
@@ -65,7 +65,7 @@ class StatusFeed:
             if self._followers == 0 and self._task is not None:
                 self._task.cancel()
                 self._task = None
-                # The next follower gets nothing that is older than its request.
+                # Parts are discarded, so that the next follower receives no part that is older than its request.
                 self._parts.clear()
                 self._updates.clear()
 
@@ -74,7 +74,7 @@ class StatusFeed:
         return bool(self._parts) and self.version > version
 
     def since(self, version: int) -> bytes:
-        """Return a StatusUpdate in JSON: what changed after a version, or everything after version 0."""
+        """Return a StatusUpdate in JSON: the parts that changed after a version; after version 0, all parts."""
         if version not in self._updates:
             changed = {name: content for name, (at, content) in self._parts.items() if at > version}
             parts = {name: msgspec.Raw(content) for name, content in changed.items() if content is not None}
@@ -90,7 +90,7 @@ class StatusFeed:
         try:
             self._publish(await self._read())
         except Exception:
-            # The next read may succeed, and the followers notice that nothing arrives.
+            # The feed continues, because the next read may succeed; followers detect that updates are missing.
             _log.exception("the status could not be read")
 
     def _publish(self, status: Status) -> None:

@@ -1,6 +1,6 @@
 """The status that a control plane reports: `GET /v1/status`, readiness, and the state that events are derived from.
 
-Everything is read from memory, so it is available while the store is not.
+All values are read from memory, so the status is available while the store is unavailable.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StatusReporter:
         self._mirrors = mirrors
 
     def not_ready(self) -> list[str]:
-        """Return the reasons why this control plane could not lead now; empty if it could."""
+        """Return the reasons for which this control plane cannot lead now; empty if it can."""
         reasons = []
         if self._policies.current is None:
             reasons.append("no policy is in force: neither the policy source nor the store has a valid one")

@@ -1,13 +1,13 @@
 """Sessions of browsers: an encrypted cookie, so that scripts of the page keep no credential.
 
-The page signs in with a credential in the Authorization header, once, or through the identity provider, and gets the
-cookie. It holds the credential, which each request validates again, or the caller that the provider authenticated.
-Later requests carry the cookie and the header `x-penstock-ui`, which a page of another origin cannot send without a
-preflight that is refused; the cookie is also SameSite=Strict. Both together prevent cross-site request forgery (OWASP,
-"Cross-Site Request Forgery Prevention Cheat Sheet": custom request headers).
+The page signs in once, with a credential in the Authorization header or through the identity provider, and receives
+the cookie. The cookie contains the credential, which is validated again for each request, or the caller that the
+provider authenticated. Later requests carry the cookie and the header `x-penstock-ui`, which a page of another origin
+cannot send without a preflight that is refused; the cookie is also SameSite=Strict. Both together prevent cross-site
+request forgery (OWASP, "Cross-Site Request Forgery Prevention Cheat Sheet": custom request headers).
 
-Nothing is stored: a session survives a restart of the control plane, and ends when it expires, the credential is
-revoked, or the key of the control plane's certificate is replaced.
+The control plane stores no session: a session survives a restart of the control plane, and ends when it expires, the
+credential is revoked, or the key of the control plane's certificate is replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from control_plane.auth.code_flow import PendingSignIn
 COOKIE = "penstock-session"
 PENDING_COOKIE = "penstock-sign-in"
 SECURE_PREFIX = "__Host-"
-"""Prefix of names over TLS: browsers accept it only with Secure, Path=/ and no Domain (RFC 6265bis, 4.1.3.2)."""
+"""Prefix of cookie names over TLS; browsers require Secure, Path=/ and no Domain with it (RFC 6265bis, 4.1.3.2)."""
 
 HEADER = b"x-penstock-ui"
 
@@ -43,14 +43,14 @@ LIFETIME_S = 12 * 3600
 """Lifetime (s) of the session of a credential: a working day."""
 
 CALLER_LIFETIME_S = 3600
-"""Lifetime (s) of a session of the identity provider. The page then goes through the provider again, which may have
-changed the person's groups or ended the account."""
+"""Lifetime (s) of a session of the identity provider. The page then signs in at the provider again, because the
+person's groups or account may have changed."""
 
 PENDING_LIFETIME_S = 600
-"""Time (s) that a person has at the identity provider."""
+"""Maximum time (s) of a sign-in at the identity provider."""
 
 MAX_COOKIE_CHARS = 4096
-"""Maximum length of a cookie; browsers keep no longer ones."""
+"""Maximum length (characters) of a cookie's value; browsers reject longer cookies."""
 
 _NONCE_BYTES = 12
 _PURPOSE = b"penstock/ui-session"
@@ -66,14 +66,14 @@ class BrowserSessions:
         """Derive the key.
 
         Args:
-            secret: of this control plane alone, such as the private key of its certificate.
+            secret: a secret that only this control plane has, such as the private key of its certificate.
             clock: Unix time, in seconds.
         """
         self._cipher = AESGCM(HKDF(SHA256(), 32, None, _PURPOSE).derive(secret))
         self._clock = clock
 
     def seal(self, credential: str) -> str:
-        """The session of a credential.
+        """Return the cookie value of a session with a credential.
 
         Raises:
             ValueError: the credential is too long for a cookie.
@@ -81,7 +81,7 @@ class BrowserSessions:
         return self._seal(_PURPOSE, LIFETIME_S, credential)
 
     def seal_caller(self, caller: Caller) -> str:
-        """The session of a caller that the identity provider authenticated.
+        """Return the cookie value of a session of a caller that the identity provider authenticated.
 
         Raises:
             ValueError: the caller has too many regions for a cookie.
@@ -89,15 +89,15 @@ class BrowserSessions:
         return self._seal(_PURPOSE, CALLER_LIFETIME_S, caller)
 
     def seal_pending(self, pending: PendingSignIn) -> str:
-        """A pending sign-in."""
+        """Return the cookie value of a pending sign-in."""
         return self._seal(_PENDING_PURPOSE, PENDING_LIFETIME_S, pending)
 
     def open(self, value: str) -> str | Caller | None:
-        """The credential or caller of a session; None if it is not one of this control plane's, or has expired."""
+        """Return the credential or caller of a session; None if it has expired or another control plane sealed it."""
         return self._open(_PURPOSE, value, tuple[int, str | Caller])
 
     def open_pending(self, value: str) -> PendingSignIn | None:
-        """The pending sign-in of a cookie; None as for `open`."""
+        """Return the pending sign-in of a cookie value; None as for `open`."""
         return self._open(_PENDING_PURPOSE, value, tuple[int, PendingSignIn])
 
     def _seal(self, purpose: bytes, lifetime_s: int, content: object) -> str:
@@ -121,7 +121,7 @@ class BrowserSessions:
 
 
 class SessionCookies:
-    """ASGI middleware that gives a request of the page the credential or the caller of its session."""
+    """ASGI middleware that adds the credential or the caller of the session to a request of the page."""
 
     def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
         self._app = app
@@ -147,7 +147,7 @@ class SessionCookies:
 
 
 def cookie(scope: Scope, name: str) -> str | None:
-    """The value of a cookie of a request; None if there is none."""
+    """Return the value of a cookie of a request; None if the request has no such cookie."""
     sent = next((value for header, value in scope["headers"] if header == b"cookie"), None)
     if sent is None:
         return None
@@ -160,7 +160,7 @@ def cookie(scope: Scope, name: str) -> str | None:
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int, samesite: Any) -> None:
-    """Add a cookie to a response; `max_age_s` 0 has the browser delete it."""
+    """Add a cookie to a response; with `max_age_s` 0, the browser deletes the cookie."""
     secure = request.url.scheme == "https"
     response.set_cookie(
         cookie_name(name, secure), value, max_age=max_age_s, path="/", secure=secure, httponly=True, samesite=samesite
@@ -168,5 +168,5 @@ def set_cookie(response: Response, request: Request, name: str, value: str, max_
 
 
 def cookie_name(name: str, secure: bool) -> str:
-    """The name of a cookie, over TLS or on loopback without."""
+    """Return the name of a cookie: with SECURE_PREFIX over TLS (`secure`), unchanged on loopback without TLS."""
     return f"{SECURE_PREFIX}{name}" if secure else name

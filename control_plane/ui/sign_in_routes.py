@@ -1,7 +1,8 @@
-"""`/ui/sign-in`: to the identity provider, and `/ui/signed-in`: back from it with a session.
+"""`/ui/sign-in` redirects to the identity provider; `/ui/signed-in` receives its response and begins a session.
 
-The return is a navigation that another site begins, so browsers send no SameSite=Strict cookie with it: the cookie of
-the pending sign-in is Lax. The session's cookie stays Strict, because only the page's own requests need it.
+The request to `/ui/signed-in` is a navigation that another site initiates, for which browsers send no SameSite=Strict
+cookies, so the cookie of the pending sign-in is Lax. The session cookie is Strict, because only requests of the page
+need it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def routes(flow: CodeFlow, sessions: BrowserSessions) -> APIRouter:
 
     @router.get("/sign-in")
     async def begin(request: Request) -> Response:
-        """Send the browser to the identity provider."""
+        """Redirect the browser to the identity provider."""
         try:
             pending, url = await flow.begin()
         except SignInFailed as error:
@@ -67,7 +68,7 @@ def routes(flow: CodeFlow, sessions: BrowserSessions) -> APIRouter:
 
     @router.get("/signed-in")
     async def finish(request: Request) -> Response:
-        """Begin a session for the caller whom the identity provider authenticated."""
+        """Begin a session for the caller that the identity provider authenticated."""
         access: Access = request.app.state.access
         address = request.client.host if request.client is not None else ""
         value = cookie(request.scope, PENDING_COOKIE)
@@ -93,7 +94,7 @@ def routes(flow: CodeFlow, sessions: BrowserSessions) -> APIRouter:
 
 
 def _parameters(request: Request) -> dict[str, str]:
-    """The parameters of an authorization response, each once (RFC 6749, 3.1)."""
+    """Return the parameters of an authorization response; none may be repeated (RFC 6749, 3.1)."""
     sent = request.query_params.multi_items()
     repeated = [name for name, count in Counter(name for name, _ in sent).items() if count > 1]
     if repeated:

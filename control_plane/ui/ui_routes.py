@@ -56,7 +56,7 @@ def public_routes(provider: str = "") -> APIRouter:
     @router.get("")
     @router.get("/")
     async def index(request: Request) -> Response:
-        """Return the page. Its own addresses are fragments."""
+        """Return the page, whose views have addresses in the URL fragment."""
         if not request.url.path.endswith("/"):
             return Response(status_code=308, headers={"location": "/ui/"})
         return _response(found[INDEX], request)

@@ -28,7 +28,7 @@ class AuditPage(Page[AuditEntry], frozen=True):
     """A page of audit entries, newest first."""
 
     head: AuditHead
-    """Last entry of the chain. Keep it: every later export must contain it."""
+    """Last entry of the chain. Keep a copy: every later export must contain this entry."""
 
 
 def routes(audit: AuditLog) -> APIRouter:

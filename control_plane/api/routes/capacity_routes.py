@@ -30,10 +30,11 @@ def routes(planning: PlanningLoop) -> APIRouter:
         cursor: Cursor = None,
         limit: Limit = DEFAULT_LIMIT,
     ) -> Response:
-        """List the number of endpoints that each region should have for each model, and which ones to drain.
+        """List the number of endpoints that each region should have for each model, and the endpoints to drain.
 
-        From forecast demand, the reserve for the loss of a region, and the cold start of the model; renewed every 5 s.
-        Empty until the leader has made a plan. Penstock itself starts and stops no endpoint.
+        The numbers follow from the forecast demand, the reserve for the loss of a region, and the cold start of the
+        model, and are renewed every 5 s. The list is empty until the leader has made a plan. Penstock does not start or
+        stop endpoints.
         """
         found = (row for row in planning.recommendations if region in (None, row.region) and model in (None, row.model))
         return json_response(paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit))

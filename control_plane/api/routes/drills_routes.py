@@ -66,7 +66,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
     async def begin(caller: Operator, body: BeginDrill) -> Response:
         """Begin a drill: evacuate a region and bring it back, or fail over the control planes.
 
-        409 if the fleet could not bear it: another drill or a rollout is under way, a region failed or is drained, a
+        409 if a condition does not hold: another drill or a rollout is under way, a region failed or is drained, a
         service objective is missed now, the other regions have too little capacity, or no second control plane exists.
         """
         if (body.exercise is Exercise.EVACUATE_REGION) != (body.region is not None):

@@ -1,6 +1,6 @@
 """`/v1/events`: a stream of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
-A client that reconnects with Last-Event-ID, to this or another control plane, receives every event since that is still
+A client that reconnects with Last-Event-ID, to this or another control plane, receives every later event that is still
 stored. A client that reads too slowly is disconnected, so that no events are buffered for it.
 """
 
@@ -28,8 +28,8 @@ MAX_STREAMS = 100
 """Maximum number of streams at a time. Each holds a connection."""
 
 MAX_STREAMS_PER_CALLER = 50
-"""Maximum number of streams of one caller. While MAX_STREAMS are open, the caller with most streams loses its oldest
-one to a caller with fewer."""
+"""Maximum number of streams of one caller. While MAX_STREAMS are open, a new stream replaces the oldest stream of the
+caller with most streams, if the new stream's caller has at least two fewer streams."""
 
 HEARTBEAT_S = 10.0
 """Interval (s) of the comment lines that an idle stream sends."""
@@ -102,10 +102,10 @@ class OpenStreams:
         self._callers: dict[EventStream, str] = {}
 
     def make_room(self, caller: str) -> None:
-        """Make room for another stream of a caller. Ends a stream of a caller with more streams if too many are open.
+        """Make room for another stream of a caller, if necessary by ending a stream of the caller with most streams.
 
         Raises:
-            Problem: 429, the caller has too many; 503, too many are open and no caller has more than this one.
+            Problem: 429, the caller has too many streams; 503, too many are open, and no caller has at least two more.
         """
         counts = Counter(self._callers.values())
         if counts[caller] >= MAX_STREAMS_PER_CALLER:

@@ -1,4 +1,4 @@
-"""`POST /v1/explain`: which region would serve a request, by the functions that agents use."""
+"""`POST /v1/explain`: the region that would serve a request, determined by the functions that agents use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_TRIED = 100
 
 
 class ExplainRequest(ClientPlace):
-    """The properties of a request that decide where it runs."""
+    """The properties of a request that determine its region."""
 
     origin: str = Field(max_length=253, description="Region that receives the request.")
     model: str = Field(max_length=512, description="Requested model.")
@@ -67,10 +67,10 @@ def routes(
 
     @router.post("/explain", responses=returns(ExplainResponse, "Each region, with the reasons for and against it."))
     async def request(caller: Viewer, body: ExplainRequest) -> Response:
-        """Explain which region would serve a request, and why the others would not.
+        """Explain which region would serve a request, with the reasons against the other regions.
 
-        Nothing is sent or changed. Health comes from agents' reports. Spill credits and queue waits are known only to
-        the agents.
+        Nothing is sent or changed. Health comes from agents' reports. Spill credits and queue waits are available
+        only at the agents.
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
@@ -88,7 +88,7 @@ def routes(
 async def _policy_of_origin(view: FleetView, actions: RolloutActions, plan: RegionPlan | None) -> Policy:
     """Return the policy that the origin runs, which differs between regions during a rollout.
 
-    If the store does not have it or does not answer: the policy that most regions run.
+    If the store does not have that policy or does not respond, return the policy that most regions run.
     """
     policy = require_policy(view.policy)
     if plan is None or plan.policy_digest == policy.digest():

@@ -33,7 +33,7 @@ InState = Annotated[EndpointCondition | None, Query(description="Limit to this s
 
 
 class FleetPage(Page[T], frozen=True):
-    """A page of a list, and the control plane that it comes from."""
+    """A page of a list, and the control plane that answered."""
 
     seen_by: SeenBy
 
@@ -91,8 +91,8 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
     ) -> Response:
         """List the endpoints that agents report: address, models, state, load, and the age of each value.
 
-        A region with up to 100 endpoints reports all of them each second, a larger one less often: see `age_s`. Of a
-        region with more than 1,000 endpoints the rest is only counted, in `left_out`.
+        A region with up to 100 endpoints reports all of them each second, a larger region less often: see `age_s`.
+        Endpoints of a region beyond the first 1,000 are not listed; `left_out` is their number.
         """
         snapshot, now = view.snapshot, view.now()
 

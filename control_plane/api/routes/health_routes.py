@@ -28,12 +28,12 @@ def routes(reporter: StatusReporter, policies: PolicySource) -> APIRouter:
 
     @router.get("/livez", responses=returns(str, "The process is live.", media_type="text/plain"))
     async def alive() -> Response:
-        """Check that the process answers."""
+        """Check that the process responds."""
         return Response("ok\n", media_type="text/plain")
 
     @router.get("/readyz", responses=returns(Ready, "The control plane is ready."))
     async def ready() -> Response:
-        """Check that this control plane could lead now. 503 states the reasons why not."""
+        """Check that this control plane can lead. A 503 response states the reasons that prevent it."""
         reasons = reporter.not_ready()
         if reasons:
             raise Problem(503, "; ".join(reasons), reasons=reasons)

@@ -56,7 +56,7 @@ def routes(history: PlanHistory, view: FleetView) -> APIRouter:
 
     @router.get("/{generation}", responses=returns(PastPlan, "The plan."))
     async def plan(caller: Viewer, generation: Generation) -> Response:
-        """Get the plan that was in force at a generation, and why it was made."""
+        """Get the plan that was in force at a generation, with its changes and their reasons."""
         return json_response(history.plan(find(generation)))
 
     return router

@@ -48,7 +48,7 @@ class PolicyView(msgspec.Struct, frozen=True):
 
     digest: str
     in_force: bool
-    """Whether most regions run it."""
+    """Whether most regions run the policy."""
     revisions: tuple[Revision, ...]
     """The recent revisions with this content, newest first."""
     policy: Any
@@ -61,7 +61,7 @@ class PolicyChanges(msgspec.Struct, frozen=True):
     before: str
     after: str
     changes: tuple[Change, ...]
-    """By kind, name and field; empty if the policies are equivalent."""
+    """Differences by kind, name and field; empty if the policies are equivalent."""
 
 
 def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, evaluator: Evaluator) -> APIRouter:
@@ -101,7 +101,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
             await stored_policy(digest) if digest is not None else require_policy(view.policy)
             for digest in (before, after)
         ]
-        # In a thread: thousands of documents take seconds, in which the lease of the leader must be renewed.
+        # In a thread: comparing thousands of documents takes seconds and would delay the renewal of the leader's lease.
         found = await asyncio.to_thread(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
         return json_response(found)
 
@@ -138,7 +138,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
 
     @router.get("/{digest}", responses=returns(PolicyView, "The policy.", etag=True))
     async def policy(caller: Viewer, digest: Digest, if_none_match: IfNoneMatch = None) -> Response:
-        """Get a stored policy: one in force, or one of about the last twenty."""
+        """Get a stored policy: a policy in force, or one of about the last twenty policies."""
         found = await stored_policy(digest)
         current = view.policy
         in_force = current is not None and current.digest() == digest
@@ -150,9 +150,10 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
 
     @router.post("/{digest}/apply", responses=returns(RolloutSummary, "The rollout has started."))
     async def apply(caller: Admin, digest: Digest, body: ActionRequest, if_match: IfMatch = None) -> Response:
-        """Start the rollout of a stored policy, as if the policy source had it now.
+        """Start the rollout of a stored policy, as if it were the policy source's newest revision.
 
-        The rollout follows the rules of the policy in force. The policy stays until the source has a new revision.
+        The rollout follows the rules of the policy in force. The policy is not replaced until the source has a new
+        revision.
         If-Match is the ETag of the current rollout.
         """
         return await put_in_force(actions.apply, caller, digest, body, if_match)
@@ -161,8 +162,8 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
     async def rollback(caller: Operator, digest: Digest, body: ActionRequest, if_match: IfMatch = None) -> Response:
         """Return every region at once to a stored policy that the whole fleet has run before.
 
-        This ends the current rollout. The policy stays until the source has a new revision. If-Match is the ETag of
-        the current rollout.
+        This ends the current rollout. The policy is not replaced until the source has a new revision. If-Match is the
+        ETag of the current rollout.
         """
         return await put_in_force(actions.restore, caller, digest, body, if_match)
 

@@ -53,7 +53,7 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
 
     @router.get(identity.PATH, response_class=PlainTextResponse)
     async def certificate() -> PlainTextResponse:
-        """Return the certificate of this control plane: DER in base64. Agents and control planes verify it."""
+        """Return the certificate (DER in base64) of this control plane, which agents and control planes verify."""
         return PlainTextResponse(encode_certificate(sessions.identity.peer.certificate))
 
     return router

@@ -87,7 +87,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
     async def halt(caller: Operator, body: ActionRequest, if_match: IfMatch = None) -> Response:
         """Halt the rollout.
 
-        No further region receives the policy until the rollout is resumed. Regions that run it keep it.
+        No further region receives the policy until the rollout is resumed. Regions that run the policy keep it.
         """
         return await advance(caller, RolloutEvent.HALT, if_match, body)
 
@@ -104,13 +104,13 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
     async def promote(caller: Admin, body: ActionRequest, if_match: IfMatch = None) -> Response:
         """Send the policy to every region now, without waiting for the remaining evidence.
 
-        The rollout still watches the regions afterwards.
+        The rollout continues to evaluate the regions afterwards.
         """
         return await advance(caller, RolloutEvent.PROMOTE, if_match, body)
 
     @router.post("/current/rollback", responses=returns(RolloutSummary, "The stable policy is sent to every region."))
     async def rollback(caller: Operator, body: ActionRequest, if_match: IfMatch = None) -> Response:
-        """Return every region to the stable policy. The rollout does not start again by itself."""
+        """Return every region to the stable policy. The rollout does not restart automatically."""
         return await advance(caller, RolloutEvent.ROLL_BACK, if_match, body)
 
     return router

@@ -26,8 +26,8 @@ def routes(fleet: FleetStatus) -> APIRouter:
     ) -> Response:
         """Get the state of the fleet: leader, regions, agents and arcs, with the age of each value.
 
-        Regions, agents and capacity shortfalls are the leader's view; if it is not available, `fleet_problem` states
-        why.
+        Regions, agents and capacity shortfalls are the leader's view; if the leader is unavailable, `fleet_problem`
+        states the reason.
         """
         client = request.client.host if request.client is not None else ""
         return json_response(await fleet.read(caller, client, agents=agents))

@@ -57,8 +57,8 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
     async def one(caller: Viewer, client: Annotated[SteerClient, Query()]) -> Response:
         """Get the entry regions of a client.
 
-        The response has no entries but a `refusal` if residency permits no region, or if the result depends on an
-        unknown location. Cache the response for at most `ttl_s`.
+        If residency permits no region, or if the result depends on an unknown location, the response has a `refusal`
+        and no entries. Cache the response for at most `ttl_s`.
         """
         advice = advisor.current().advise(client)
         return json_response(advice, headers={"cache-control": f"private, max-age={int(advice.ttl_s)}"})
@@ -70,7 +70,7 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
         advice = []
         for client in body.clients:
             advice.append(current.advise(client))
-            await asyncio.sleep(0)  # Yields to other requests: with a thousand regions each client takes about 10 ms.
+            await asyncio.sleep(0)  # Yields to other requests: with a thousand regions, each client takes about 10 ms.
         return json_response(SteerBatchResponse(tuple(advice), current.policy.digest()))
 
     return router
@@ -92,7 +92,7 @@ class _FleetMoment(msgspec.Struct, frozen=True):
 
 
 class _Advisor:
-    """Caches what depends only on the policy."""
+    """Provides the current state of the fleet; caches the SteeringAdvisor, which depends only on the policy."""
 
     def __init__(self, view: FleetView, geoip: GeoIpLookup) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""`POST /v1/policies/webhook`: webhook of the policy repository's host, which signs it, so no caller is required."""
+"""`POST /v1/policies/webhook`: webhook of the policy repository's host. Signed, so no caller is required."""
 
 from __future__ import annotations
 

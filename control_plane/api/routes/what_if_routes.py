@@ -35,7 +35,7 @@ class DemandRow(BaseModel):
     subdivision: Subdivision | None = None
 
     def group(self) -> DemandGroup:
-        """Return the row as the evaluation uses it."""
+        """Return the demand group of the row."""
         return DemandGroup(self.origin, self.tenant, self.country, self.model, self.requests_per_s, self.subdivision)
 
 

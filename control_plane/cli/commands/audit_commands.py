@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="List, export and verify the audit 
 EXPORT = "/v1/audit/export"
 
 MAX_DIGITS = 18
-"""Maximum length of an entry's number."""
+"""Maximum number of digits of an entry's number."""
 
 
 class _Entries(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def verify(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Verify that no audit entry was changed, removed or inserted. Exit with 1 if one was."""
+    """Verify that no audit entry was changed, removed or inserted. Exit with 1 if the verification fails."""
     with exit_on_error("audit verify"):
         expected = _head(kept) if kept is not None else None
         if file is not None:
@@ -119,14 +119,14 @@ def verify(
 
 
 def _target(entry: AuditEntry) -> str:
-    """Return the target of a change; for an override, whose target is its id, with its region."""
+    """Return the target of a change, with the region or origin of an override, whose target is its id."""
     after = entry.after if isinstance(entry.after, dict) else {}
     where = after.get("region") or after.get("origin")
     return f"{entry.target} ({where})" if where else entry.target
 
 
 class _LastLine:
-    """Passes lines through and remembers the last."""
+    """Yields lines, and records the last one."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
@@ -154,7 +154,7 @@ def _fault(checked: _CheckedEntries) -> ChainFault | None:
 
 
 class _CheckedEntries:
-    """Passes the entries of an export through, and records the last one and whether the expected one occurred."""
+    """Yields the entries of an export, and records the last one and whether the expected one occurred."""
 
     def __init__(self, lines: Iterable[str], expected: AuditHead | None) -> None:
         self._lines = lines

@@ -42,7 +42,7 @@ def restore(
     """Write the keys of a backup into etcd, while no control plane runs.
 
     Refused for the backup of another fleet, and without --force if etcd has keys of the fleet. Plans of the restored
-    fleet have a larger epoch than those at the time of the backup. See docs/disaster-recovery.md.
+    fleet have a larger epoch than plans at the time of the backup. See docs/disaster-recovery.md.
     """
     _run("restore", _restore(file, config, force, output))
 
@@ -95,7 +95,7 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
             base = decode(item.value, EpochBase).base if item is not None else 0
         except CodecError as error:
             raise BadBackup(f"{file}: {keys.EPOCH_BASE}: {error}") from None
-        # Plans of the backup have at most this epoch, and revisions of a new etcd begin anew (ADR 7).
+        # Plans from before the backup have at most this epoch, and a new etcd restarts its revisions (ADR 7).
         await store.commit([], [Put(keys.EPOCH_BASE, encode(EpochBase(base + saved.revision)))])
     summary = {
         "file": str(file),
@@ -118,7 +118,7 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
 async def _stores(
     config: Path | None,
 ) -> AsyncIterator[tuple[ControlPlaneSettings, Sessions, EtcdStore, SignedStore]]:
-    """The settings of a control plane, its sessions, etcd itself, and etcd as processes of the fleet read it."""
+    """Yield the settings of a control plane, its sessions, the store without signatures, and the signed store."""
     from adapters.etcd.etcd_store import EtcdStore
     from adapters.identity_files import IdentityFiles
     from adapters.store.signed_store import SignedStore

@@ -21,7 +21,7 @@ LIMIT = 500
 """Page size of the requests."""
 
 MAX_NAMES = 3
-"""Endpoints to drain that the table names; `--output json` has all."""
+"""Maximum number of endpoints to drain that the table names; `--output json` has all of them."""
 
 
 class RecommendationPage(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ def capacity(
     model: Annotated[str | None, typer.Option(help="Limit to this model.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how many endpoints each region should have for each model, why, and which ones to drain."""
+    """Show the recommended number of endpoints by region and model, with the cause and the endpoints to drain."""
     with exit_on_error("capacity"), fleet.connect() as api:
         found = _every(api, {"region": region, "model": model})
     print_as(output, found, lambda: _view(found))

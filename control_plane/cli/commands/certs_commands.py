@@ -1,6 +1,6 @@
 """`penstock certs`: a private certificate authority for the fleet, and the certificates of its processes.
 
-What handles certificates is imported by the commands that need it, so that `penstock --help` stays fast.
+Modules that handle certificates are imported by the commands that need them, so that `penstock --help` is fast.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CertificateStatus(msgspec.Struct, frozen=True):
     id: str
     """SPIFFE ID."""
     serial: str
-    """Hexadecimal; the file `revoked` lists such numbers."""
+    """Serial number in hexadecimal, as listed in the file `revoked`."""
     expires_at: str
     """ISO 8601, in UTC."""
     days_left: float
@@ -54,7 +54,7 @@ def init(
     days: DaysOption = 3650,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Create a certificate authority. Keep its directory offline: its key can identify any process of the fleet."""
+    """Create a certificate authority. Keep its directory offline: its key can certify any process of the fleet."""
     from adapters.authority_files import create_authority
 
     with _exit_on_bad_identity("certs init"):
@@ -113,7 +113,7 @@ def issue_monitor(
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Issue a client certificate that permits reading metrics, and nothing else."""
+    """Issue a client certificate that permits only reading metrics."""
     _issue("certs issue monitor", name, "", out, [], authority, days, output, role="monitor")
 
 
@@ -124,7 +124,7 @@ def rotate(
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replace key and certificate of a process by new ones. The running process takes them without restart."""
+    """Replace the key and the certificate of a process. A running process reloads them without a restart."""
     from adapters.authority_files import load_authority, renew_identity
 
     with _exit_on_bad_identity("certs rotate"):

@@ -31,7 +31,7 @@ KnownNameArgument = Annotated[
 
 @app.command("list")
 def list_(output: OutputOption = Output.TABLE) -> None:
-    """List contexts. A star marks the current one."""
+    """List contexts. A star marks the current context."""
     with exit_on_error("context list"):
         known = load_contexts()
     print_as(output, known, lambda: _table(known))
@@ -67,7 +67,7 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context of the same name.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add a context. The first one becomes the current context."""
+    """Add a context. The first context becomes the current context."""
     urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
     context = Context(urls, _absolute(token_file), _absolute(ca_file), _absolute(agents_key_file))
     with exit_on_error("context add"):

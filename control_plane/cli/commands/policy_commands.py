@@ -1,6 +1,6 @@
 """`penstock policy`: check and compare policy bundles offline, for example in the CI of a policy repository.
 
-Slow imports are inside the commands that need them, so that the others start faster.
+Slow imports are inside the commands that need them, so that the other commands start faster.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def simulate(
 ) -> None:
     """Compare two policies on the same demand: moves, round trips, cost, refusals.
 
-    Without --demand or --trace every tenant requests every model from everywhere. Without --fleet every region runs
+    Without --demand or --trace every tenant requests every model from every location. Without --fleet every region runs
     every model, with capacity for twice the demand. docs/simulating.md describes the files.
     """
     from control_plane.cli.demand_file import MAX_ROWS, BadDemand, read_access_logs, read_demand, read_fleet

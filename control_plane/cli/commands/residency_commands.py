@@ -50,7 +50,7 @@ def report(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Report where each request was processed. Exit with 1 if residency was broken, or the logs do not prove it."""
+    """Report the region that processed each request. Exit with 1 if residency was violated or is not proven."""
     with exit_on_error(COMMAND):
         kept_heads = [_head(text) for text in kept or ()]
         signatures = {file for file in files if _read(file, _is_of_heads)}

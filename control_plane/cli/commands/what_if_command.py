@@ -28,7 +28,7 @@ def what_if(
     lost: Annotated[list[str] | None, typer.Option(help="Region that fails; may be repeated.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare the current policy with another one, or with the loss of regions: moves, round trips, cost, refusals."""
+    """Compare the current policy with another policy or the loss of regions: moves, round trips, cost, refusals."""
     # Imported late, because it imports the planner.
     from control_plane.status.query_responses import WhatIfResponse
 

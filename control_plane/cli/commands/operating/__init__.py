@@ -1,1 +1,1 @@
-"""Commands that change what a live fleet does, for a while: overrides, rollouts, drills."""
+"""Commands that change the behaviour of a live fleet: overrides, rollouts, drills."""

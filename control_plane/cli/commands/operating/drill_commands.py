@@ -27,10 +27,10 @@ LIMIT = 500
 """Maximum number of drills requested; the control plane keeps fewer."""
 
 POLL_S = 1.0
-"""Time (s) between two looks at the drill under way."""
+"""Interval (s) at which the drill under way is polled."""
 
 MAX_FAILED_LOOKS = 30
-"""Failed looks in a row that are borne: the leader that answered so far may step down."""
+"""Maximum number of consecutive failed polls; polls can fail while the leadership changes."""
 
 NumberArgument = Annotated[int, typer.Argument(help="Number of the drill.", show_default=False)]
 HoldOption = Annotated[str, typer.Option("--hold", help="How long the region stays empty, such as 60s or 10m.")]
@@ -51,7 +51,7 @@ def evacuate(
     wait: WaitOption = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Evacuate a region, keep it empty, and bring it back. Exit code 1 if it was refused or aborted."""
+    """Evacuate a region, keep it empty, and return its traffic. Exit code 1 if the drill was refused or aborted."""
     with exit_on_error("drill evacuate"), fleet.connect() as api:
         hold_s = seconds_of(hold, "--hold")
         if isinstance(hold_s, str):
@@ -71,7 +71,10 @@ def evacuate(
 def failover(
     fleet: FleetOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
 ) -> None:
-    """Let the leader step down, so that another control plane takes over. Exit code 1 if it was refused or aborted."""
+    """Make the leader step down, so that another control plane takes over.
+
+    Exit code 1 if the drill was refused or aborted.
+    """
     body = {"exercise": Exercise.CONTROL_PLANE_FAILOVER.value, "reason": reason}
     with exit_on_error("drill failover"), fleet.connect() as api:
         _run(api, body, wait, output)

@@ -53,10 +53,10 @@ def _set_command(name: str, kind: OverrideKind, help_text: str, *own: tuple[str,
     """Make the command that sets an override of one kind.
 
     Args:
-        name: of the command.
-        kind: of the override.
+        name: name of the command.
+        kind: kind of the override.
         help_text: help of the command.
-        own: name, annotation and default of each parameter that not every such command has.
+        own: name, annotation and default of each parameter that is specific to this command.
     """
 
     def run(fleet: FleetOptions, reason: str, duration: str, output: Output, **fields: Any) -> None:
