@@ -1,1 +1,1 @@
-"""Health of regions and endpoints: state machines, outlier ejection, warm-up, and what engines report."""
+"""Health of regions and endpoints: state machines, outlier ejection, warm-up, and the load signals of engines."""

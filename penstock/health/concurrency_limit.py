@@ -2,15 +2,17 @@
 
 Limiters that compare latencies (Netflix concurrency-limits' Vegas and Gradient2, after TCP Vegas; Envoy's adaptive
 concurrency filter) keep the latency near that of an idle server. An engine with continuous batching slows each stream
-long before its throughput stops growing, so that such limiters stop at a fraction of its capacity. This one compares
-throughputs: it alternates between the present limit and a higher or a lower one, and keeps the higher of the two only
-if its throughput is higher (trials as in PCC: Dong et al., "PCC: Re-architecting Congestion Control for Consistent High
-Performance", NSDI 2015, and "PCC Vivace", NSDI 2018). Both sides of a trial see the same minutes, so an engine that is
-slow for a minute moves the limit by a step at most; and a limit does not fall below half of the highest of the last
-minutes (a windowed maximum as in BBR: Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016).
+long before its throughput stops growing, so that such limiters stop at a fraction of its capacity. This limiter
+compares throughputs: it alternates between the present limit and a higher or a lower limit, and keeps the higher of the
+two only if its throughput is higher (trials as in PCC: Dong et al., "PCC: Re-architecting Congestion Control for
+Consistent High Performance", NSDI 2015, and "PCC Vivace", NSDI 2018). Both sides of a trial cover the same minutes, so
+an engine that is slow for a minute moves the limit by at most one step; and a limit does not fall below half of the
+highest limit of the last PEAK_S seconds (a windowed maximum as in BBR: Cardwell et al., "BBR: Congestion-Based
+Congestion Control", ACM Queue 2016).
 
-What an engine reports about itself decides nothing: requests that wait in it make a trial of a lower limit due, and
-the throughput decides. Throughput is estimated as in `penstock.health.throughput_fit`.
+The load that an engine reports does not change the limit: requests that wait in the engine make a trial of a lower
+limit due, and the measured throughput decides the trial. Throughput is estimated as in
+`penstock.health.throughput_fit`.
 """
 
 from __future__ import annotations
@@ -28,65 +30,69 @@ DEFAULT_MAX_SLOTS: Final = 256
 """Upper bound of a learned limit: vLLM's default for max_num_seqs on most devices."""
 
 START_SLOTS: Final = 8
-"""The limit before any completion."""
+"""Initial limit (requests), before any completion."""
 
 REACHED: Final = 0.75
-"""Part of the limit that the mean concurrency must reach for a trial: below it, demand is the limit."""
+"""Part (0-1) of the limit that the mean concurrency must reach for a trial; below it, demand limits the concurrency."""
 
 REACHED_MEMORY_S: Final = 3.0
-"""Time constant (s) of that mean."""
+"""Time constant (s) of the mean concurrency that is compared with REACHED."""
 
 STEP: Final = 1.4
 """Ratio of the two limits of a trial."""
 
 LARGE_STEP: Final = 2.0
-"""The same for a new endpoint, after trials in a row that moved the limit, and after a lower limit was neither clearly
-better nor clearly worse."""
+"""Ratio of the two limits of a trial for a new endpoint, after trials in a row that moved the limit, and after a trial
+of a lower limit that was neither clearly better nor clearly worse."""
 
 LARGE_AFTER: Final = 2
-"""Trials in a row that moved the limit, after which the step up is large."""
+"""Number of trials in a row that moved the limit, after which the next step up is LARGE_STEP."""
 
 MIN_SIDE_S: Final = 1.0
 SIDE_SERVICE_TIMES: Final = 2.0
-"""Minimum duration of one side of a trial: seconds, and mean service times, for requests must begin and end in it."""
+"""Minimum duration of one side of a trial, in seconds and in mean service times (the longer one applies): requests must
+begin and end within the side."""
 
 MAX_SIDE_S: Final = 120.0
-"""Maximum duration (s) of one side of a trial. If it has too few completions by then, the trial has no result."""
+"""Maximum duration (s) of one side of a trial. A trial with a side that has too few completions by then has no
+result."""
 
 MIN_SAMPLES: Final = 20
-"""Completions of requests that began on one side of a trial, before it may end."""
+"""Minimum number of completions of requests that began on one side of a trial, before the side may end."""
 
 MAX_ELASTICITY: Final = 2.0
-"""An elasticity beyond this, either way, is a change of the engine during the trial, and no result."""
+"""Maximum absolute elasticity of a valid trial. A larger value is attributed to a change of the engine during the
+trial, which then has no result."""
 
 MIN_CONTRAST: Final = 0.05
-"""Logarithm of the ratio of two concurrencies, below which they are not compared."""
+"""Minimum logarithm of the ratio of two concurrencies that are compared."""
 
 MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 240.0
-"""Time (s) until the next trial, when neither more nor less was better. It doubles each time."""
+"""Minimum and maximum pause (s) before the next trial. The pause doubles each time that neither a higher nor a lower
+limit was better."""
 
 PEAK_S: Final = 300.0
 MIN_OF_PEAK: Final = 0.5
-"""A limit does not fall below this part of the highest one of the last PEAK_S seconds."""
+"""A limit does not fall below this part (0-1) of the highest limit of the last PEAK_S seconds."""
 
 QUEUED_SHARE: Final = 0.1
-"""Part of an engine's requests that wait in it, from which on a trial of a lower limit is due."""
+"""Share (0-1) of an engine's requests that wait in the engine, above which a trial of a lower limit is due."""
 
 SIGNAL_S: Final = 5.0
-"""Age (s) from which on what an engine reported is not used."""
+"""Maximum age (s) at which a load report of an engine is used."""
 
 SIGNAL_WEIGHT: Final = 0.4
-"""Weight of the newest report in the mean."""
+"""Weight (0-1) of the newest report in the moving means of queued and running requests."""
 
 MEMORY_COMPLETIONS: Final = 50
-"""Completions that the mean service time remembers."""
+"""Number of completions over which the mean service time is averaged."""
 
 RATE_S: Final = 60.0
 START_RATE, MIN_RATE = 20, 5
-"""Completions in RATE_S seconds from which on an agent measures, and below which it no longer does."""
+"""Completions in RATE_S seconds at which `is_measuring` becomes true, and below which it becomes false."""
 
 SETTLES_AFTER: Final = 2
-"""Trials in a row, up and down, that have not moved the limit, from which on there is a pause between trials."""
+"""Number of trials in a row (up and down) that did not move the limit, after which there is a pause between trials."""
 
 
 class LimitBounds(msgspec.Struct, frozen=True):
@@ -101,24 +107,24 @@ class LimitBounds(msgspec.Struct, frozen=True):
 
 
 class LimitState(StrEnum):
-    """Why a learned limit is what it is."""
+    """The reason for the value of a learned limit."""
 
     NEW = "new"
     """Too few requests have been completed at this limit."""
     DEMAND = "demand"
-    """Requests do not reach the limit, so a higher one cannot be tried."""
+    """The concurrency does not reach the limit, so a higher limit cannot be tried."""
     RAISED = "raised"
-    """The last trial raised it: throughput still grew."""
+    """The last trial raised the limit, since throughput still grew."""
     LOWERED = "lowered"
-    """The last trial lowered it: the lower limit had the same throughput."""
+    """The last trial lowered the limit, since the lower limit had the same throughput."""
     SETTLED = "settled"
-    """A higher limit has no more throughput, a lower one has less."""
+    """A higher limit does not increase throughput, and a lower limit decreases it."""
     FOLLOWS = "follows"
-    """It is that of another agent of the region, which has measured more."""
+    """The limit is copied from another agent of the region, which learns it."""
 
 
 class ConcurrencyLimit:
-    """The limit of one endpoint. Its owner reports what happens there, and applies the result of `tick`."""
+    """The concurrency limit of one endpoint. Its owner reports requests and load, and applies the result of `tick`."""
 
     __slots__ = (
         "_area",
@@ -163,7 +169,7 @@ class ConcurrencyLimit:
         """The limit in force: `settled`, or the other side of a trial."""
         self.state = LimitState.NEW
         self.samples = 0
-        """Completions that it has learned from."""
+        """Completions that the limit has been learned from."""
         self.is_measuring = False
         """Whether enough requests end at this agent to learn from."""
         self._followed = False
@@ -195,7 +201,7 @@ class ConcurrencyLimit:
             self._end_trial(self.settled, now)
 
     def advance(self, in_flight: int, now: float) -> float:
-        """The concurrency is `in_flight` from `now` (s) on. Returns its integral over time, in request-seconds."""
+        """Set the concurrency from `now` (s) on. Returns its integral over time, in request-seconds."""
         passed_s = now - self._at
         if passed_s > 0.0:
             self._area += self._in_flight * passed_s
@@ -208,10 +214,10 @@ class ConcurrencyLimit:
         """Learn from a request that ends at the time of the last `advance`.
 
         Args:
-            area: what `advance` returned when it began.
-            at_start: requests on the endpoint then, itself included.
-            work_s: its work (s, reference).
-            service_s: how long (s) it held its slot.
+            area: the result of `advance` when the request began.
+            at_start: requests on the endpoint at that time, including this request.
+            work_s: work of the request (s on the reference accelerator).
+            service_s: time (s) for which the request held its slot.
         """
         if not (0.0 < work_s < inf and 0.0 < service_s < inf):
             return
@@ -222,7 +228,7 @@ class ConcurrencyLimit:
             self._side_samples += 1
 
     def reported(self, queued: float, running: float, now: float) -> None:
-        """Apply the requests that the engine reports to wait in it and to run."""
+        """Apply the numbers of queued and running requests that the engine reported at `now` (s)."""
         weight = 1.0 if now - self._signals_at > SIGNAL_S else SIGNAL_WEIGHT
         self._queued += (queued - self._queued) * weight
         self._running += (running - self._running) * weight
@@ -248,7 +254,7 @@ class ConcurrencyLimit:
         return self.limit
 
     def follow(self, limit: int | None, now: float) -> int:
-        """Use the limit of the agent that leads, or none: this agent learns again. Returns the limit to apply."""
+        """Use the limit of another agent; with None, this agent learns the limit again. Returns the limit to apply."""
         if limit is not None:
             self._followed = True
             self.state = LimitState.FOLLOWS
@@ -260,7 +266,7 @@ class ConcurrencyLimit:
         return self.limit
 
     def status(self) -> dict[str, object]:
-        """For the status page: the limit, and why it is that."""
+        """Return the limit and its state for the status page."""
         return {
             "limit": self.limit,
             "learned": self.settled,
@@ -349,7 +355,7 @@ class ConcurrencyLimit:
         self._end_trial(better, now)
 
     def _demand_limits(self, trial: LimitTrial, now: float) -> None:
-        """Allow somewhat more than the present demand, and nothing beyond."""
+        """End a trial that demand did not fill. A trial of a higher limit allows the present demand plus a margin."""
         self.state = LimitState.DEMAND
         limit = self.settled
         if trial.up:
@@ -358,7 +364,7 @@ class ConcurrencyLimit:
         self._rest(now)
 
     def _not_moved(self, now: float) -> None:
-        """The present limit is the better one; the other direction comes next."""
+        """Keep the present limit after a trial; the next trial has the other direction."""
         self._up = not self._up
         self._kept_moving = 0
         self._failed += 1
@@ -400,6 +406,6 @@ class ConcurrencyLimit:
         self._side_at, self._side_area, self._side_samples = now, self._area, 0
 
     def _begin_side(self, now: float) -> None:
-        """Begin to measure at the present limit, without what was measured before."""
+        """Discard earlier measurements and begin to measure at the present limit."""
         self._fit = ThroughputFit()
         self._side_at, self._side_area, self._side_samples = now, self._area, 0

@@ -1,7 +1,7 @@
 """Decides by health probes whether an endpoint may take requests: a state machine as a table.
 
-A busy engine answers its health probe late long before it is dead, so slowness counts half as much as refusal: the
-router must not eject its own endpoints under load.
+A busy engine responds late to health probes long before it fails, so a late response counts half as much as a refusal:
+load alone must not take endpoints out of service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class EndpointState(StrEnum):
     """The state of one endpoint at one agent."""
 
     NEW = "new"
-    """Not probed yet, or a request could not connect since: one good probe makes it ready."""
+    """Not probed yet, or a request failed to connect after the last probe; one good probe makes the endpoint ready."""
     READY = "ready"
     SUSPECT = "suspect"
     """Ready, but the last probe was not good."""
@@ -29,9 +29,9 @@ class ProbeOutcome(StrEnum):
     UNREADY = "unready"
     """A response other than 200."""
     UNREACHABLE = "unreachable"
-    """No connection, or one that broke."""
+    """The connection failed or broke."""
     SLOW = "slow"
-    """No answer in time."""
+    """No response within the timeout."""
 
 
 class EndpointEvent(StrEnum):
@@ -42,7 +42,7 @@ class EndpointEvent(StrEnum):
     """The last of enough good probes."""
     FAILED = "failed"
     FALL = "fall"
-    """A failed probe that reached FALL_AT."""
+    """A failed probe with which the failure points reach FALL_AT."""
     CONNECTION_FAILED = "connection_failed"
     """A request could not connect."""
 
@@ -69,13 +69,13 @@ TRANSITIONS: dict[tuple[EndpointState, EndpointEvent], EndpointState] = {
 }
 
 FAILURE_POINTS = {ProbeOutcome.UNREADY: 2, ProbeOutcome.UNREACHABLE: 2, ProbeOutcome.SLOW: 1}
-"""Weight of one such probe; a good probe resets the sum."""
+"""Failure points of one probe, by outcome; a good probe resets their sum."""
 
 FALL_AT = 4
-"""Sum at which an endpoint is down: two refusals in a row, or four late responses."""
+"""Sum of failure points at which an endpoint is down: two refusals in a row, or four late responses."""
 
 RISE_AFTER = {EndpointState.NEW: 1, EndpointState.DOWN: 2}
-"""Good probes in a row that make an endpoint ready."""
+"""Number of good probes in a row that make an endpoint ready, by state."""
 
 
 class EndpointHealth(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class EndpointHealth(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether it may take requests."""
+        """Whether the endpoint may receive requests."""
         return self.state in (EndpointState.READY, EndpointState.SUSPECT)
 
 

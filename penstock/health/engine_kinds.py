@@ -1,11 +1,12 @@
-"""The kinds of engine, and where each reports its health, its loaded models and its load.
+"""The kinds of engine, and the paths and metrics by which each reports its health, its loaded models and its load.
 
 Metric names from each engine's own source: vLLM vllm/v1/metrics/loggers.py (`gpu_cache_usage_perc` until 0.9), SGLang
 python/sglang/srt/metrics/collector.py, TensorRT-LLM's Triton backend custom_metrics_reporter.cc, Triton's
 docs/user_guide/metrics.md, TGI docs/source/reference/metrics.md; the first four as compared in llm-d's and the Gateway
 API inference extension's model server protocol. Health paths: vLLM, SGLang, TGI and trtllm-serve serve /health; Triton
-the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server). What trtllm-serve has at /metrics is
-JSON of its last iterations; Prometheus' format is elsewhere (examples/serve/prometheus_metrics.py of TensorRT-LLM).
+the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server). trtllm-serve responds at /metrics with
+JSON about its last iterations; its metrics in Prometheus format have another path (examples/serve/prometheus_metrics.py
+of TensorRT-LLM).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class EngineKind(StrEnum):
     """The engine at an address."""
 
     AUTO = "auto"
-    """Detected by the names of its metrics; until then, and without metrics, what most engines have in common."""
+    """Detected by the names of its metrics; before detection, and without metrics, the defaults of `Engine` apply."""
     VLLM = "vllm"
     SGLANG = "sglang"
     TRITON = "triton"
@@ -36,15 +37,16 @@ class ModelDiscovery(StrEnum):
     """How an engine reports its loaded models."""
 
     LISTED = "listed"
-    """GET /v1/models lists them (OpenAI's API); an engine without that page is assumed to have what is configured."""
+    """GET /v1/models lists them (OpenAI's API); an engine without that page is assumed to serve the configured
+    models."""
     EACH = "each"
-    """GET /v2/models/<name>/ready, one by one (KServe v2)."""
+    """GET /v2/models/<name>/ready for each model (KServe v2)."""
     NEVER = "never"
-    """It has one model, and accepts any name."""
+    """The engine does not report models: it serves one model, and accepts any name."""
 
 
 class Gauge(NamedTuple):
-    """A metric, or the part of it with one label value."""
+    """A metric, or its series with one label value."""
 
     name: str
     label: str = ""
@@ -58,17 +60,17 @@ class Engine(msgspec.Struct, frozen=True):
     models: ModelDiscovery = ModelDiscovery.LISTED
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
-    """The port of the metrics, if it differs from that of requests."""
+    """Port of the metrics page; None for the port of requests."""
     queued: tuple[Gauge, ...] = ()
-    """Requests that wait in it; of several names the first that exists, here and below."""
+    """Gauges of waiting requests. Of several gauges the first that exists is used, here and in the fields below."""
     running: tuple[Gauge, ...] = ()
-    """Requests that it runs."""
+    """Gauges of running requests."""
     kv_used: tuple[Gauge, ...] = ()
-    """Share of its KV cache that is in use (0-1)."""
+    """Gauges of the share (0-1) of the KV cache that is in use."""
     prefix_hits: tuple[Gauge, ...] = ()
-    """Prompt tokens that its prefix cache had, counted since its start."""
+    """Counters of the prompt tokens found in the prefix cache since the engine's start."""
     prefix_queries: tuple[Gauge, ...] = ()
-    """Prompt tokens that it looked up in its prefix cache, counted since its start."""
+    """Counters of the prompt tokens looked up in the prefix cache since the engine's start."""
     extends_text: bool = False
     """Whether a chat completion can extend the last message (`continue_final_message`)."""
 

@@ -1,7 +1,7 @@
-"""Reads how full an engine reports to be from its metrics page, and weighs it by age.
+"""Reads the load that an engine reports on its metrics page, and weights it by age.
 
-A signal is a hint beside the agents' own counts. It can make an endpoint look up to wholly full, and never closes it: a
-stale or wrong page stops no traffic.
+A signal supplements the agents' own counts. It can raise the pressure of an endpoint to full, but does not make the
+endpoint unavailable, so a stale or wrong page does not stop traffic.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import NamedTuple
 from penstock.health.engine_kinds import ENGINES, Engine, EngineKind, Gauge
 
 FRESH_S = 2.0
-"""A signal counts in full for this long (s): twice the polling period."""
+"""Maximum age (s) of a signal with full weight: twice the polling period."""
 
 FADED_S = 10.0
-"""A signal of this age (s) counts for nothing; in between it fades evenly."""
+"""Age (s) from which a signal has no weight; between FRESH_S and this age, the weight falls linearly."""
 
 KV_PRESSURE_FROM = 0.9
-"""Share of the KV cache in use from which on an engine may have to preempt what it runs."""
+"""Share (0-1) of the KV cache in use above which an engine may have to preempt running requests."""
 
 
 class Signal(StrEnum):
-    """What engines report."""
+    """The values that engines report."""
 
     QUEUED = "queued"
-    """Requests that wait in it."""
+    """Requests that wait in the engine."""
     RUNNING = "running"
-    """Requests that it runs."""
+    """Requests that the engine runs."""
     KV_USED = "kv_used"
-    """Share of its KV cache in use (0-1)."""
+    """Share (0-1) of the engine's KV cache that is in use."""
     UTILISATION = "utilisation"
-    """Its utilisation by its own measure (0-1; above 1 is overload)."""
+    """Utilisation as the engine measures it (0-1; above 1 is overload)."""
     PREFIX_HITS = "prefix_hits"
-    """Prompt tokens that its prefix cache had, since its start."""
+    """Prompt tokens found in the prefix cache since the engine's start."""
     PREFIX_QUERIES = "prefix_queries"
-    """Prompt tokens that it looked up in its prefix cache, since its start."""
+    """Prompt tokens looked up in the prefix cache since the engine's start."""
 
 
 LOAD_SIGNALS = (Signal.QUEUED, Signal.RUNNING, Signal.KV_USED, Signal.UTILISATION)
-"""The signals that are load; the others are counters of the engine."""
+"""Signals of load; the other signals are counters."""
 
 
 _SHARES = (Signal.KV_USED, Signal.UTILISATION)
@@ -60,7 +60,7 @@ MAX_VALUE: dict[Signal, float] = {
 
 
 class Reading(NamedTuple):
-    """One signal's value and when it was received (s)."""
+    """The value of one signal, and the time (s) at which it was received."""
 
     value: float
     received_at: float
@@ -70,21 +70,21 @@ Readings = dict[Signal, Reading]
 
 
 class InvalidSignals(Exception):
-    """An engine's report cannot be used; the message has the reason."""
+    """An engine's report cannot be used; the message states the reason."""
 
 
 def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal, float]]:
-    """The signals on a metrics page in Prometheus' text format, and the kind of engine that has these metric names.
+    """Return the kind of engine and the signals of a metrics page in Prometheus' text format.
 
     Of several series of one gauge (one for each rank or model), counts are summed and the largest share is used. NaN is
     skipped.
 
     Args:
-        page: as served; the caller bounds its size.
+        page: content of the metrics page; the caller bounds its size.
         kind: the engine's kind; with AUTO, the names of every kind are searched.
 
     Raises:
-        InvalidSignals: none of the names exists, or a value is invalid for its signal.
+        InvalidSignals: none of the names exists, a gauge has too many series, or a value is invalid for its signal.
     """
     kinds = [known for known in ENGINES if known is kind or kind is EngineKind.AUTO]
     found = _samples(page, [ENGINES[candidate] for candidate in kinds])
@@ -99,7 +99,7 @@ def checked(signal: Signal, value: float) -> float:
     """The value, if it is valid for `signal`.
 
     Raises:
-        InvalidSignals: it is not.
+        InvalidSignals: the value is not valid.
     """
     if not (isfinite(value) and 0.0 <= value <= MAX_VALUE[signal]):
         raise InvalidSignals(f"{signal.value} of {value!r}")
@@ -119,14 +119,14 @@ def signal_weight(age_s: float) -> float:
 
 
 def pressure(readings: Readings, slots: int, now: float) -> float:
-    """How close to full an engine reports to be, beyond what running requests show: 0 not at all, 1 wholly.
+    """Return the pressure (0-1) that an engine reports in addition to its running requests; 1 is a full engine.
 
-    Requests that wait in it count by their share of its slots; KV cache, and its own measure of utilisation, count over
-    their last tenth. The strongest signal counts, each faded by its own age.
+    Waiting requests count as a share of the slots; KV cache use and utilisation count from KV_PRESSURE_FROM to 1. Each
+    signal is weighted by its age, and the strongest signal is the result.
 
     Args:
         readings: the signals received, with their times.
-        slots: requests that it runs at once.
+        slots: requests that the engine runs at once.
         now: the clock of the readings, in seconds.
     """
     strongest = 0.0
@@ -144,28 +144,28 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
 _LABELS = rb'\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}'
 _LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
 _LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
-"""None of these patterns backtracks: pages are read on the event loop and may be hostile."""
+"""The patterns above do not backtrack, since pages are read on the event loop and may be hostile."""
 
 MAX_SERIES = 1000
-"""Series of one gauge; an engine has one for each model and rank."""
+"""Maximum number of series of one gauge; an engine has one series for each model and rank."""
 
 MAX_LABELS = 16
-"""Labels of one series; Triton has four. Later ones are ignored."""
+"""Maximum number of labels that are read of one series; Triton has four. Further labels are ignored."""
 
 MAX_BYTES = 256 * 1024
-"""Bytes of all series of one gauge together, about ten milliseconds; a line that only begins like a series counts as
-NO_SERIES_BYTES."""
+"""Maximum size (bytes) of all series of one gauge together, which takes about ten milliseconds to read; a line that
+only begins like a series counts as NO_SERIES_BYTES."""
 
 NO_SERIES_BYTES = 1024
 
 MAX_LINE_BYTES = 4096
-"""Bytes of a sample after its name; a longer sample is ignored."""
+"""Maximum size (bytes) of a sample after its name; a longer sample is ignored."""
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
-    """The samples of known gauges. A page has thousands of others, which are not even split."""
+    """The samples of known gauges. The thousands of other lines of a page are not split."""
     names = {gauge.name for engine in engines for gauges in _gauges(engine).values() for gauge in gauges}
     lines = b"\n" + page
     found: Samples = {}

@@ -11,22 +11,22 @@ MIN_GROWTH: Final = 0.05
 """Elasticity of throughput above which a higher limit is kept: 10 % more requests at once for 0.5 % more throughput."""
 
 MAX_GROWTH_GIVEN_UP: Final = 0.2
-"""Elasticity, error included, below which a lower limit is kept. Higher than MIN_GROWTH, because the errors of a small
-step are larger than either, and a limit that is too low costs more than one that is too high."""
+"""Elasticity, error included, below which a lower limit is kept. Higher than MIN_GROWTH, because the error of a small
+step exceeds both thresholds, and a limit that is too low costs more than a limit that is too high."""
 
 MIN_SIDES: Final = 4
 MAX_SIDES: Final = 8
-"""Sides of a trial, at least and at most. Two suffice for a result beyond CLEAR."""
+"""Minimum and maximum number of sides of a trial. Two sides suffice for a result beyond CLEAR."""
 
 CLEAR: Final = 0.3
-"""Difference of an elasticity from the deciding one that needs no second look."""
+"""Difference between the measured and the deciding elasticity above which two sides suffice."""
 
 DEPENDENCE: Final = 2.0
-"""Factor of the standard error: requests of the same minute are not independent."""
+"""Factor on the standard error, since requests of the same minute are not independent."""
 
 
 class LimitTrial:
-    """A comparison of two limits, in turn."""
+    """A comparison of two limits that are applied in turn."""
 
     __slots__ = ("area", "by_queue", "high", "low", "passed_s", "sides", "up")
 
@@ -37,9 +37,9 @@ class LimitTrial:
         self.up = up
         """Whether the present limit is the lower one."""
         self.by_queue = by_queue
-        """Whether requests that wait in the engine are the reason."""
+        """Whether requests that wait in the engine are the reason for the trial."""
         self.sides = 0
-        """Sides that have ended, the one before the trial included."""
+        """Number of sides that have ended, including the side before the trial."""
         self.area = [0.0, 0.0]
         """Integral of the concurrency over time at the lower and at the higher limit."""
         self.passed_s = [0.0, 0.0]
@@ -51,11 +51,12 @@ class LimitTrial:
         self.passed_s[limit == self.high] += passed_s
 
     def concurrency(self, *, high: bool) -> float:
-        """The mean concurrency that was measured at one of the limits; 0 before."""
+        """The mean concurrency measured at one of the limits; 0 without a measurement."""
         return self.area[high] / self.passed_s[high] if self.passed_s[high] > 0.0 else 0.0
 
     def contrast(self) -> float:
-        """Logarithm of the ratio of the concurrencies that were measured."""
+        """Logarithm of the ratio of the two measured concurrencies; 0 unless the higher limit had the higher
+        concurrency."""
         low, high = self.concurrency(high=False), self.concurrency(high=True)
         return log(high / low) if high > low > 0.0 else 0.0
 
@@ -65,7 +66,7 @@ class LimitTrial:
         return MIN_GROWTH if self.up else MAX_GROWTH_GIVEN_UP
 
     def is_clear(self, growth: Growth) -> bool:
-        """Whether more sides would hardly change the result."""
+        """Whether the result is clear enough to end the trial, or the trial has MAX_SIDES sides."""
         away = abs(growth.elasticity - self.deciding)
         enough = self.sides >= (2 if away >= CLEAR else MIN_SIDES)
         return self.sides >= MAX_SIDES or (enough and away > DEPENDENCE * growth.error)

@@ -25,7 +25,7 @@ SIGNALS: dict[str, Signal] = {
     "named_metrics.num_requests_waiting": Signal.QUEUED,
     "named_metrics.num_requests_running": Signal.RUNNING,
 }
-"""The fields that are used; the named ones are vLLM's."""
+"""Signals by the name of their field; the fields of `named_metrics` are those of vLLM."""
 
 
 class _Report(msgspec.Struct):
@@ -37,7 +37,7 @@ _reports = msgspec.json.Decoder(_Report)
 
 
 def read_orca(header: bytes) -> dict[Signal, float]:
-    """The signals in a header's value; empty where it has other fields only.
+    """The signals in a header's value; empty if the header has only other fields.
 
     Raises:
         InvalidSignals: the value is too long, of neither form, or has a value that is invalid for its signal.

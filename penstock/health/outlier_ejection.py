@@ -1,14 +1,14 @@
-"""Outlier ejection: decides by the outcomes of requests whether an endpoint is ejected, beside its health probes.
+"""Outlier ejection: decides by the outcomes of requests whether an endpoint is ejected, in addition to health probes.
 
 A probe tests whether the server responds; an engine whose GPU has failed may still respond to probes. Failed requests
 therefore eject an endpoint for a time that grows with each ejection in a row, until one trial request succeeds. This is
 Envoy's outlier detection (docs/root/intro/arch_overview/upstream/outlier.rst: consecutive gateway failures, failure
 percentage, base time times ejections in a row, capped, decaying, a cap on the ejected share, panic) with linkerd's
 probation by a single request (linkerd2-proxy, outbound/src/http/breaker/consecutive_failures.rs). Unlike Envoy's
-default, a good health probe does not return an ejected endpoint, since probes run other code than requests.
+default, a good health probe does not end an ejection, since the engine runs other code for probes than for requests.
 
-An endpoint whose requests make no progress (`penstock.health.progress`) is suspect. It is treated as an ejected one,
-within the same cap, and returns in the same way.
+An endpoint whose requests make no progress (`penstock.health.progress`) is suspect. A suspect endpoint is treated as an
+ejected endpoint, within the same cap, and returns in the same way.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import msgspec
 
 
 class AttemptOutcome(StrEnum):
-    """What one attempt shows about the endpoint that it was sent to."""
+    """Outcome of one attempt, as evidence about its endpoint."""
 
     SERVED = "served"
     """A complete response with a status below 400."""
     INCONCLUSIVE = "inconclusive"
-    """Client error, cancellation, deadline of the request, or a full engine: no statement about the endpoint."""
+    """Client error, cancellation, deadline of the request, or a full engine: no evidence about the endpoint."""
     UNREACHABLE = "unreachable"
-    """No connection, or one that ended before any response."""
+    """The connection failed, or ended before any response."""
     GATEWAY_ERROR = "gateway_error"
     """502, 504, or a 503 that does not mean that the engine is full."""
     SERVER_ERROR = "server_error"
-    """Another 5xx."""
+    """Another 5xx status."""
     CREDENTIAL_REJECTED = "credential_rejected"
-    """401 or 403 of an endpoint with a configured credential: its secret is wrong, whatever the client sent."""
+    """401 or 403 of an endpoint with a configured credential: the configured secret is wrong, whatever the request."""
     BROKEN_OFF = "broken_off"
     """The response began and was not completed: reset, closed, or invalid."""
     STALLED = "stalled"
@@ -53,7 +53,8 @@ class EjectionState(StrEnum):
     NONE = "none"
     """Not ejected."""
     SUSPECT = "suspect"
-    """Its requests make no progress. It receives no new ones until time has passed, or one of its requests goes on."""
+    """The endpoint's requests make no progress. It receives no new requests until the ejection time is over or one of
+    its requests makes progress."""
     EJECTED = "ejected"
     TRIAL = "trial"
     """The ejection time is over; one request may be sent."""
@@ -75,9 +76,9 @@ class EjectionEvent(StrEnum):
     REQUEST_SENT = "request_sent"
     """A request was sent to the endpoint."""
     NO_PROGRESS = "no_progress"
-    """Its requests make no progress."""
+    """The endpoint's requests make no progress."""
     PROGRESS = "progress"
-    """A request that was sent before the endpoint became suspect goes on."""
+    """A request that was sent before the endpoint became suspect makes progress."""
 
 
 _S, _E = EjectionState, EjectionEvent
@@ -89,14 +90,14 @@ TRANSITIONS: dict[tuple[EjectionState, EjectionEvent], EjectionState] = {
     (_S.NONE, _E.INCONCLUSIVE): _S.NONE,
     (_S.NONE, _E.REQUEST_SENT): _S.NONE,
     (_S.NONE, _E.NO_PROGRESS): _S.SUSPECT,
-    # Requests reach a suspect endpoint, too, only in panic mode.
+    # Requests reach a suspect endpoint only in panic mode.
     (_S.SUSPECT, _E.SUCCESS): _S.NONE,
     (_S.SUSPECT, _E.FAILURE): _S.SUSPECT,
     (_S.SUSPECT, _E.INCONCLUSIVE): _S.SUSPECT,
     (_S.SUSPECT, _E.EXPIRED): _S.TRIAL,
     (_S.SUSPECT, _E.REQUEST_SENT): _S.SUSPECT,
     (_S.SUSPECT, _E.PROGRESS): _S.TRIAL,
-    # Requests reach an ejected endpoint only in panic mode; one that succeeds counts as a trial.
+    # Requests reach an ejected endpoint only in panic mode; a successful request counts as a trial.
     (_S.EJECTED, _E.SUCCESS): _S.NONE,
     (_S.EJECTED, _E.FAILURE): _S.EJECTED,
     (_S.EJECTED, _E.OUTLIER): _S.EJECTED,
@@ -117,14 +118,14 @@ TRANSITIONS: dict[tuple[EjectionState, EjectionEvent], EjectionState] = {
 }
 
 MEMORY_OUTCOMES = 20
-"""Effective window of the failing share, in outcomes; the share is not used before there are as many."""
+"""Effective window of the failing share, in outcomes; the share is used only after this number of outcomes."""
 
 NEGLIGIBLE_SHARE = 1e-3
 """A failing share below this counts as zero."""
 
 
 class EjectionRules(msgspec.Struct, frozen=True):
-    """When an endpoint is ejected, and for how long."""
+    """The conditions under which an endpoint is ejected, and the duration of an ejection."""
 
     consecutive_failures: int = 3
     """Failures in a row that eject; Envoy's default is 5 and linkerd's 7, for requests that cost far less."""
@@ -141,23 +142,24 @@ class EjectionRules(msgspec.Struct, frozen=True):
     max_ejected_share: float = 0.5
     """Share of a pool's endpoints [0-1] that this agent may eject at once."""
     panic_share: float = 0.3
-    """If a smaller share of a pool is left [0-1], ejections are ignored, as in Envoy's panic mode."""
+    """Minimum share [0-1] of a pool's endpoints that must be available; below it, ejections are ignored, as in Envoy's
+    panic mode."""
     suspect_after_s: float = 10.0
-    """Time (s) without progress that makes an endpoint suspect; 0 never does."""
+    """Time (s) without progress that makes an endpoint suspect; 0 disables the check."""
 
 
 _NONE = EjectionState.NONE
-"""In Python 3.11, to read a member off its class is a function call."""
+"""Copy of the enum member, since reading a member from its class is a function call in Python 3.11."""
 
 _TIMED = frozenset({EjectionState.EJECTED, EjectionState.SUSPECT})
-"""The states that end with time."""
+"""States that end after a time."""
 
 _JUDGED = frozenset({EjectionState.NONE, EjectionState.TRIAL_RUNNING})
-"""The states in which an endpoint can become suspect: new requests are on it."""
+"""States in which an endpoint can become suspect, since new requests run on it."""
 
 
 class Ejection(msgspec.Struct, frozen=True):
-    """Ejection of one endpoint by one agent; `request_ended`, `request_sent` and `at_time` return the next one."""
+    """Ejection of one endpoint by one agent; `request_ended`, `request_sent` and `at_time` return the next value."""
 
     state: EjectionState = EjectionState.NONE
     failures: int = 0
@@ -167,7 +169,7 @@ class Ejection(msgspec.Struct, frozen=True):
     failing: float = 0.0
     """Share (0-1) of recent outcomes that failed."""
     ejections: int = 0
-    """Ejections in a row without those forgiven, up to the number at which `max_s` is reached."""
+    """Consecutive ejections, less forgiven ones, up to the number at which `max_s` is reached."""
     since: float = float("-inf")
     """Time (s) of the last ejection or return."""
     until: float = 0.0
@@ -175,29 +177,29 @@ class Ejection(msgspec.Struct, frozen=True):
 
     @property
     def accepts_requests(self) -> bool:
-        """Whether a request may be sent to it."""
+        """Whether a request may be sent to the endpoint."""
         return self.state in (EjectionState.NONE, EjectionState.TRIAL)
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it counts as ejected, which lasts until a trial has succeeded."""
+        """Whether the endpoint counts as ejected, which lasts until a trial request succeeds."""
         return self.state is not _NONE
 
     @property
     def can_become_suspect(self) -> bool:
-        """Whether missing progress changes its state."""
+        """Whether a lack of progress changes the state."""
         return self.state in _JUDGED
 
     @property
     def is_clean(self) -> bool:
-        """Whether one more success changes nothing."""
+        """Whether another success leaves this value unchanged."""
         return self.failing == 0.0 and self.outcomes >= MEMORY_OUTCOMES and self.state is _NONE
 
 
 def outcome_of(status: int, *, has_retry_after: bool, has_room: bool, rules: EjectionRules) -> AttemptOutcome | None:
     """The outcome that a response's status determines; None if it depends on the rest of the response.
 
-    A full engine is not a failed one: 429 never counts, nor does a 503 with Retry-After or from an engine without free
+    A full engine has not failed, so 429 is inconclusive, as is a 503 with Retry-After or from an engine without free
     slots. Engines return a bare 503 both when their queue is full (SGLang, Triton) and when they are broken, so a 503
     of an engine with free slots is a gateway error, as in Envoy.
 
@@ -232,9 +234,9 @@ def request_ended(
 
     Args:
         ejection: the previous state.
-        outcome: of the request.
-        started_at: time (s) at which it was sent; requests sent before the ejection are ignored.
-        now: the same clock.
+        outcome: the outcome of the request.
+        started_at: time (s) at which the request was sent; requests sent before the ejection are ignored.
+        now: the present time (s), by the same clock.
         rules: see `EjectionRules`.
         rng: spreads the ends of ejections, so that agents do not send their trial requests at the same time.
         may_eject: whether the cap permits an ejection, see `room_to_eject`; an ejected endpoint may stay ejected.
@@ -258,7 +260,7 @@ def made_no_progress(ejection: Ejection, now: float, rules: EjectionRules, rng: 
     """The state of an endpoint that becomes suspect at `now` (s), if it `can_become_suspect`.
 
     Raises:
-        KeyError: it cannot.
+        KeyError: the endpoint cannot become suspect.
     """
     return _taken_out(ejection, EjectionEvent.NO_PROGRESS, now, rules, rng)
 
@@ -283,12 +285,12 @@ def at_time(ejection: Ejection, now: float) -> Ejection:
 
 
 def room_to_eject(out: int, members: int, rules: EjectionRules) -> bool:
-    """Whether one more of a pool's `members` may be ejected when `out` of them are."""
+    """Whether another of a pool's `members` endpoints may be ejected if `out` of them are ejected."""
     return out + 1 <= members * rules.max_ejected_share
 
 
 def panicking(left: int, members: int, rules: EjectionRules) -> bool:
-    """Whether so few of a pool's `members` may take requests that ejections are ignored."""
+    """Whether ejections are ignored, because only `left` of a pool's `members` endpoints may receive requests."""
     return left < members * rules.panic_share
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 HEADER = b"x-preemption-notice"
-"""A response header of an endpoint: seconds for which it receives no new requests."""
+"""Response header of an endpoint: time (s) for which the endpoint receives no new requests."""
 
 DEFAULT_NOTICE_S = 600.0
 """Time (s) for which an endpoint receives no new requests after a notice that states no valid time."""
@@ -12,7 +12,8 @@ MAX_NOTICE_S = 86_400.0
 
 
 def notice_s(value: bytes) -> float:
-    """The time (s) in a header, at most MAX_NOTICE_S; the default where it is no positive integer."""
+    """Return the time (s) in a header value, at most MAX_NOTICE_S; the default if the value is not a positive
+    integer."""
     text = value.strip()
     if not text.isdigit() or len(text) > 9 or int(text) == 0:
         return DEFAULT_NOTICE_S

@@ -1,9 +1,9 @@
-"""Decides by the progress of requests whether an endpoint is suspect: it accepts requests and completes none.
+"""Decides by the progress of requests whether an endpoint is suspect, that is, accepts requests and completes none.
 
 Health probes and failed requests do not reveal such a grey failure (Huang et al., "Gray failure: the Achilles' heel of
 cloud-scale systems", HotOS 2017): the server responds, and nothing fails before a timeout. The evidence is that a
 request waits for longer than its estimated work explains while no byte arrives from any request of the endpoint, and
-its siblings do better; or that the engine reports to run nothing although requests wait for it.
+its siblings make progress; or that the engine reports no request although requests wait for a response.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from math import inf
 from typing import Final, NamedTuple
 
 DUE_FACTOR: Final = 4.0
-"""A first byte is overdue when it takes this many times as long as expected: the factor by which speed learning lets
-one observation exceed the expectation. A long prefill alone must not make an endpoint suspect."""
+"""A first byte is overdue after this multiple of its expected time. Speed learning limits an observation to the same
+multiple of its expectation. A long prefill alone must not make an endpoint suspect."""
 
 IDLE_READINGS: Final = 3
-"""Consecutive readings of an engine's metrics that show no request. Some engines update them once in a while."""
+"""Number of consecutive readings of an engine's metrics without a request that show an idle engine. One reading is not
+enough, since some engines update their metrics only occasionally."""
 
 SIBLING_SHARE: Final = 0.5
-"""A sibling progresses if it has been silent for less than this share of the time that makes an endpoint suspect."""
+"""A sibling makes progress if it has been silent for less than this share (0-1) of the time that makes an endpoint
+suspect."""
 
 
 class StallReason(StrEnum):
@@ -30,11 +32,11 @@ class StallReason(StrEnum):
     SILENT = "silent"
     """A request is overdue, and no byte has arrived from any request of the endpoint for too long."""
     IDLE = "idle"
-    """A request is overdue, and the engine reports that it runs nothing."""
+    """A request is overdue, and the engine reports that no request runs or waits."""
 
 
 class Stall(NamedTuple):
-    """Why an endpoint is suspect."""
+    """The evidence by which an endpoint is suspect."""
 
     reason: StallReason
     detail: str
@@ -44,7 +46,8 @@ class Stall(NamedTuple):
         """Whether a request without a byte of a response may be sent to another endpoint.
 
         Args:
-            repeatable: the request's route permits that it is started twice. An idle engine has not started it.
+            repeatable: the request's route permits that a request is started twice. This is not required of an idle
+                engine, which has not started the request.
         """
         return repeatable or self.reason is StallReason.IDLE
 
@@ -57,17 +60,17 @@ class ProgressSample(NamedTuple):
     waiting_since: float = inf
     """When the oldest request without any byte of a response was sent; inf if there is none."""
     overdue_since: float = inf
-    """The same, of the requests whose first byte is overdue."""
+    """When the oldest request with an overdue first byte was sent; inf if there is none."""
     idle_since: float = inf
-    """When the first of the last IDLE_READINGS readings was taken, all of which show no request; inf if one does."""
+    """When the first of the last IDLE_READINGS readings was taken, if none of them shows a request; inf otherwise."""
 
     def silent_s(self, now: float) -> float:
-        """Time (s) for which a waiting request has seen no progress on the endpoint."""
+        """Time (s) without progress on the endpoint while a request waits for its first byte; 0 if no request waits."""
         return max(0.0, now - max(self.progressed_at, self.waiting_since))
 
 
 class ProgressTracker:
-    """Collects the sample of one endpoint. Each waiting request reports itself between two samples."""
+    """Collects the samples of one endpoint. `waits` is called for each waiting request between two samples."""
 
     __slots__ = ("_has_run", "_idle_readings", "_overdue_since", "_waiting_since", "progressed_at")
 
@@ -77,17 +80,17 @@ class ProgressTracker:
         self._waiting_since = inf
         self._overdue_since = inf
         self._idle_readings: tuple[float, ...] = ()
-        """Times of the last readings, as long as they show no request."""
+        """Times (s) of the latest consecutive readings without a request."""
         self._has_run = False
-        """Whether a reading has ever shown a request; a gauge that is always zero proves nothing."""
+        """Whether a reading has ever shown a request; a gauge that is always zero is not evidence of an idle engine."""
 
     def waits(self, since: float, expected_s: float, now: float) -> None:
         """Record that a request waits for its first byte.
 
         Args:
-            since: when it was sent (s).
+            since: when the request was sent (s).
             expected_s: expected time (s) from then to its first byte.
-            now: the same clock.
+            now: the present time (s), by the same clock.
         """
         if since < self._waiting_since:
             self._waiting_since = since
@@ -95,7 +98,8 @@ class ProgressTracker:
             self._overdue_since = since
 
     def read_load(self, requests: float, now: float) -> None:
-        """Record a reading of the engine's metrics: the requests that it runs and queues at `now` (s)."""
+        """Record a reading of the engine's metrics: the number of requests that the engine runs and queues at `now`
+        (s)."""
         if requests > 0:
             self._has_run, self._idle_readings = True, ()
         elif self._has_run:
@@ -113,14 +117,14 @@ class ProgressTracker:
 def stall_of(
     sample: ProgressSample, siblings: Iterable[ProgressSample], now: float, suspect_after_s: float
 ) -> Stall | None:
-    """Decide whether an endpoint makes no progress while a sibling could; None if it is not suspect.
+    """Return the evidence that an endpoint makes no progress while a sibling does; None without such evidence.
 
     Args:
         sample: of the endpoint.
         siblings: of the other endpoints of a pool that may take requests. If none of them progresses, the cause is
-            probably a shared one, and the endpoint is not blamed for it.
-        now: the clock of the samples (s).
-        suspect_after_s: silence (s) that makes an endpoint suspect; 0 never does.
+            probably shared, and the endpoint does not become suspect.
+        now: the present time (s), by the clock of the samples.
+        suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
     """
     if suspect_after_s <= 0.0 or sample.overdue_since == inf:
         return None

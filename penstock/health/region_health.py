@@ -2,8 +2,9 @@
 error.
 
 The same machine serves an agent that probes its peers and the control plane that receives reports. Detection is fast
-and return slow: failure takes `misses_to_fail` misses; recovery takes hits, a hold-down, and a ramp. A region with few
-of its endpoints keeps its traffic, since plans follow ready capacity; the degraded state is for operators.
+and return slow: failure takes `unhealthy_threshold` misses; recovery takes `healthy_threshold` good probes or reports,
+a hold-down, and a ramp. A degraded region keeps its traffic, since plans follow ready capacity; the degraded state only
+informs operators.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import msgspec
 from penstock.policy.policy import Failover
 
 DEGRADED_BELOW = 0.5
-"""A region is degraded while less than this part of some model's endpoints there is ready."""
+"""A region is degraded while less than this share (0-1) of its endpoints of some model is ready."""
 
 HEALTHY_FROM = 0.75
-"""It is healthy again from this part on: above the degraded threshold, so that the state does not flap."""
+"""Share (0-1) of ready endpoints from which a degraded region is healthy again: above DEGRADED_BELOW, so that the state
+does not flap."""
 
 DEGRADED_HOLD_S = 5.0
-"""How long (s) either condition must hold: the restart of one endpoint does not count."""
+"""Minimum time (s) for which either condition must hold, so that the restart of one endpoint does not change the
+state."""
 
 
 class RegionState(StrEnum):
@@ -30,7 +33,7 @@ class RegionState(StrEnum):
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    """Reachable with few of its endpoints: it serves what they can."""
+    """Reachable with few ready endpoints; the region keeps the traffic that these can serve."""
     SUSPECT = "suspect"
     FAILED = "failed"
     RECOVERING = "recovering"
@@ -47,13 +50,13 @@ class RegionEvent(StrEnum):
     RESTORED = "restored"
     """A good probe or report, and enough endpoints have been ready for DEGRADED_HOLD_S."""
     MISSED = "missed"
-    """A probe or report that was missing or not ready; not yet enough of them for failure."""
+    """A missing probe or report, or one that is not ready, with too few misses for a failure."""
     LOST = "lost"
-    """The last of enough misses."""
+    """The miss that reaches the threshold of failure."""
     RISEN = "risen"
     """Enough good probes or reports in a row after a failure, and the hold-down is over."""
     RISEN_DRAINED = "risen_drained"
-    """The same, while a drain holds that began before the failure or during it."""
+    """As RISEN, while a drain is in force that began before or during the failure."""
     RAMPED = "ramped"
     """The failback ramp has reached its end."""
     DRAIN = "drain"
@@ -103,21 +106,21 @@ TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
 
 
 class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One region's health at one observer; `observe` and `command` return the next one."""
+    """Health of one region at one observer; `observe` and `command` return the next value."""
 
     state: RegionState = RegionState.UNKNOWN
     since: float = 0.0
-    """When the state was entered, by the observer's clock (s)."""
+    """Time (s), by the observer's clock, at which the state was entered."""
     misses: int = 0
-    """Consecutive misses."""
+    """Number of consecutive misses."""
     hits: int = 0
-    """Consecutive good probes or reports."""
+    """Number of consecutive good probes or reports."""
     drained: bool = False
-    """A drain is in force, whether or not the region is healthy: a failure does not end it."""
+    """Whether a drain is in force, in any state of the region; a failure does not end the drain."""
     weak: bool = False
-    """Too few of its endpoints are ready, whatever its state: a miss does not end it."""
+    """Whether too few endpoints of the region are ready, in any state; a miss does not change this value."""
     turning_since: float | None = None
-    """Since when (s) reports contradict `weak`."""
+    """Time (s) since which reports contradict `weak`; None if they do not."""
 
     def weight(self, now: float, failover: Failover) -> float:
         """Part (0-1) of its share that the region may receive: 1 when healthy, rising over the ramp, 0 otherwise."""
@@ -131,12 +134,12 @@ class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def probe_timeout_s(failover: Failover, rtt_s: float, *, connected: bool, tls: bool) -> float:
-    """Timeout (s) of a probe: that of the policy, and the round trips that the probe needs.
+    """Return the timeout (s) of a probe: the timeout of the policy plus the round trips that the probe needs.
 
     Args:
         rtt_s: the usual round trip to the region, in seconds.
-        connected: whether the agent answered its last probe, so that its connection is open. A new connection costs a
-            second round trip, and the TLS 1.3 handshake a third.
+        connected: whether the agent responded to the last probe, so that its connection is open. A new connection costs
+            a second round trip, and the TLS 1.3 handshake a third.
     """
     round_trips = 1 if connected else 3 if tls else 2
     return failover.probe_timeout_s + round_trips * rtt_s
@@ -148,10 +151,10 @@ def observe(
     """The health after one probe or report.
 
     Args:
-        good: the region is alive and ready to serve.
+        good: whether the region responded or reported, and is ready to serve.
         now: the observer's clock, in seconds.
-        ready_share: the part (0-1) of its endpoints that is ready, of the model that has the least; None where that is
-            not known, as in a probe.
+        ready_share: the lowest share (0-1) of ready endpoints of any model in the region; None if unknown, as after a
+            probe.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in this module.
@@ -172,7 +175,7 @@ def command(health: RegionHealth, event: RegionEvent, now: float) -> RegionHealt
 
 
 def _with_ready_share(health: RegionHealth, ready_share: float | None, now: float) -> RegionHealth:
-    """The health with `weak` updated, which changes after reports contradicted it for `DEGRADED_HOLD_S`."""
+    """The health with `weak` updated, which changes once reports have contradicted it for `DEGRADED_HOLD_S`."""
     if ready_share is None:
         return health
     turning = ready_share >= HEALTHY_FROM if health.weak else ready_share < DEGRADED_BELOW

@@ -1,8 +1,8 @@
 """Estimates from completions how throughput depends on concurrency.
 
 By Little's law an endpoint's throughput, in seconds of work per second, is its concurrency divided by the time that a
-request holds its slot per second of its work. So it can be estimated from any part of the completions, such as those of
-one agent of several, and requests whose work differs by a factor of a hundred are comparable.
+request holds its slot per second of its work. Throughput can therefore be estimated from any part of the completions,
+such as those of one of several agents, and requests whose work differs by a factor of a hundred are comparable.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from math import log, sqrt
 from typing import Final, NamedTuple
 
 MIN_COUNT: Final = 6
-"""Completions below which there is no estimate; it has four parameters."""
+"""Minimum number of completions for an estimate, which has four parameters (intercept, two slopes, variance)."""
 
 RIDGE: Final = 1e-4
-"""Added to the variance of a concurrency, relative to its square, so that one that hardly varies has no effect."""
+"""Added to the variance of a concurrency, relative to the square of its mean, so that a concurrency that hardly varies
+has no effect."""
 
 MIN_OF_MEAN: Final = 0.02
 """Lower bound of an estimated time as a part of the mean."""
@@ -24,16 +25,18 @@ class Growth(NamedTuple):
     """How throughput grows with concurrency."""
 
     elasticity: float
-    """Logarithm of the ratio of two throughputs over that of their concurrencies: 1 in proportion, 0 not at all."""
+    """Logarithm of the ratio of two throughputs, divided by that of their concurrencies: 1 for growth in proportion, 0
+    for no growth."""
     error: float
-    """Its standard error, as if completions were independent."""
+    """Standard error of the elasticity, computed as if completions were independent."""
 
 
 class ThroughputFit:
     """Time per second of work against two concurrencies: least squares, weighted by work.
 
-    The concurrency at the start of a request determines its time in a queue, the mean over its life its time in a
-    batch. The weights make the estimate a ratio of sums, which the fixed costs of short requests do not bend.
+    The concurrency at the start of a request determines its time in a queue; the mean concurrency until its end
+    determines its time in a batch. The weights make the estimate a ratio of sums, which the fixed costs of short
+    requests do not bias.
     """
 
     __slots__ = ("_s", "_x", "_xx", "_xz", "_y", "_yx", "_yy", "_yz", "_z", "_zz", "count")
@@ -41,7 +44,7 @@ class ThroughputFit:
     def __init__(self) -> None:
         """Create a fit without completions."""
         self.count = 0
-        """Completions."""
+        """Number of completions."""
         self._s = self._x = self._z = self._xx = self._xz = self._zz = 0.0
         self._y = self._yx = self._yz = self._yy = 0.0
 
@@ -49,10 +52,10 @@ class ThroughputFit:
         """Add a completion.
 
         Args:
-            at_start: requests on the endpoint when it began, itself included.
-            mean: their mean until it ended.
-            work_s: its work (s, reference), above 0.
-            service_s: how long (s) it held its slot.
+            at_start: requests on the endpoint when the request began, including this request.
+            mean: mean number of requests on the endpoint until the request ended.
+            work_s: work of the request (s on the reference accelerator), above 0.
+            service_s: time (s) for which the request held its slot.
         """
         self.count += 1
         self._s += work_s

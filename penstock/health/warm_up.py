@@ -11,15 +11,15 @@ from __future__ import annotations
 from math import ceil
 
 STEPS = 10
-"""Weights that a ramp passes through; the lowest is 1 / STEPS."""
+"""Number of weights that a ramp passes through; the lowest is 1 / STEPS."""
 
 STILL_WARM_S = 3.0
-"""After an absence shorter than this (s), no new warm-up begins: caches and compiled graphs outlive a lost
+"""Minimum absence (s) after which a new warm-up begins: caches and compiled graphs survive a shorter loss of the
 connection."""
 
 
 def warm_up_weight(since_s: float, warm_up_s: float) -> float:
-    """The weight (0-1] of an endpoint that may take requests since `since_s` seconds.
+    """The weight (0-1] of an endpoint that has been able to receive requests for `since_s` seconds.
 
     Args:
         since_s: time in service; never negative.
@@ -36,6 +36,6 @@ def warm_since(was_warm_since: float, out_since: float, now: float) -> float:
     Args:
         was_warm_since: the previous start of its warm-up (s); infinite if there was none.
         out_since: start of the absence, in seconds.
-        now: the same clock.
+        now: the present time (s), by the same clock.
     """
     return was_warm_since if now - out_since < STILL_WARM_S and was_warm_since <= out_since else now

@@ -1,8 +1,8 @@
-"""Guard rails: an override may not empty a residency class or withdraw too much capacity unless its author insists.
+"""Guard rails: an override may not empty a residency class or withdraw too much capacity unless its author forces it.
 
 An override is judged together with every other override in force at the same time and with the policy's maintenance
-windows: when it begins, and at the beginning of each window during it. The caller must write it only if no other
-override was written since, so that two overrides, each acceptable alone, cannot exceed the limits together.
+windows: when it begins, and at the beginning of each window during it. The caller must write the override only if no
+other override was written since, so that two overrides, each acceptable alone, cannot exceed the limits together.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.policy.residency import Mask, ResidencyClass, mask
 from penstock.verification.situations import situations
 
 MAX_TENANTS = 20
-"""Tenants named per residency class."""
+"""Maximum number of tenants named per residency class."""
 
 MAX_REGIONS = 5
-"""Regions without capacity named per residency class."""
+"""Maximum number of regions without capacity named per residency class."""
 
 EPSILON = 1e-9
 
@@ -33,16 +33,17 @@ class EmptiedClass(msgspec.Struct, frozen=True):
     residency: str
     model: str
     tenants: tuple[str, ...]
-    """The first few tenants with requests of this class."""
+    """Tenants with requests of this class, at most MAX_TENANTS."""
     without_capacity: tuple[str, ...] = ()
-    """The first few regions of the class that have no capacity for the model: failed, unknown, or without endpoints."""
+    """Regions of the class without capacity for the model (failed, unknown, or without endpoints), at most
+    MAX_REGIONS."""
 
 
 class Objection(msgspec.Struct, frozen=True):
     """The reason to reject an override."""
 
     detail: str
-    """For operators."""
+    """The reason as text, for operators."""
     classes: tuple[EmptiedClass, ...]
     withdrawn: Mapping[str, float]
     """Share (0-1) of the fleet's capacity that overrides would withdraw, for each model that exceeds the limit."""

@@ -26,22 +26,22 @@ K = TypeVar("K")
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """What overrides and spillover limits require of one origin's demand for one model."""
+    """The constraints of overrides and spillover limits on one origin's demand for one model."""
 
     weights: Mapping[str, float] = {}
-    """By region, the part (0-1) of its share that it may have; other regions are not limited."""
+    """By limited region, the maximum share (0-1) of a class's demand and of the region's slots."""
     closed: frozenset[str] = frozenset()
     """Regions with weight 0, which take no new traffic."""
     at_once: frozenset[str] = frozenset()
     """Closed regions that traffic leaves at once, as if they were lost."""
     last_resort: frozenset[str] = frozenset()
-    """Closed regions that still serve demand which no other permitted region can, not even one over the price cap."""
+    """Closed regions that still serve demand if no other permitted region can, including regions over the price cap."""
     frozen: bool = False
-    """Whether shares in force stay where they can."""
+    """Whether a freeze keeps the shares in force where possible."""
     returning: frozenset[str] = frozenset()
-    """Regions that only the failback ramp still limits."""
+    """Regions limited only by the failback ramp of an override that has ended."""
     because: Mapping[str, str] = {}
-    """By region, the override or spillover limit that limits it, for operators to read."""
+    """By limited region, the override or spillover limit that applies, for operators."""
     max_away: float = 1.0
     """Maximum share (0-1) of a class's demand that may be served elsewhere while its origin serves."""
     over_price_cap: frozenset[str] = frozenset()
@@ -176,7 +176,7 @@ def narrowed(
 
     Args:
         demands: by key, with all regions that each permits.
-        able: the (region, model) pairs that can serve now, overrides aside.
+        able: the (region, model) pairs that can serve now, regardless of overrides.
         interventions: overrides and spillover limits.
     """
     if not interventions:
@@ -234,7 +234,7 @@ def _scale(interventions: Interventions, region: str, model: str) -> float:
 
 
 def capped(target: Mapping[str, float], constraints: Constraints, candidates: Sequence[str]) -> Mapping[str, float]:
-    """Target shares with no region above its weight, as far as others can take the rest.
+    """Target shares in which no region exceeds its weight, as far as other regions can serve the excess.
 
     Args:
         target: the shares wanted.

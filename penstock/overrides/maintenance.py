@@ -16,13 +16,13 @@ from penstock.policy.policy import DrillSchedule, MaintenanceWindow, Policy, Rec
 from penstock.policy.time_zone import local_s, moment
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
-"""Time (s) between two occurrences on the clock that a window or drill recurs by; all days of UTC have one length."""
+"""Time (s) between two occurrences by the clock of a window or drill; all days of UTC have the same length."""
 
 MAX_SHIFT_S = 26 * 3600.0
 """Maximum difference (s) between the offsets of one time zone."""
 
 WATCHED_AHEAD_S = 8 * 86_400.0
-"""Time (s) that windows are evaluated ahead: every recurring window occurs within it."""
+"""Maximum time (s) ahead of which windows are evaluated; every recurring window occurs within this time."""
 
 
 class Occurrence(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ class Occurrence(msgspec.Struct, frozen=True):
 
     window: MaintenanceWindow
     drains_at: float
-    """Unix time (s)."""
+    """Unix time (s) at which the drain begins."""
     ends_at: float
-    """Unix time (s)."""
+    """Unix time (s) at which the window ends."""
 
 
 def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: float) -> Iterator[Occurrence]:
@@ -72,7 +72,7 @@ def windows(policy: Policy, now: float) -> tuple[Override, ...]:
 
 
 def openings(policy: Policy, now: float, until: float) -> tuple[float, ...]:
-    """Returns the moments (Unix time, s) at which some window begins to drain; bounded by WATCHED_AHEAD_S."""
+    """Returns the moments (Unix time, s) at which a window begins to drain, at most WATCHED_AHEAD_S after `now`."""
     until = min(until, now + WATCHED_AHEAD_S)
     found = {
         occurrence.drains_at for window in policy.maintenance for occurrence in occurrences(policy, window, now, until)

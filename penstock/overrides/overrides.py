@@ -15,11 +15,11 @@ import msgspec
 from penstock.policy.policy import Policy
 
 MAX_OVERRIDES = 200
-"""Overrides kept at once, including ended ones that still ramp: more than a fleet needs, and few enough for one value
-of the store."""
+"""Maximum number of stored overrides, including ended overrides that still ramp: more than a fleet needs, and few
+enough for one value of the store."""
 
 OUTLASTS_S = 60.0
-"""An override that ends less than this (s) after another with the same effect is a duplicate of it."""
+"""An override that ends less than this time (s) after another override with the same effect is a duplicate."""
 
 MAX_REASON = 500
 """Maximum length of a reason, in characters."""
@@ -31,7 +31,7 @@ class OverrideKind(StrEnum):
     DRAIN = "drain"
     """The region receives no new traffic. Shares leave it at the rate at which plans may change."""
     FAIL_OVER = "fail_over"
-    """As a drain, but at once, as if the region had failed."""
+    """As a drain, but shares leave the region at once, as if the region had failed."""
     WEIGHT = "weight"
     """The region gets at most `value` of its capacity and of any class's traffic, while others can serve the rest."""
     FREEZE = "freeze"
@@ -48,38 +48,38 @@ class Override(msgspec.Struct, frozen=True):
     id: str
     kind: OverrideKind
     reason: str
-    """Why, for operators."""
+    """Reason of the override, for operators."""
     author: str
     """Name of the operator; for a maintenance window, the policy's file and line."""
     begins_at: float
-    """Unix time (s) at which it takes effect."""
+    """Unix time (s) at which the override takes effect."""
     region: str | None = None
-    """The serving region that it applies to; None for a freeze, which applies to plans."""
+    """The serving region that the override applies to; None for a freeze, which applies to plans."""
     model: str | None = None
-    """Limits it to this model's traffic; None for every model."""
+    """Model whose traffic the override is limited to; None for every model."""
     origin: str | None = None
-    """Limits it to traffic of this origin; None for every origin."""
+    """Origin region whose traffic the override is limited to; None for every origin."""
     value: float | None = None
-    """0-1, for a weight; None for other kinds."""
+    """Weight (0 to below 1) of an override of kind `weight`; None for other kinds."""
     last_resort: bool = True
-    """Whether an emptied region keeps serving what no other permitted region can serve."""
+    """Whether an emptied region keeps serving demand that no other permitted region can serve."""
     expires_at: float | None = None
-    """Unix time (s) at which it ends; None to hold until it is lifted."""
+    """Unix time (s) at which the override ends; None for no end until the override is lifted."""
     lifted_at: float | None = None
-    """Unix time (s) at which an operator lifted it."""
+    """Unix time (s) at which an operator lifted the override; None if it has not been lifted."""
     lifted_by: str = ""
 
     @property
     def ends_at(self) -> float:
-        """Unix time (s) at which it ends; infinite without an end."""
+        """Unix time (s) at which the override ends; infinite without an end."""
         return min(inf if at is None else at for at in (self.expires_at, self.lifted_at))
 
     def holds(self, now: float) -> bool:
-        """Whether it is in force."""
+        """Whether the override is in force."""
         return self.begins_at <= now < self.ends_at
 
     def over(self, now: float, ramp_s: float) -> bool:
-        """Whether it ended so long ago that it has no effect any more.
+        """Whether the override has no effect any more: its failback ramp is over, or it ended before it began.
 
         Args:
             ramp_s: the policy's failback ramp, in seconds.
@@ -87,7 +87,8 @@ class Override(msgspec.Struct, frozen=True):
         return now >= self.ends_at + ramp_s or self.ends_at <= self.begins_at
 
     def weight(self, now: float, ramp_s: float) -> float:
-        """Returns the share (0-1) the region may use: `value` while in force, then growing to 1 over the ramp."""
+        """Returns the share (0-1) that the region may use: `value` (0 for a drain or failover) while in force, then
+        growing to 1 over the ramp."""
         if self.kind is OverrideKind.FREEZE or now < self.begins_at or self.over(now, ramp_s):
             return 1.0
         least = self.value if self.kind is OverrideKind.WEIGHT and self.value is not None else 0.0
@@ -96,8 +97,8 @@ class Override(msgspec.Struct, frozen=True):
         return least + (1.0 - least) * (now - self.ends_at) / ramp_s
 
     def concerns(self, origin: str | None, model: str) -> bool:
-        """Whether it applies to an origin's demand for a model; origin None stands for origins that no override
-        names."""
+        """Whether the override applies to an origin's demand for a model; origin None stands for origins that no
+        override names."""
         return self.origin in (None, origin) and self.model in (None, model)
 
 
@@ -107,7 +108,7 @@ class OverrideSet(msgspec.Struct, frozen=True):
     overrides: tuple[Override, ...] = ()
 
     def find(self, override_id: str) -> Override | None:
-        """Returns the override with this id."""
+        """Returns the override with this id; None if the set has no such override."""
         return next((override for override in self.overrides if override.id == override_id), None)
 
     def holding(self, now: float) -> tuple[Override, ...]:
@@ -115,7 +116,7 @@ class OverrideSet(msgspec.Struct, frozen=True):
         return tuple(override for override in self.overrides if now < override.ends_at)
 
     def replaced(self, override: Override) -> OverrideSet:
-        """Returns the set with `override` in place of the one with its id, or appended."""
+        """Returns the set with `override` in place of the override with the same id, or appended."""
         if self.find(override.id) is None:
             return OverrideSet((*self.overrides, override))
         return OverrideSet(tuple(override if old.id == override.id else old for old in self.overrides))
@@ -153,8 +154,8 @@ def validation_error(override: Override, policy: Policy) -> str | None:
 
 
 def duplicate_of(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
-    """Returns an override that already has the effect of `wanted` on the same traffic, or more, for at least as
-    long."""
+    """Returns an override that has at least the effect of `wanted`, on the same traffic and for at least as long; None
+    if there is no such override."""
     aim = (wanted.kind, wanted.region, wanted.model, wanted.origin)
     for override in overrides:
         as_long = override.ends_at == inf or wanted.ends_at < override.ends_at + OUTLASTS_S

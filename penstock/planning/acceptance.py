@@ -1,4 +1,5 @@
-"""Whether an agent accepts a published policy or plan. A rejected one changes nothing, and the reason is logged."""
+"""Checks by which an agent accepts a published policy or plan. A rejection changes nothing, and its reason is
+logged."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionP
         plan: the published plan.
         policy: the policy of the digest that the plan names.
         region: the region of the agent.
-        in_force: the plan that it would replace.
+        in_force: the plan in force at the agent; None if there is none.
     """
     if plan.region != region:
         return f"{_name(plan)} is for region {plan.region}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 DEADBAND = 0.02
-"""Moves below this distance (0-1) are noise of the demand estimate and are not made."""
+"""Maximum distance (0-1) of a move that is attributed to noise of the demand estimate, and not made."""
 
 MIN_SHARE = 1e-6
 """Shares below this (0-1) are rounding errors and are dropped."""

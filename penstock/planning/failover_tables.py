@@ -23,7 +23,7 @@ INTERVAL_S = 10.0
 """Time (s) between two computations of the tables."""
 
 MISSING_INTERVAL_S = 2.0
-"""The same if a region serves a class that has no table for its loss."""
+"""Time (s) between two computations if a region serves a class that has no table for its loss."""
 
 MAX_ARCS = 4
 """Maximum number of regions that take over a lost share."""
@@ -38,7 +38,7 @@ PARTS = 20
 def compute_tables(
     problems: Iterable[Problem], plans: Mapping[str, RegionPlan]
 ) -> dict[Key, tuple[FailoverTable, ...]]:
-    """By key, a table for every region that serves a share of it, except if no other permitted region can serve.
+    """Returns, by key, a table for every region that serves a share of it, unless no other permitted region can serve.
 
     Args:
         problems: the problems of all models.

@@ -29,16 +29,16 @@ SEASONS = 96
 DAY_S = 86_400.0
 
 SEASON_WEIGHT = 0.3
-"""The weight (0-1) of the newest day in the mean of a part of the day."""
+"""Weight (0-1) of the newest day in the mean of a part of the day."""
 
 MAX_GROWTH = 2.0
 """Maximum ratio of a forecast to the newest rate."""
 
 SILENT_S = 60.0
-"""A series without a measurement for this long (s) has no forecast."""
+"""Maximum age (s) of the last measurement of a series that has a forecast."""
 
 FORGET_S = 3 * DAY_S
-"""A series without a measurement for this long (s) is removed."""
+"""Age (s) of the last measurement above which a series is removed."""
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -49,7 +49,7 @@ _SERIES = np.dtype(
         ("at", "f8"),  # time of the last measurement (Unix time, s); NaN before the first
         ("newest", "f8"),
         ("season", "f8"),  # the seasonal part of the newest rate
-        ("level", "f8"),  # the rest, smoothed; the trend is its slope
+        ("level", "f8"),  # smoothed rate without the seasonal part; the trend is its slope
         ("trend", "f8"),  # requests per second, per second
         ("part", "i8"),  # the part of a day, counted from 1970, that is being averaged
         ("sum", "f8"),
@@ -86,8 +86,7 @@ class Forecaster:
         self._follow(rows[later], seen[later], now)
 
     def ahead(self, now: float, horizon_s: float) -> dict[Key, float]:
-        """Expected requests per second by key, `horizon_s` seconds after `now`, without series that have no recent
-        rate."""
+        """Expected requests per second by key, `horizon_s` seconds after `now`, of all series with a recent rate."""
         series = self._series
         age_s = now - series["at"]
         every = np.arange(len(series))
@@ -128,7 +127,7 @@ class Forecaster:
             unexplained = series["level"][over] + self._season(over, now)
             self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (mean - known))
             series["seasonal"][over] = ~np.isnan(self._profile[over]).any(axis=1)
-            # The level excludes the season, so it changes by as much as the season does.
+            # The level excludes the season, so a change of the season changes the level by the opposite amount.
             series["level"][over] = unexplained - self._season(over, now)
             series["sum"][over] = series["count"][over] = 0.0
         series["part"][rows] = part
@@ -165,6 +164,6 @@ class Forecaster:
 
 
 def _effective_s(elapsed_s: Floats) -> Floats:
-    """The time (s) for which an undamped trend has the effect that a damped one has after `elapsed_s`."""
+    """The time (s) after which an undamped trend has the effect of a damped trend after `elapsed_s`."""
     effective: Floats = DAMPING_S * (1.0 - np.exp(-elapsed_s / DAMPING_S))
     return effective

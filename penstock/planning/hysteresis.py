@@ -2,10 +2,10 @@
 
 Measured rates are moving means, so a step of demand reaches the planner as a curve, and the optimal plans along that
 curve may reverse: one class moves away, another takes its place, the first returns. A share that has moved therefore
-reverses only after the target has asked for the reversal without interruption for long enough. This is a cumulative sum
+reverses only after the target has required the reversal without interruption for long enough. This is a cumulative sum
 test (Page, "Continuous inspection schemes", Biometrika 41, 1954): the larger the reversal, the sooner it is made. Every
 reversal is made once the moving means have settled; otherwise small reversals would keep the plan moving long after the
-demand is steady. Nothing is delayed when regions are added, lost, or on a ramp.
+demand is steady. No move is delayed when regions are added, lost, or on a ramp.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ REVERSAL_AWAY = 2.0
 moving mean of 3 s shows most of a step. Until then overflow uses spill credits."""
 
 REVERSAL_HOME = 0.3
-"""The same for reversals that return demand to its home: hardly any delay."""
+"""Integral (share times seconds) at which a reversal that returns demand to its home is made, with hardly any delay."""
 
 MAX_REVERSAL_DELAY_S = 4.0 * TIME_CONSTANT_S
 """Maximum delay (s) of a reversal of any size: by then the rates show 98 % of a step."""
 
 SHRINKING = 0.8
-"""A reversal that shrinks below this part (0-1) of its maximum starts its delay again: it is caused by a surge that has
-ended and that the moving mean still shows."""
+"""A reversal that shrinks below this part (0-1) of its maximum restarts its delay, since its cause is a surge that has
+ended and is still part of the moving mean."""
 
 SETTLED_S = 30.0
-"""A share that has not moved for this long (s) is at rest: its next move away from home counts as a reversal."""
+"""Time (s) without a move after which a share is at rest: its next move away from home counts as a reversal."""
 
 MIN_MOVE = 0.005
 """Minimum change (0-1) of a share that counts as a move."""
@@ -106,14 +106,14 @@ class Hysteresis:
                     heading.reset(now)
 
     def keep(self, keys: Mapping[Key, object]) -> None:
-        """Remove the state of all other keys."""
+        """Remove the state of all keys that are not in `keys`."""
         if self._headings.keys() - keys.keys():
             self._headings = {key: headings for key, headings in self._headings.items() if key in keys}
 
     def damped(
         self, key: Key, home: str, current: Mapping[str, float], target: Mapping[str, float], now: float
     ) -> Mapping[str, float]:
-        """The target shares without the reversals to delay.
+        """The target shares without the reversals that are delayed.
 
         Args:
             key: of the shares.

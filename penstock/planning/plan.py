@@ -21,7 +21,8 @@ class ArcReason(StrEnum):
     HOME = "home"
     """The server is the nearest permitted region that has the model."""
     SPILLOVER = "spillover"
-    """Home is healthy, but filled to its target, or another region is better for this part; the detail says which."""
+    """Home is healthy, but filled to its target, or another region is better for this part; the detail states the
+    reason."""
     FAILOVER = "failover"
     """Home has failed or is draining."""
     FAILBACK = "failback"
@@ -33,7 +34,7 @@ class Arc(msgspec.Struct, frozen=True, gc=False):
 
     server: str
     share: float
-    """0-1; the shares of a class sum to 1."""
+    """Share (0-1) of the class's demand; the shares of a class sum to 1."""
     why: ArcReason
     detail: str = ""
     """Details of the reason; the text does not change while the reason is the same."""
@@ -44,7 +45,7 @@ class FailoverTable(msgspec.Struct, frozen=True, gc=False):
 
     lost: str
     arcs: tuple[Arc, ...]
-    """Parts of that share, which sum to 1."""
+    """Parts (0-1) of the lost region's share, which sum to 1."""
 
 
 class ClassPlan(msgspec.Struct, frozen=True, gc=False):
@@ -57,8 +58,8 @@ class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     fallbacks: tuple[str, ...]
     """Other permitted regions that serve the model, best first; used if no region of an arc can serve."""
     failover_tables: tuple[FailoverTable, ...] = ()
-    """By region of the arcs, the regions that take its share at once if it is lost. Without a table, the share goes
-    to the other arcs and the nearest region."""
+    """Failover tables for regions of the arcs; a table applies at once if its region is lost. Without a table, the
+    share goes to the other arcs and the nearest region."""
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +68,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     region: str
     model: str
     last_resort: bool
-    """Whether it serves demand that no other permitted region can."""
+    """Whether the region still serves demand that no other permitted region can serve."""
 
 
 class RegionPlan(msgspec.Struct, frozen=True, dict=True):
@@ -77,7 +78,7 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     generation: int
     """Increases by one with every published plan."""
     epoch: int
-    """The leader's fencing epoch; agents refuse a plan with a lower epoch than one they have accepted."""
+    """The leader's fencing epoch; agents reject a plan with a lower epoch than that of the plan in force."""
     policy_digest: str
     made_at: float
     """Unix time (s) by the leader's clock; shown to operators, not used for ordering."""
@@ -87,7 +88,7 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     provenance: Provenance | None = None
     """The commit of the policy; None for a policy from a folder."""
     closed: tuple[Closed, ...] = ()
-    """Regions that receive no traffic except by arcs: not as the nearest region, nor on a spill credit."""
+    """Regions that receive traffic only by arcs: not as the nearest region, and not on a spill credit."""
     health: RegionHealth | None = None
     """The region's health state for the next leader to continue from; None if it is healthy."""
 
@@ -97,7 +98,7 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _by_class(self) -> dict[tuple[str, str], ClassPlan]:
-        # Looked up for every request that may leave the region. The first of two entries for a class counts.
+        # Cached, since agents look up a class for every request that may leave. Of two entries, the first applies.
         return {(entry.model, entry.residency): entry for entry in reversed(self.classes)}
 
     def closed_for(self, model: str) -> Mapping[str, bool]:

@@ -45,7 +45,7 @@ class PlanBuilder:
 
         Args:
             tick: the planner's input.
-            work: its demand and supply.
+            work: the demand and supply of the tick.
             targets: shares by key.
             answers: the flows that the target shares were computed from, by model.
             fallbacks: as in `PlanResult`.

@@ -9,11 +9,11 @@ import msgspec
 from penstock.planning.plan import Arc, ArcReason, RegionPlan
 
 MIN_DIFFERENCE = 1e-6
-"""Shares that differ by less (0-1) are equal."""
+"""Minimum difference (0-1) at which two shares count as different."""
 
 
 class ArcChange(msgspec.Struct, frozen=True):
-    """One arc whose share differs."""
+    """One arc whose share differs between two plans."""
 
     origin: str
     server: str
@@ -21,13 +21,13 @@ class ArcChange(msgspec.Struct, frozen=True):
     residency: str
     """Name of the residency class."""
     before: float
-    """Share of the class's demand (0-1); 0 for an added arc."""
+    """Share (0-1) of the class's demand before the change; 0 for an added arc."""
     after: float
-    """As `before`; 0 for a removed arc."""
+    """Share (0-1) of the class's demand after the change; 0 for a removed arc."""
     why_before: ArcReason | None
-    """None for an added arc."""
+    """Reason of the arc before the change; None for an added arc."""
     why: ArcReason | None
-    """None for a removed arc."""
+    """Reason of the arc after the change; None for a removed arc."""
     detail: str
     """The detail of the arc after the change."""
 
@@ -40,8 +40,8 @@ def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan])
     """Every arc whose share differs, the largest differences first.
 
     Args:
-        before: slices by region.
-        after: likewise.
+        before: slices by region, before the change.
+        after: slices by region, after the change.
     """
     return arc_changes(arcs(before), arcs(after))
 

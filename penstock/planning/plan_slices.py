@@ -47,7 +47,7 @@ def slices(
 
     Args:
         tick: the planner's input.
-        work: its demand and supply.
+        work: the demand and supply of the tick.
         targets: shares by key, within the overrides; a demand without target shares has no entry.
         nearest_first: the regions that a demand permits by distance.
         detail: returns the detail of an arc.

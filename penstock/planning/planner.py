@@ -23,7 +23,7 @@ class PlanResult(msgspec.Struct, frozen=True):
     cost: Cost
     """Cost of the target shares, which the plan may reach only after some steps."""
     shortfalls: tuple[Shortfall, ...]
-    """The capacity that is missing, and where."""
+    """The capacity that is missing, by model and region."""
     answers: tuple[Flows, ...]
     """The flows that the target shares were computed from, by model."""
 

@@ -28,6 +28,6 @@ def planner(kind: PlannerKind, time_limit_s: float) -> Planner:
 
     Args:
         kind: the name in the policy.
-        time_limit_s: how long the solver may take for one tick, in seconds.
+        time_limit_s: time limit of the solver for one tick, in seconds.
     """
     return PLANNERS[kind](time_limit_s)

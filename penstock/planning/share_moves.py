@@ -13,7 +13,7 @@ from penstock.planning.spillover_limits import kept_home
 
 
 class Key(NamedTuple):
-    """One traffic class at one origin: the unit that shares are decided for."""
+    """One traffic class at one origin: the unit for which shares are computed."""
 
     origin: str
     model: str
@@ -59,9 +59,9 @@ class Move(NamedTuple):
     """The entry in force."""
     constraints: Constraints
     serving: Set[str]
-    """Regions that can take its traffic."""
+    """Regions that can take traffic of the class."""
     nearest: tuple[str, ...]
-    """All regions that it permits, the nearest first."""
+    """All regions that the class permits, the nearest first."""
     home: str
     current: Mapping[str, float]
     """Shares in force."""
@@ -85,12 +85,12 @@ class Move(NamedTuple):
 
         Args:
             key: the class and its origin.
-            demand: its demand.
+            demand: the demand of the class at the origin.
             target: the target shares.
-            entry: its entry in force, if any.
+            entry: the entry of the class in force, if any.
             alive: regions that can take traffic for its model.
             nearest_first: sorts regions by distance from an origin.
-            reported: determines its home.
+            reported: determines the home of the class.
             interventions: overrides and spillover limits.
         """
         constraints = interventions.of(demand.origin, demand.model)
@@ -108,7 +108,7 @@ class Move(NamedTuple):
 
     @property
     def comes_home(self) -> bool:
-        """Whether its share at home grows, except after a drain, when demand returns at the normal rate."""
+        """Whether the share at home grows; false after a drain, when demand returns at the normal rate."""
         more = self.target.get(self.home, 0.0) > self.current.get(self.home, 0.0)
         return more and self.home not in self.constraints.returning
 

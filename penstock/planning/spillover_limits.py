@@ -18,7 +18,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """The spillover limits of one origin's demand for one model."""
 
     over_price_cap: frozenset[str] = frozenset()
-    """Regions that cost more than a limit allows; they serve it only if no other region can."""
+    """Regions that cost more than a limit allows; they serve the demand only if no other region can."""
     max_away: float = 1.0
     """Maximum share (0-1) of a class's demand that may be served elsewhere while the origin serves."""
     closed: Mapping[str, str] = MappingProxyType({})

@@ -48,12 +48,13 @@ class TickInput:
 
 
 class Workload(NamedTuple):
-    """One tick's demand, supply and plan in force; the `open_` fields exclude what overrides close."""
+    """One tick's demand, supply and plan in force; the `open_` fields exclude regions that overrides or spillover
+    limits close."""
 
     supply: Mapping[tuple[str, str], Supply]
     """Capacity by (region, model), of every region that can serve."""
     demands: Mapping[Key, Demand]
-    """The demand to plan for, each with all regions that it permits."""
+    """The demand to plan for, each with all regions that its residency class permits."""
     in_force: Mapping[Key, ClassPlan]
     """The entries in force, from which shares move."""
     limits: Interventions

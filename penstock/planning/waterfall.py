@@ -1,7 +1,7 @@
 """The waterfall: each demand fills its home to the target, then the next nearest permitted regions.
 
-Demand with the fewest permitted regions is placed first, since it has the fewest alternatives. Every other planner is
-measured against the waterfall, and falls back to it.
+Demand with the fewest permitted regions is placed first, since it has the fewest alternatives. Other planners are
+compared with the waterfall, and use it as their fallback.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def waterfall_shares(
 
 
 def _ledger(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotLedger[tuple[str, str]]:
-    """The free slots of every region, up to a part (0-1) of them, by pool."""
+    """A ledger of the slots of every region, by pool; each region offers a part (0-1) of its slots."""
     free: list[float] = []
     draws: dict[tuple[str, str], list[int]] = {}
     known: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -90,7 +90,7 @@ class _Placement:
     def __init__(
         self, key: Key, requests_per_s: float, choices: list[str], supply: Mapping[tuple[str, str], Supply]
     ) -> None:
-        """`choices` are the permitted regions that can serve it, the nearest first; at least one."""
+        """`choices` are the permitted regions that can serve the demand, the nearest first; at least one."""
         self.key = key
         self.choices = choices
         self.left = requests_per_s * supply[choices[0], key.model].service_s

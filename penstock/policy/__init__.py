@@ -1,1 +1,1 @@
-"""Policy as agents hold it: regions, models, tenants, residency classes, versions, geography."""
+"""The compiled policy: regions, models, tenants, residency classes, versions, geography."""

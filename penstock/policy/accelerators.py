@@ -34,7 +34,7 @@ RELATIVE_SPEEDS: dict[str, RelativeSpeed] = {
     "a10": _relative_speed(125, 0.6),
     "mi300x": _relative_speed(860, 5.3),
 }
-"""By the name in the endpoints file. From NVIDIA's data sheets: H100 SXM; H200 SXM (the same arithmetic, 4.8 TB/s); HGX
-B200, a GPU's share; A100 80 GB SXM; L40S; L4; A10. AMD Instinct MI300X: 5.3 TB/s, and 860 of the 1,307 TFLOPS of its
-data sheet, since its measured matrix throughput falls that far short (Ambati et al., "AMD MI300X GPU Performance
-Analysis", October 2025)."""
+"""Relative speeds by the name of the accelerator in the endpoints file. From NVIDIA's data sheets: H100 SXM; H200 SXM
+(the same arithmetic, 4.8 TB/s); HGX B200, a GPU's share; A100 80 GB SXM; L40S; L4; A10. AMD Instinct MI300X: 5.3 TB/s,
+and 860 of the 1,307 TFLOPS of its data sheet, since its measured matrix throughput falls that far short (Ambati et al.,
+"AMD MI300X GPU Performance Analysis", October 2025)."""

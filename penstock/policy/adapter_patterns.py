@@ -1,7 +1,7 @@
 """Adapters: names that a base model's document admits by patterns, such as those of LoRA adapters.
 
-A request for an adapter is a request for its base model in every respect but one: only endpoints that have loaded the
-adapter serve it. Names of adapters come from clients, so nothing is kept by them.
+A request for an adapter is handled as a request for its base model, except that only endpoints that have loaded the
+adapter serve the request. Names of adapters come from clients, so no state is kept by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product
 from penstock.policy.policy import Policy
 
 ANY = "*"
-"""Stands for any number of characters in a pattern, none included."""
+"""Wildcard of a pattern: any number of characters, including none."""
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -37,7 +37,7 @@ def overlap(pattern: str, other: str) -> bool:
         return False
     rows, columns = len(pattern), len(other)
     common = {(rows, columns)}
-    """Pairs of positions from which on the rests of both patterns have a name in common."""
+    """Pairs of positions at which the remainders of both patterns have a common name."""
     for row, column in product(range(rows, -1, -1), range(columns, -1, -1)):
         own = pattern[row] if row < rows else ""
         its = other[column] if column < columns else ""
@@ -51,7 +51,7 @@ def overlap(pattern: str, other: str) -> bool:
 
 
 def base_model_of(policy: Policy, name: str) -> str | None:
-    """The model whose document admits an adapter of this name; None if there is none."""
+    """The model whose document admits an adapter of this name; None if no document does."""
     for pattern, model in policy.adapter_patterns:
         if matches(pattern, name):
             return model

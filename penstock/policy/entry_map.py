@@ -13,8 +13,8 @@ NOT_MAPPED: tuple[str, ...] = ()
 def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
     """Regions of the entry map that matches a location, best first; empty if none matches.
 
-    A map of the client's subdivision precedes one of its country; of several, the first by name counts. A map is a
-    preference: a client whose location is unknown matches none and is not refused.
+    A map of the client's subdivision precedes a map of its country; of several maps, the first by name applies. A map
+    is a preference: a client at an unknown location matches no map and is not refused.
     """
     country, subdivision = location.country, location.subdivision
     if country is None:

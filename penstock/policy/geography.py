@@ -10,10 +10,11 @@ EARTH_RADIUS_KM = 6371.0088
 """Mean radius, IUGG 1980."""
 
 FIBRE_KM_PER_MS = 204.0
-"""Light in glass: c / 1.468, the group index of G.652 fibre at 1550 nm."""
+"""Speed of light in fibre (km/ms): c / 1.468, the group index of G.652 fibre at 1550 nm."""
 
 PATH_STRETCH = 1.6
-"""Cable paths are longer than great circles; 1.5-2 is usual for inter-continental routes (Bozkurt et al., PAM 2017)."""
+"""Ratio of the length of a cable path to the great circle; 1.5-2 is usual for inter-continental routes (Bozkurt et al.,
+PAM 2017)."""
 
 ORDER_STEP_MS = 1_000.0
 """Distance (ms) added per position in a spillover order: more than the effect of prices, queues and any distance on

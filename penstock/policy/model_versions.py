@@ -1,7 +1,7 @@
 """The version of a model that serves a request: by shares, and constant within a session.
 
-Versions are models of their own, with endpoints, demand and plans of their own; clients use a name that
-stands for all of them. A canary is a small share; blue-green is a change between 100 and 0.
+Each version is a model with its own endpoints, demand and plans; clients request a name that stands for all versions. A
+canary is a version with a small share; a blue-green deployment changes shares between 100 and 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def versions_of(policy: Policy, name: str) -> ModelVersions | None:
 
 
 def models_for(policy: Policy, name: str) -> tuple[str, ...]:
-    """The models that serve requests for a name: its versions that have a share, or itself; none if unknown."""
+    """The models that serve requests for a name: the versions with a share, or the model of that name; empty if the
+    name is unknown."""
     versions = policy.versions.get(name)
     if versions is not None:
         return tuple(version.model for version in versions.versions if version.percent > 0.0)

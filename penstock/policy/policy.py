@@ -22,11 +22,12 @@ SECONDS_PER_HOUR = 3600.0
 
 
 class PolicyStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all parts of a policy. Unknown fields are rejected, because one could restrict the known ones."""
+    """Base of all parts of a policy. Unknown fields are rejected, because an unknown field could restrict the known
+    ones."""
 
 
 class Region(PolicyStruct, frozen=True):
-    """One site that serves."""
+    """One site that serves requests."""
 
     name: str
     country: str
@@ -36,12 +37,13 @@ class Region(PolicyStruct, frozen=True):
     jurisdictions: frozenset[str] = frozenset()
     """Jurisdictions of the site: its country and the blocs of the country, such as {"DE", "EU", "EEA"}."""
     cost_per_gpu_hour: float = 1.0
-    """Relative price of a GPU hour here, in the currency of the bundle."""
+    """Relative price of a GPU hour in this region, in the currency of the bundle."""
     city: str = ""
     egress_cost_per_gb: float = 0.0
     """Price of 10^9 bytes that leave this region for another one, in the currency of the bundle."""
     bias_ms: float = 0.0
-    """Distance (ms) that is added to this region's real one for every origin and client, its own included."""
+    """Distance (ms) that is added to the real distance of this region for every origin and client, including the region
+    itself."""
     spillover_order: tuple[str, ...] = ()
     """Regions that receive this region's overflow first, in order and regardless of distance; the others follow."""
 
@@ -62,9 +64,10 @@ class CostUnit(StrEnum):
 
 
 class Cost(PolicyStruct, frozen=True):
-    """The cost of a model's requests: time on the reference accelerator (H100, `penstock.policy.accelerators`), alone.
+    """The cost of a model's requests: time on the reference accelerator (H100, `penstock.policy.accelerators`) without
+    other requests.
 
-    Only a prior: how much slower or faster each endpoint is, how long prompts and answers are, is learned from traffic.
+    The cost is a prior: the speed of each endpoint and the lengths of prompts and answers are learned from traffic.
     """
 
     unit: CostUnit = CostUnit.REQUEST
@@ -76,7 +79,7 @@ class Cost(PolicyStruct, frozen=True):
 
 
 class Scaling(PolicyStruct, frozen=True):
-    """What capacity recommendations for a model are based on."""
+    """Parameters of the capacity recommendations for a model."""
 
     cold_start_s: float = 300.0
     """Time (s) from the order of an endpoint until it serves at full speed."""
@@ -91,7 +94,7 @@ class Scaling(PolicyStruct, frozen=True):
 
 
 class QueueOrder(StrEnum):
-    """What decides which of a tenant's waiting requests is served next."""
+    """Order in which the waiting requests of a tenant are served."""
 
     SHORTEST = "shortest"
     DEADLINE = "deadline"
@@ -119,12 +122,12 @@ class Model(PolicyStruct, frozen=True):
     cost: Cost = Cost()
     """Cost of its requests at an endpoint."""
     fallback: str | None = None
-    """A lighter model that serves its requests if no permitted region has it or all are full; None refuses the requests
-    instead."""
+    """Lighter model that serves the requests if no permitted region has this model, or all regions that have it are
+    full; None refuses the requests."""
     service_objective: ServiceObjective | None = None
     """Objective of the time to first byte; None for no objective."""
     timeouts: Timeouts = Timeouts()
-    """Time limits of its requests; a limit that is set precedes the one of the route."""
+    """Time limits of requests for the model; a limit that is set here takes precedence over the limit of the route."""
     continue_streams: bool = False
     """Whether another endpoint continues a streamed answer whose endpoint or region failed."""
     adapters: tuple[str, ...] = ()
@@ -135,11 +138,11 @@ class Model(PolicyStruct, frozen=True):
 
 
 class Version(PolicyStruct, frozen=True):
-    """One of the models that a name stands for."""
+    """A model that serves requests for a versioned name."""
 
     model: str
     percent: float
-    """Its share (0-100) of the requests for that name."""
+    """Share (0-100) of the requests for the name that the model serves."""
 
 
 class ModelVersions(PolicyStruct, frozen=True):
@@ -147,7 +150,7 @@ class ModelVersions(PolicyStruct, frozen=True):
 
     name: str
     versions: tuple[Version, ...]
-    """In order: each takes its share of one scale, see `penstock.policy.model_versions`."""
+    """Versions in the order in which they occupy the scale, see `penstock.policy.model_versions`."""
 
 
 class Quota(PolicyStruct, frozen=True):
@@ -172,7 +175,7 @@ class Tenant(PolicyStruct, frozen=True):
     priority: int = 0
     """Waiting requests of higher priority are served first."""
     quota: Quota | None = None
-    """None for no limit."""
+    """Limits on the tenant's requests; None for no limit."""
 
 
 class ResidencyRule(PolicyStruct, frozen=True):
@@ -191,11 +194,12 @@ class ResidencyRule(PolicyStruct, frozen=True):
     deny: frozenset[str] = frozenset()
     """Names of the regions that may not process it, regardless of other rules."""
     source: str = ""
-    """The file and line it was written at."""
+    """File and line of the rule."""
 
 
 class AcceptedLoss(PolicyStruct, frozen=True):
-    """A residency class whose loss, if its regions fail, is accepted. `policy verify` rejects losses that are not."""
+    """A residency class whose loss is accepted if its regions fail. `policy verify` rejects losses that are not
+    accepted."""
 
     name: str
     regions: frozenset[str]
@@ -213,7 +217,7 @@ class EntryMap(PolicyStruct, frozen=True):
     client_subdivisions: frozenset[str]
     """ISO 3166-2, first level, such as "US-CA"; a map of a client's subdivision precedes one of its country."""
     regions: tuple[str, ...]
-    """Best first. Regions that residency forbids are skipped; the other permitted regions follow."""
+    """Entry regions, best first. Regions that residency forbids are skipped; the other permitted regions follow."""
 
 
 class Spillover(PolicyStruct, frozen=True):
@@ -241,7 +245,7 @@ class SpilloverLimit(PolicyStruct, frozen=True):
     max_share: float | None = None
     """Maximum share (0-1) of a class's demand that other regions serve; None for no limit."""
     source: str = ""
-    """The file and line it was written at."""
+    """File and line of the limit."""
 
 
 class Failover(PolicyStruct, frozen=True):
@@ -264,7 +268,8 @@ class Failover(PolicyStruct, frozen=True):
 class PlannerKind(StrEnum):
     """The planner, by name; `penstock.planning.registry` contains the implementations.
 
-    A name always means one planner: a changed one gets a new name, so that a release by itself changes no plan.
+    A name always identifies the same planner: a changed planner gets a new name, so that a new release does not change
+    plans.
     """
 
     LINEAR_PROGRAM = "linear_program"
@@ -276,7 +281,8 @@ class PlannerKind(StrEnum):
 class Objective(PolicyStruct, frozen=True):
     """The planner and its objective, in milliseconds of latency, and the reserve.
 
-    A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
+    One millisecond of round trip costs one millisecond. Serving demand takes precedence over the reserve, and the
+    reserve over all other costs, whatever the weights.
     """
 
     planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
@@ -289,7 +295,7 @@ class Objective(PolicyStruct, frozen=True):
     change_penalty_ms: float = 5.0
     """Minimum gain (ms) for which demand moves to another region; a tenth of it for a move home."""
     survive_one_loss: bool = True
-    """Keep capacity free, within residency, for the loss of any one region (N-1)."""
+    """Whether plans keep capacity free, within residency, for the loss of any one region (N-1)."""
     forecast_horizon_s: float = 10.0
     """Horizon (s) of the demand forecast, which is used if it exceeds the measured demand."""
 
@@ -322,22 +328,22 @@ class MaintenanceWindow(PolicyStruct, frozen=True):
     lead_s: float = 600.0
     """Time (s) before each beginning at which the drain begins."""
     source: str = ""
-    """The file and line it was written at."""
+    """File and line of the window."""
     time_zone: str | None = None
     """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
 
 
 class Exercise(StrEnum):
-    """What a drill exercises."""
+    """The exercise of a drill."""
 
     EVACUATE_REGION = "evacuate_region"
-    """A region is drained until it serves nothing, stays empty for a while, and gets its traffic back."""
+    """A region is drained until it serves no requests, stays empty for a while, and then receives traffic again."""
     CONTROL_PLANE_FAILOVER = "control_plane_failover"
     """The leader steps down, and another control plane takes over."""
 
 
 class DrillSchedule(PolicyStruct, frozen=True):
-    """A drill that the leader begins by itself."""
+    """A drill that the leader starts automatically."""
 
     name: str
     exercise: Exercise
@@ -349,9 +355,10 @@ class DrillSchedule(PolicyStruct, frozen=True):
     hold_s: float = 60.0
     """Time (s) for which an evacuated region stays empty."""
     max_burn_rate: float = 2.0
-    """Burn rate of a model's error budget since the beginning at which the drill is aborted."""
+    """Maximum burn rate of a model's error budget since the beginning of the drill. The drill is aborted if the rate is
+    higher and the objective is significantly missed."""
     source: str = ""
-    """The file and line it was written at."""
+    """File and line of the drill."""
     time_zone: str | None = None
     """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
 
@@ -374,7 +381,7 @@ class RolloutRules(PolicyStruct, frozen=True):
     max_failure_increase: float = 0.02
     """Maximum increase (0-1) of the share of requests that fail or are refused."""
     max_latency_factor: float = 1.5
-    """Maximum ratio of the mean time to first byte to its previous value."""
+    """Maximum ratio of the mean time to first byte to that of the baseline."""
     watch_s: float = 600.0
     """Time (s) for which the same limits apply after every region has received the policy."""
 
@@ -397,7 +404,7 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     objective: Objective = Objective()
     rollout: RolloutRules = RolloutRules()
     versions: dict[str, ModelVersions] = {}
-    """By the requested name."""
+    """Versions by the requested name."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()
@@ -412,13 +419,14 @@ class Policy(PolicyStruct, frozen=True, dict=True):
         return self._digest
 
     def named(self, digest: str) -> Policy:
-        """This policy with the digest of the bytes that it was read from; an earlier release may have written them."""
+        """Set the digest to that of the bytes that the policy was read from, which an earlier release may have written.
+        Returns the policy."""
         self.__dict__["_digest"] = digest
         return self
 
     @cached_property
     def _digest(self) -> str:
-        # Cached: it takes milliseconds with thousands of tenants and is read many times a second.
+        # Cached, since encoding takes milliseconds with thousands of tenants, and is needed many times a second.
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     @cached_property
@@ -467,7 +475,7 @@ class Policy(PolicyStruct, frozen=True, dict=True):
         measured = self.rtt_ms.get(origin)
         plain = not self.bias_ms and origin not in self.spillover_orders
         if measured is not None and plain and regions <= measured.keys():
-            # The same result without a call for each region: agents need it for every request that may leave.
+            # The same result without a call for each region, since agents sort for every request that may leave.
             return tuple(sorted(sorted(regions), key=measured.__getitem__))
         return tuple(sorted(regions, key=lambda name: (self.distance_ms(origin, name), name)))
 

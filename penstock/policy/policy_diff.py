@@ -12,7 +12,7 @@ import msgspec
 from penstock.policy.policy import Policy
 
 SHOWN_DIGEST = 12
-"""Characters of a key's digest that are shown: enough to distinguish two, too few to test keys against."""
+"""Number of shown characters of a key's digest: enough to distinguish two digests, too few to verify guessed keys."""
 
 _KIND_OF = {
     "regions": "Region",
@@ -30,7 +30,7 @@ _KIND_OF = {
     "time_zones": "TimeZone",
     "routes": "Route",
 }
-"""Fields of a policy whose kind of document is not the field's own name."""
+"""Kind of document by field of a policy, for fields whose name does not determine the kind."""
 
 _DERIVED = {"time_zones"}
 """Fields without a document of their own; the changes of their sources are reported instead."""
@@ -48,15 +48,16 @@ class ChangeKind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One difference."""
+    """One difference between two policies."""
 
     how: ChangeKind
     kind: str
-    """Of document, such as `Region`."""
+    """Kind of the document, such as `Region`."""
     name: str
-    """Of the document; empty for kinds of which a bundle has one."""
+    """Name of the document; empty for kinds of which a bundle has one document."""
     field: str
-    """Path within it, such as `cost.unit` or `rtt_ms.eu-de.us-east`; empty if the whole document changed."""
+    """Path of the field within the document, such as `cost.unit` or `rtt_ms.eu-de.us-east`; empty if the whole document
+    changed."""
     before: Any
     """Previous value as JSON, with sorted sets; None if there was none, and for whole documents."""
     after: Any
@@ -69,7 +70,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
-    """Every difference, by kind, name and field; empty if both have the same meaning."""
+    """Every difference, sorted by kind, name and field; empty if both policies have the same meaning."""
     changes: list[Change] = []
     old, new = _plain(before), _plain(after)
     for field in type(after).__struct_fields__:
@@ -80,14 +81,14 @@ def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
                 was, now = ({name: fields[name] for name in was.keys() & now.keys()} for fields in (was, now))
             changes += _documents(kind, was, now)
         else:
-            # The one document of its kind: a struct's fields are the document's, anything else is a field itself.
+            # A kind with one document: a struct has the document's fields, any other value is itself a field.
             is_struct = isinstance(getattr(after, field), msgspec.Struct)
             changes += _fields(kind, "", "" if is_struct else field, old.get(field), new.get(field))
     return tuple(sorted(changes, key=lambda change: (change.kind, change.name, change.field)))
 
 
 def _plain(policy: Policy) -> dict[str, Any]:
-    """As JSON has it, with sets sorted."""
+    """The policy as decoded JSON, with sorted sets."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(policy, order="deterministic"))
     return plain
 

@@ -6,20 +6,20 @@ import msgspec
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The commit whose content a policy is."""
+    """The commit that a policy was read from."""
 
     repository: str
-    """Its address, without credentials."""
+    """Address of the repository, without credentials."""
     ref: str
-    """The branch or tag that pointed at it."""
+    """Branch or tag that pointed at the commit."""
     commit: str
-    """Its id, in hexadecimal."""
+    """Id of the commit, in hexadecimal."""
     author: str
-    """Name and address from the commit; not verified."""
+    """Name and address of the author, from the commit; not verified."""
     authored_at: float
-    """Unix time (s), by the author's clock."""
+    """Unix time (s) of the commit, by the author's clock."""
     subject: str
-    """First line of its message."""
+    """First line of the commit message."""
 
     def __str__(self) -> str:
         return f"{self.commit[:12]} by {self.author}: {self.subject}"

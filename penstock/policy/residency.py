@@ -14,7 +14,7 @@ MAX_SPELLED_NAME = 64
 """Class names longer than this many characters are shortened to a digest."""
 
 SHORTENED = "set-"
-"""How shortened class names begin."""
+"""Prefix of shortened class names."""
 
 
 class ResidencyClass(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
 
 
 class Mask(msgspec.Struct, frozen=True):
-    """The permitted regions, and for each forbidden one the rule that forbids it."""
+    """The permitted regions, and for each forbidden region the rules that forbid it."""
 
     permitted: ResidencyClass
     rejected: tuple[Rejection, ...] = ()

@@ -17,7 +17,7 @@ class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
-    """Recent responses of one agent for one model, counted against the objective that the agent has."""
+    """Recent responses of one agent for one model, counted against the objective of the agent's policy."""
 
     model: str
     first_byte_s: float
@@ -25,11 +25,11 @@ class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
     answers: int
     """Finished requests of the last minutes, including failed ones."""
     within: int
-    """Those of them that succeeded and began in time."""
+    """Finished requests of the last minutes that succeeded and whose response began in time."""
     answers_ever: int = 0
     """As `answers`, since the start of the agent or the last change of the objective; 0 if not reported."""
     within_ever: int = 0
-    """As `within`, likewise."""
+    """As `within`, for the same period as `answers_ever`."""
 
     @property
     def wanted(self) -> tuple[str, float, float]:

@@ -1,8 +1,8 @@
 """A time zone's offsets from UTC, and the times at which they change.
 
-The rules are compiled into the policy, so that every process computes the same times, whatever time zone data it has. A
-local time is interpreted as in iCalendar (RFC 5545, section 3.3.5): an ambiguous time is the first of the two, and a
-skipped time is interpreted with the offset before the change.
+The rules are compiled into the policy, so that every process computes the same times, regardless of its own time zone
+data. A local time is interpreted as in iCalendar (RFC 5545, section 3.3.5): an ambiguous time is the first of the two,
+and a skipped time is interpreted with the offset before the change.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import msgspec
 
 
 class ClockChange(NamedTuple):
-    """The time of a change, and the offset after it."""
+    """A change of the offset of a time zone."""
 
     at: int
-    """Unix time (s)."""
+    """Unix time (s) of the change."""
     offset_s: int
-    """Offset (s) from UTC from then on."""
+    """Offset (s) from UTC after the change."""
 
 
 class TimeZone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The clock changes of one zone."""
 
     changes: tuple[ClockChange, ...]
-    """In order, at least one; the offset of the first also applies before it."""
+    """Changes in order, at least one; the offset of the first change also applies before it."""
 
 
 def local_s(zone: TimeZone, at: float) -> float:

@@ -14,15 +14,15 @@ from penstock.records.signed_head import SignedHead
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """The lines of one start of an agent."""
+    """The lines that an agent wrote between two starts."""
 
     first_seq: int
     head: ChainHead
-    """The last line. Kept elsewhere, it shows later that the end is missing."""
+    """Head of the last line. A copy that is kept elsewhere later reveals a missing end."""
     dropped: int
     """Lines that the agent could not write."""
     signed_seq: int
-    """The last line that a signed head covers; 0 where none is."""
+    """Number of the last line that a signed head covers; 0 if none does."""
 
 
 class _Segment(msgspec.Struct):
@@ -30,7 +30,7 @@ class _Segment(msgspec.Struct):
 
     file: str
     number: int
-    """Line number of the first line."""
+    """Number of the first line in the file."""
     first: ChainedLine
     first_at: float
     last: ChainHead
@@ -42,7 +42,7 @@ class _Segment(msgspec.Struct):
 
 
 class ChainCheck:
-    """Takes the lines of all files in any order of files, then `finish` joins them."""
+    """Checks the lines of all files. Files may be added in any order; `finish` joins them."""
 
     def __init__(
         self, since: float, until: float, kept: Iterable[ChainHead] = (), signed: SignedHeads | None = None
@@ -51,7 +51,7 @@ class ChainCheck:
 
         Args:
             kept: heads of earlier reports, which the logs must contain.
-            signed: what agents signed; None to verify the chains only.
+            signed: the signed heads of the agents; None to verify the chains only.
         """
         self._kept = set(kept)
         self._signed = signed
@@ -65,7 +65,7 @@ class ChainCheck:
         self.unproved: list[UnprovedSpan] = []
 
     def add(self, file: str, number: int, line: ChainedLine, at: float) -> None:
-        """Add line `number` of a file, written at `at` (Unix time, s). Lines come in the order of the file."""
+        """Add line `number` of a file, written at `at` (Unix time, s). Lines must be added in the order of the file."""
         self._kept.discard(line.head)
         epoch = line.head.epoch
         segment = self._open.get((file, epoch))
@@ -80,7 +80,7 @@ class ChainCheck:
         """Join the files of each epoch; returns the epochs. Afterwards `faults` and `unproved` are complete."""
         epochs, given = [], {}
         for name, segments in sorted(self._segments.items()):
-            # Segments that begin after a fault within a file were reported there.
+            # `add` has already reported the faults between two segments of one file.
             segments.sort(key=lambda segment: segment.first.head.seq)
             self._check_beginning(segments[0], name)
             for before, segment in pairwise(segments):
@@ -147,7 +147,8 @@ class ChainCheck:
             self._fault(segment.file, segment.number, f"{missing}; add the earlier file")
 
     def _check_join(self, before: _Segment, segment: _Segment) -> None:
-        """Two files; a gap before or after the period is of no interest, one with changed digests always is."""
+        """Check the join of two files. Missing lines before or after the period are not a fault, but changed digests
+        are."""
         seq, last = segment.first.head.seq, before.last
         outside = segment.first_at < self._since or before.last_at > self._until
         if seq > last.seq + 1 and outside and not segment.first.follows(last.chain):

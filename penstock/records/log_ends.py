@@ -1,4 +1,4 @@
-"""What signed heads prove of the logs: that no line was changed by others, and that no end was cut off. Pure."""
+"""Compares access logs with signed heads, which prove that no other process changed a line or cut off an end. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from penstock.wire.identity import TrustBundle
 
 
 class LogFault(msgspec.Struct, frozen=True, order=True):
-    """Something that keeps the logs from being a complete record."""
+    """A fault because of which the logs are not a complete record."""
 
     file: str
     line: int
-    """From 1; 0 for the whole file."""
+    """Number of the line, from 1; 0 for the whole file."""
     problem: str
 
 
 class UnprovedSpan(msgspec.Struct, frozen=True, order=True):
-    """A time for which no signature shows that the log of an agent is complete and its own."""
+    """A period for which no signature proves that the log of an agent is complete and was written by the agent."""
 
     epoch: str
     since: float | None
@@ -31,18 +31,18 @@ class UnprovedSpan(msgspec.Struct, frozen=True, order=True):
     until: float | None
     """Unix time (s); None for an open end."""
     after_seq: int
-    """The last line that a signature covers; 0 where none is."""
+    """Number of the last line that a signature covers; 0 if none does."""
 
 
 class GivenLines(msgspec.Struct, frozen=True):
-    """The lines of one epoch that the logs have."""
+    """The lines of one epoch that the logs contain."""
 
     sections: tuple[tuple[int, int], ...]
     """Numbers of the first and the last line of each part, in order."""
     signed: SignedHead | None
     """The newest signed head that is the head of one of these lines."""
     unsigned_from: float
-    """Time (Unix, s) of the earliest line after `signed`; infinite where there is none."""
+    """Time (Unix, s) of the earliest line after `signed`; infinite if there is no such line."""
 
 
 class SignedHeads:
@@ -55,7 +55,7 @@ class SignedHeads:
         self.faults: list[LogFault] = []
 
     def add_file(self, file: str, lines: Iterable[bytes]) -> None:
-        """Verify the heads of a file; those that are not accepted are faults."""
+        """Verify the signed heads in a file; rejected heads are recorded as faults."""
         for number, line in enumerate(lines, 1):
             try:
                 stated = read_head(line, self._trust)
@@ -68,15 +68,15 @@ class SignedHeads:
                 of_epoch[stated.head] = stated
 
     def find(self, head: ChainHead) -> SignedHead | None:
-        """What the agent stated of a head, if it signed it."""
+        """The agent's signed statement of a head; None if the agent did not sign the head."""
         return self._by_epoch.get(head.epoch, {}).get(head)
 
     def of(self, epoch: str) -> list[SignedHead]:
-        """The heads of an epoch, by line."""
+        """The signed heads of an epoch, sorted by line."""
         return sorted(self._by_epoch.get(epoch, {}).values(), key=lambda stated: (stated.head.seq, stated.until))
 
     def may_precede(self, line: ChainedLine) -> bool:
-        """Whether a line follows the line before it, as far as that one was signed."""
+        """Whether a line follows the signed head of the line before it; true if that line has no signed head."""
         before = line.head.seq - 1
         chains = [stated.head.chain for stated in self.of(line.head.epoch) if stated.head.seq == before]
         return not chains or any(line.follows(chain) for chain in chains)
@@ -87,10 +87,10 @@ class SignedHeads:
 
 
 class EndCheck:
-    """Compares the lines of each epoch with what its agent signed."""
+    """Compares the lines of each epoch with the heads that the agent signed."""
 
     def __init__(self, signed: SignedHeads, since: float, until: float) -> None:
-        """Look at the period between `since` and `until` (Unix time, s)."""
+        """Check the period between `since` and `until` (Unix time, s)."""
         self._signed = signed
         self._since = since
         self._until = until
@@ -98,7 +98,7 @@ class EndCheck:
         self.unproved: list[UnprovedSpan] = []
 
     def check(self, given: Mapping[str, GivenLines], matched: Collection[ChainHead]) -> None:
-        """Judge all epochs.
+        """Check all epochs; the results are in `faults` and `unproved`.
 
         Args:
             given: the lines by epoch.
@@ -115,7 +115,7 @@ class EndCheck:
             self._check_end(epoch, heads, lines, end)
 
     def _ends(self) -> Iterator[tuple[str, float]]:
-        """Each epoch that another one of the same agent follows, with the start of that one."""
+        """Yields each epoch with a later epoch of the same agent, and the start (Unix time, s) of the later epoch."""
         newest: dict[str, tuple[float, str]] = {}
         starts = [(next(iter(self._signed.of(epoch))).head, epoch) for epoch in self._signed.epochs()]
         for head, epoch in sorted(starts, key=lambda start: start[0].started_at):
@@ -155,7 +155,8 @@ class EndCheck:
         self.unproved.append(UnprovedSpan(epoch, _finite(since), _finite(end), after_seq))
 
     def _before_lines(self, epoch: str, heads: list[SignedHead]) -> SignedHead | None:
-        """The newest head that states no line of the period: as at its beginning, or as at the start of the agent."""
+        """The newest signed head from before the period, or else that of the agent's start; None if neither was
+        signed."""
         at_begin = [stated for stated in heads if stated.until <= self._since]
         base = at_begin[-1].head if at_begin else ChainHead(epoch, 0, genesis(epoch))
         return self._signed.find(base)

@@ -5,8 +5,8 @@ SHA-256 of the previous line's digest and of the line up to `,"chain":`. A line 
 moved does not fit its neighbour. Numbers that are missing although the digests fit are lines that the agent itself
 dropped.
 
-The chain has no key: a process that can write the whole file can compute it anew, or cut off its end. The heads that
-the agent signs (`signed_head.py`) show both.
+The chain has no key: a process that can write the whole file can recompute the chain or cut off the end of the file.
+The heads that the agent signs (`signed_head.py`) reveal both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ChainHead(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ChainHead:
-        """The head that `str` has written; raises ValueError."""
+        """Parse the text form of a head, as `str` returns it; raises ValueError if the text is invalid."""
         match = _HEAD.fullmatch(text)
         if match is None:
             raise ValueError("must be epoch:line:digest, as `penstock residency report` prints it")
@@ -52,7 +52,7 @@ class ChainHead(msgspec.Struct, frozen=True):
 
     @property
     def started_at(self) -> float:
-        """Start of the epoch (Unix time, s); 0 where the epoch does not state it."""
+        """Start of the epoch (Unix time, s); 0 if the epoch does not contain it."""
         started_ns = self.epoch.rpartition("/")[2]
         return int(started_ns) / 1e9 if started_ns.isascii() and started_ns.isdecimal() else 0.0
 
@@ -99,7 +99,7 @@ class ChainWriter:
         """The last line in the file; number 0 before the first."""
 
     def chained(self, block: bytes, first_seq: int) -> tuple[bytes, ChainHead]:
-        """The lines of a block with their chain, and the last one, for `written`.
+        """The lines of a block with their chain, and the head of the last line for `written`.
 
         Args:
             block: JSON objects that are not empty, each with a newline.
@@ -114,12 +114,12 @@ class ChainWriter:
         return b"".join(chained), ChainHead(self.head.epoch, seq, previous.decode())
 
     def written(self, last: ChainHead) -> None:
-        """The block whose last line is `last` is in the file."""
+        """Record that the block whose last line is `last` has been written to the file."""
         self.head = last
 
 
 def chained_line(line: bytes) -> ChainedLine | None:
-    """A line of the log without its newline; None if it is none, or has no chain."""
+    """Parse a line of the log without its newline; None if the text is not a line of the log or has no chain."""
     split = len(line) - _TAIL_BYTES
     if split < 0 or not line.startswith(_CHAIN, split) or not line.endswith(_END):
         return None

@@ -1,4 +1,4 @@
-"""Where requests were processed, by the access logs of all agents, and whether residency permits it. Pure.
+"""Reports where requests were processed, by the access logs of all agents, and whether residency permits it. Pure.
 
 The origin and the serving region each write a line of a forwarded request, with the same request id.
 """
@@ -17,10 +17,10 @@ from penstock.records.log_ends import LogFault, SignedHeads, UnprovedSpan
 from penstock.records.record_chain import ChainHead, chained_line
 
 FORWARDED = "forwarded"
-"""Kind of the lines that a serving region writes of requests from other regions."""
+"""Kind of the lines that a serving region writes for requests from other regions."""
 
 NO_REGION = ("", "none")
-"""Server of requests that no region served."""
+"""Values of the server in lines of requests that no region served."""
 
 
 class ProcessedRequests(msgspec.Struct, frozen=True, order=True):
@@ -30,7 +30,7 @@ class ProcessedRequests(msgspec.Struct, frozen=True, order=True):
     residency_class: str
     region: str
     governed: bool
-    """Whether residency forbids them some region."""
+    """Whether residency forbids some region for these requests."""
     requests: int
 
 
@@ -45,12 +45,12 @@ class RequestFinding(msgspec.Struct, frozen=True, order=True):
 
 
 class ResidencyReport(msgspec.Struct, frozen=True):
-    """What the access logs prove of a period."""
+    """The result of a check of the access logs of a period."""
 
     proven: bool
-    """`consistent`, and signatures of the agents cover the whole period."""
+    """Whether the report is `consistent`, and signatures of the agents cover the whole period."""
     consistent: bool
-    """The records have no gap that shows, and no request left its residency class."""
+    """Whether the records have no visible gap, and no request left its residency class."""
     requests: int
     governed: int
     processed: tuple[ProcessedRequests, ...]
@@ -61,7 +61,7 @@ class ResidencyReport(msgspec.Struct, frozen=True):
     faults: tuple[LogFault, ...]
     """Lines that are missing, changed, moved or unreadable, and sampled logs."""
     unproved: tuple[UnprovedSpan, ...]
-    """Times of agents that no signature covers; empty where signatures were not verified."""
+    """Periods of agents that no signature covers; empty if signatures were not verified."""
     epochs: tuple[Epoch, ...]
 
 
@@ -91,14 +91,14 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 class _Awaited(msgspec.Struct, frozen=True):
-    """A forwarded request, whose serving region has a line too."""
+    """A forwarded request for which the serving region must have a line as well."""
 
     finding: RequestFinding
     key: tuple[str, str, str]
 
 
 class ReportBuilder:
-    """Takes the lines of all files; `report` judges them."""
+    """Collects the lines of all files; `report` returns the result."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ReportBuilder:
         Args:
             tenant: the only tenant to report; None for all.
             kept: heads of earlier reports, which the logs must contain; they show whether an end was cut off.
-            signed: the verified heads of all agents; None to verify no signatures, which proves nothing.
+            signed: the verified heads of all agents; None to verify no signatures, so that the report is not `proven`.
         """
         self._since = since
         self._until = until
@@ -149,7 +149,7 @@ class ReportBuilder:
             self._add(file, number, line)
 
     def report(self) -> ResidencyReport:
-        """The report over all lines. Called once."""
+        """Return the report over all lines. Must be called only once."""
         epochs = self._chain.finish()
         served = self._served.copy()
         incomplete = list(self._incomplete)
@@ -179,7 +179,7 @@ class ReportBuilder:
 
     def _add(self, file: str, number: int, line: _Line) -> None:
         if line.kind == FORWARDED:
-            # Without regard to the period: the clocks of two regions differ.
+            # Counted regardless of the period, since the clocks of two regions differ.
             self._served[line.request_id, line.origin, line.server] += 1
         if not self._since <= line.at <= self._until or self._tenant not in (None, line.tenant):
             return
@@ -205,7 +205,7 @@ class ReportBuilder:
 
 
 def _permitted(line: _Line) -> frozenset[str] | None:
-    """The regions of the recorded class; None where they are not recorded, or not those that the class is named for."""
+    """The regions of the recorded class; None if they are not recorded or do not match the name of the class."""
     name = line.residency_class
     if line.permitted is not None:
         return line.permitted if residency_class(line.permitted).name == name else None

@@ -1,8 +1,8 @@
 """Heads of access logs, signed by the agent that wrote the log (ADR 15). Pure.
 
-The chain of a log has no key: a process that can write the file can compute it anew, or cut off its end. A signed head
-states the last line that an agent had written, and the time up to which no further line exists. No other process can
-make one.
+The chain of a log has no key: a process that can write the file can recompute the chain or cut off the end of the file.
+A signed head states the last line that an agent had written, and the time up to which no further line exists. No other
+process can create a signed head of the agent.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from penstock.records.record_chain import ChainHead
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle, decode_certificate
 
 BEGINNING = b'{"signed_head":'
-"""How each line of a file of signed heads begins, and no line of an access log."""
+"""Prefix of each line of a file of signed heads; no line of an access log begins with it."""
 
 MAX_LINE_BYTES = 16_384
 
 
 class BadHead(Exception):
-    """The line is no signed head, or its agent has not signed it; the message states the reason."""
+    """The line is no signed head, or the agent has not signed it; the message states the reason."""
 
 
 class SignedHead(msgspec.Struct, frozen=True):
-    """What an agent states of its log."""
+    """A signed statement of an agent about its log."""
 
     head: ChainHead
-    """The last line; number 0 before the first."""
+    """Head of the last line; number 0 before the first line."""
     until: float
     """Every request that ended before this time (Unix time, s) has a line up to the head."""
     final: bool
-    """Whether the agent stopped: the head is the end of its epoch."""
+    """Whether the agent has stopped, so that the head is the end of its epoch."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -57,10 +57,10 @@ def sign_head(head: ChainHead, until: float, final: bool, identity: Identity) ->
 
 
 def read_head(line: bytes, trust: TrustBundle) -> SignedHead:
-    """Returns what a line of a file of signed heads states.
+    """Returns the statement in a line of a file of signed heads.
 
     Raises:
-        BadHead: it is no such line, or the agent whose log it names has not signed it.
+        BadHead: the line is no signed head, or the agent whose log it names has not signed it.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BadHead("too long for a signed head")
@@ -73,7 +73,7 @@ def read_head(line: bytes, trust: TrustBundle) -> SignedHead:
         raise BadHead(f"no signed head: {error}") from None
     until = stated.until_ms / 1000
     try:
-        # A head outlives the certificate of its agent: what counts is that it was valid then and is not revoked.
+        # A head outlives its certificate, which must have been valid at that time, and must not be revoked.
         signer = trust.verify(certificate, until, (ProcessRole.AGENT,))
     except BadIdentity as error:
         raise BadHead(f"signed head not accepted: {error}") from None

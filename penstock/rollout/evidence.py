@@ -1,4 +1,4 @@
-"""Judges a candidate policy: compares what agents report under it with the time before and with the other regions."""
+"""Judges a candidate policy: compares reports of agents that apply it with earlier reports and with other regions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from penstock.rollout.objective_evidence import ObjectiveCounts, broken_objectiv
 from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 
 MAX_MARKS = 5_000
-"""Agents whose counters are marked: a rollout must fit into one value of the store."""
+"""Maximum number of agents whose counters are marked, since a rollout must fit into one value of the store."""
 
 MAX_KEPT = 3_000
-"""Service objectives in the marks of all agents together: each takes about half the space of its agent."""
+"""Maximum number of service objectives in the marks of all agents together; each takes about half the space of an
+agent."""
 
 MAX_NAMED = 5
-"""Agents that one message names."""
+"""Maximum number of agents that one message names."""
 
 MAX_REFUSAL = 500
 """Maximum length, in characters, of an agent's own error text in a message."""
 
 
 class AgentObservation(msgspec.Struct, frozen=True):
-    """What one agent reported last."""
+    """The part of an agent's last report that rollouts use."""
 
     region: str
     epoch: int
@@ -39,18 +40,18 @@ class AgentObservation(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Everything that a candidate is judged by at one moment."""
+    """The evidence by which a candidate is judged at one moment."""
 
     agents: Mapping[str, AgentObservation]
     """By `region/agent`; only agents with a recent report."""
     moved_share: float | None = None
     """Share (0-1) of all demand that the candidate's plan serves elsewhere; None before the first comparison."""
     receiving_since: float = 0.0
-    """When the present leader began to receive reports (s): earlier silence is not evidence."""
+    """When the present leader began to receive reports (s); a missing report before this time is not evidence."""
 
 
 def observations(snapshot: Snapshot, now: float) -> dict[str, AgentObservation]:
-    """Returns what every agent with a recent report reported, by `region/agent`."""
+    """Returns the last observation of every agent with a recent report, by `region/agent`."""
     return {
         f"{region}/{name}": AgentObservation(
             region,
@@ -113,7 +114,8 @@ def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tup
 
 
 def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
-    """Whether the canary regions have run the candidate for long enough, or did not accept it."""
+    """Returns the event that ends the canary phase: the canary regions have run the candidate for long enough, or did
+    not accept it."""
     canary = {name: agent for name, agent in evidence.agents.items() if agent.region in rollout.canary}
     silent = sorted(set(rollout.canary) - {agent.region for agent in canary.values()})
     lagging = [name for name, agent in canary.items() if agent.policy_digest != rollout.candidate]
@@ -132,7 +134,7 @@ def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float
 
 def _refused(rollout: Rollout, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
     for name, agent in evidence.agents.items():
-        # An agent that applies the candidate rejected a plan only, or has accepted the policy since.
+        # An agent that applies the candidate rejected only a plan, or has since accepted the policy.
         if agent.refused_digest == rollout.candidate != agent.policy_digest:
             return RolloutEvent.REFUSED, f"{name} rejects it: {agent.refused[:MAX_REFUSAL]}"
     return None
@@ -166,7 +168,8 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
 
 
 def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
-    """Whether a region under the candidate misses a service objective that was met before, or is met elsewhere."""
+    """Returns REGRESSED if a region under the candidate misses a service objective that was met before, or is met
+    elsewhere."""
     by_region = {region: objectives_since(rollout.marks, agents) for region, agents in _by_region(evidence).items()}
     applying = [region for region in by_region if rollout.digest_for(region) == rollout.candidate]
     elsewhere = merge_counts(counts for region in by_region.keys() - applying for counts in by_region[region])
@@ -239,7 +242,7 @@ def requests_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentO
 
 
 def objectives_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]) -> list[ObjectiveCounts]:
-    """Returns the objectives' counters since the marks, with the same exceptions."""
+    """Returns the objectives' counters since the marks, with the exceptions of `requests_since`."""
     found: list[ObjectiveCounts] = []
     for name, agent in agents.items():
         mark = (marks or {}).get(name)

@@ -1,7 +1,8 @@
 """Whether a candidate misses a service objective, compared with the time before it or with the other regions.
 
 Some answers are late by chance, and the test is repeated many times during a rollout. An objective therefore counts as
-missed only if more answers were late than chance explains, and significantly more than where the objective was met.
+missed only if more answers were late than chance explains, and significantly more than in a baseline that met the
+objective.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ DEVIATIONS_BROKEN = 3.0
 """Standard deviations by which late answers must exceed the permitted number before an objective counts as missed."""
 
 DEVIATIONS_WORSE = 2.0
-"""Standard deviations by which the late share must exceed that of the baseline, which may have met it by chance."""
+"""Standard deviations by which the late share must exceed that of the baseline, which may have met the objective by
+chance."""
 
 MIN_MISSED = 5
-"""Minimum of late answers: fewer are attributed to chance, since the deviation of so few is unreliable."""
+"""Minimum number of late answers of a missed objective: fewer are attributed to chance, since the deviation of so few
+is unreliable."""
 
 Wanted = tuple[str, float, float]
 """A model, the time (s) within which its answers should begin, and the share (0-1) of answers that should."""

@@ -1,4 +1,4 @@
-"""The results of requests that a candidate is judged by, region by region, for operators."""
+"""The results of requests by which a candidate is judged, by region, for operators."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from penstock.rollout.state_machine import Rollout
 
 
 class RequestResults(msgspec.Struct, frozen=True):
-    """Results of requests."""
+    """Results of the requests of one region in one period."""
 
     requests: int
     """Requests that ended."""
     failed_share: float
-    """Share (0-1) of them that failed or were refused."""
+    """Share (0-1) of the ended requests that failed or were refused."""
     first_byte_s: float | None
     """Mean time (s) to the first byte; None without responses."""
 
 
 class RegionEvidence(msgspec.Struct, frozen=True):
-    """What one region contributes to the judgement of a candidate."""
+    """Evidence of one region for the judgement of a candidate."""
 
     region: str
     runs_candidate: bool
-    """Whether the candidate is assigned to it; other regions are compared with."""
+    """Whether the candidate is assigned to the region; other regions are the baseline."""
     now: RequestResults
-    """Since the phase began."""
+    """Results since the phase began."""
     before: RequestResults
-    """During the shadow phase."""
+    """Results during the shadow phase."""
 
 
 def by_region(rollout: Rollout, agents: Mapping[str, AgentObservation]) -> tuple[RegionEvidence, ...]:

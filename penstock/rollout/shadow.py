@@ -1,4 +1,4 @@
-"""What a candidate's plan would change: both plans of one moment, and the demand that they serve differently."""
+"""The effect of a candidate's plan: compares both plans of one moment by the demand that they serve differently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_diff import ArcChange, plan_diff
 
 MAX_CHANGES = 200
-"""Arcs that are listed, the largest differences first."""
+"""Maximum number of listed arcs, the largest differences first."""
 
 
 class Shadow(msgspec.Struct, frozen=True):

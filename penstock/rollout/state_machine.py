@@ -1,9 +1,9 @@
 """The rollout of a policy as a table of state transitions; a transition that the table lacks is an error.
 
-A candidate is first planned with in shadow, then applied by the canary regions, then by all regions while it is still
-judged, and finally becomes the stable policy: the one that regions outside the canary apply, and to which every region
-returns in one step. The state alone determines which region applies which policy, so a new leader continues where the
-former one stopped.
+A candidate is first planned in shadow, then applied by the canary regions, then by all regions while it is still
+judged, and finally becomes the stable policy: the policy that regions outside the canary apply, and to which every
+region returns in one step. The state alone determines which region applies which policy, so a new leader continues
+where the former one stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.policy.provenance import Provenance
 from penstock.rollout.objective_evidence import ObjectiveCounts
 
 MAX_DISMISSED = 50
-"""Digests remembered as not to be rolled out again automatically."""
+"""Maximum number of remembered digests that are not rolled out again automatically."""
 
 
 class Phase(StrEnum):
@@ -30,7 +30,7 @@ class Phase(StrEnum):
     CANARY = "canary"
     """The canary regions apply the candidate."""
     CANARY_HELD = "canary_held"
-    """The canary regions keep applying it; no other region follows until an operator decides."""
+    """The canary regions keep applying the candidate; no other region follows until an operator decides."""
     WATCH = "watch"
     """Every region applies the candidate, and it is still judged."""
     DONE = "done"
@@ -124,21 +124,21 @@ class Rollout(msgspec.Struct, frozen=True):
     """State of one rollout; `transition` returns the next one. Times are by the leaders' clocks, in seconds."""
 
     number: int
-    """Grows by one with every rollout."""
+    """Number of the rollout, which grows by one with every rollout."""
     candidate: str
     """Digest of the policy that is rolled out."""
     stable: str
     """Digest of the policy that every region returns to."""
     phase: Phase
     since: float
-    """When the phase was entered."""
+    """Time at which the phase was entered."""
     began_at: float
     why: str
     """Reason of the last transition, for operators."""
     by: str = ""
-    """Name of the operator who caused it; empty for automatic transitions."""
+    """Name of the operator who caused the last transition; empty for automatic transitions."""
     provenance: Provenance | None = None
-    """Of the candidate."""
+    """Commit of the candidate; None for a policy from a folder."""
     stable_provenance: Provenance | None = None
     canary: tuple[str, ...] = ()
     """Regions that apply the candidate before the others."""
@@ -208,7 +208,8 @@ def begin(
 def restore(
     before: Rollout, digest: str, provenance: Provenance | None, now: float, *, why: str, by: str, ignored: str
 ) -> Rollout:
-    """Returns to a policy in all regions at once, for an operator; the policies left are not rolled out again."""
+    """Returns a rollout that applies a policy in all regions at once, for an operator; the replaced policies are not
+    rolled out again automatically."""
     kept = dict.fromkeys((*before.dismissed, before.stable, before.candidate))
     kept.pop(digest, None)
     return Rollout(
@@ -251,8 +252,8 @@ def transition(rollout: Rollout, event: RolloutEvent, now: float, *, why: str, b
 def on_source_policy(rollout: Rollout, digest: str, now: float) -> tuple[Rollout, bool]:
     """Returns the rollout after the source offered a policy, and whether a new rollout must `begin`.
 
-    A policy in its watch phase is watched to the end before the next one begins; only a return to the stable policy
-    does not wait.
+    A rollout completes its watch phase before the next rollout begins; only a return to the stable policy does not
+    wait.
     """
     put_away = digest == rollout.ignored or digest in rollout.dismissed
     if rollout.is_over:

@@ -1,1 +1,1 @@
-"""Where the objects are that requests created, and the requests for them."""
+"""Locations of the objects that requests created, and the handling of requests for these objects."""

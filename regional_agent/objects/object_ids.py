@@ -1,4 +1,4 @@
-"""Learns where objects are from the responses that create them."""
+"""Records the locations of objects by the identifiers in the responses that create them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ObjectIdWatcher:
         self._objects = objects
 
     def feed(self, chunk: bytes, now: float) -> bool:
-        """Scan a part of the response; returns whether to watch the next one. `now` in s, monotonic."""
+        """Scan a part of the response; returns whether the next part must be scanned too. `now` in s, monotonic."""
         object_id = self._scanner.feed(chunk)
         if object_id is not None:
             self._objects.created(self._tenant, object_id, self._location, now)
@@ -34,7 +34,7 @@ class ObjectIdWatcher:
 def watch_object_id(
     context: RequestContext, attempt: Attempt, head: ResponseHead, objects: KnownObjects
 ) -> ObjectIdWatcher | None:
-    """The watcher of a response; None if the response creates no object, or is encoded."""
+    """The watcher of a response; None if the response creates no object, or has a Content-Encoding."""
     route = context.request.route
     if route is None or not route.object_id or not route.creates_objects or not 200 <= head.status < 300:
         return None
@@ -47,6 +47,10 @@ def watch_object_id(
 
 
 def keep_client_object(context: RequestContext, attempt: Attempt, objects: KnownObjects, now: float) -> None:
-    """Remember the endpoint that accepted a request by the identifier that its client chose. `now` in s, monotonic."""
+    """Record the endpoint that accepted a request as the location of the object whose identifier the client chose.
+
+    Args:
+        now: monotonic (s).
+    """
     location = ObjectLocation(context.model, attempt.region, attempt.endpoint_name)
     objects.created(context.facts.tenant, context.client_object, location, now)

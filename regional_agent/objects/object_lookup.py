@@ -1,4 +1,4 @@
-"""A request that waits until the location of the object it names has been read from the region's Redis."""
+"""Holds a request until the locations of the objects that the request names have been read from the region's Redis."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ObjectLookup:
         serve: Serve,
         now: float,
     ) -> None:
-        """Begin to look up `object_ids`."""
+        """Start the look-up of `object_ids`."""
         self._objects = objects
         self._request = request
         self._connection = connection
@@ -63,23 +63,23 @@ class ObjectLookup:
             connection.abort()
 
     def on_client_gone(self) -> None:
-        """Nothing is held for the client."""
+        """Cancel the look-up."""
         self._task.cancel()
 
     def on_client_writable(self, writable: bool) -> None:
-        """Nothing has been written."""
+        """Do nothing: no part of a response has been written."""
 
     def on_request_body(self, chunk: bytes) -> None:
-        """Only complete requests wait."""
+        """Not called: only complete requests wait for a look-up."""
 
     def on_request_end(self) -> None:
-        """Only complete requests wait."""
+        """Not called: only complete requests wait for a look-up."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """The memory of the request's body is needed for another tenant."""
+        """Cancel the look-up and abort the connection: another tenant needs the memory of the request's body."""
         self._task.cancel()
         self._connection.abort()
 
     def drop_body(self) -> bool:
-        """The body is still needed."""
+        """Return False: the request has not been sent, so its body is still needed."""
         return False

@@ -1,8 +1,8 @@
 """The Redis script that stores and finds the locations of objects.
 
 Each tenant has a hash from the digest of an identifier to an authenticated location, and a sorted set of the digests by
-their last use, of which the least recently used ones are removed. Both expire. The script trusts nothing that is
-stored: agents authenticate what they read.
+their last use, of which the least recently used ones are removed. Both expire. The script does not rely
+on the stored values: agents authenticate the locations that they read.
 
     penstock:v1:{<region>}:objects:<tenant>       hash: digest -> location
     penstock:v1:{<region>}:objects-used:<tenant>  sorted set: digest by time of use (µs)
@@ -14,10 +14,10 @@ from hashlib import blake2b
 from typing import Final
 
 MAX_ENTRY_BYTES: Final = 4096
-"""Largest location; larger ones are deleted."""
+"""Maximum size (bytes) of a stored location; a larger location is deleted when it is sought."""
 
 EVICTIONS: Final = 16
-"""Objects that one store removes at most."""
+"""Maximum number of expired objects, and of surplus objects, that one store removes."""
 
 OBJECTS_SCRIPT: Final = f"""
 local lifetime_ms, max_objects = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -74,15 +74,15 @@ for i = 1, #KEYS, 2 do
 end
 return reply
 """
-"""KEYS: hash and sorted set of each object. ARGV: lifetime (ms), maximum number of objects of a tenant, then for each
-object its digest, and the location to store, or nothing to find it.
+"""KEYS: hash and sorted set for each object. ARGV: lifetime (ms), maximum number of objects of a tenant, then for each
+object its digest and the location to store; an empty location requests the stored one.
 
-Returns the location of each object to find, or nothing, in their order.
+Returns the locations of the requested objects, in their order; an empty string for an object that was not found.
 """
 
 
 def object_keys(region: str, tenant: str) -> tuple[str, str]:
-    """The keys of a tenant's objects."""
-    # Names of tenants can contain any character.
+    """The keys of the hash and of the sorted set of a tenant's objects."""
+    # Names of tenants can contain any character, so the keys contain a digest of the name.
     name = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return f"penstock:v1:{{{region}}}:objects:{name}", f"penstock:v1:{{{region}}}:objects-used:{name}"

@@ -1,7 +1,7 @@
 """Shares the locations of objects with the other agents of the region through Redis.
 
-Redis has the digest of each identifier, and the authenticated location. One exchange at a time stores and finds any
-number of objects. While Redis is unreachable nothing is found at once, and what is to be stored waits, bounded.
+Redis stores the digest of each identifier, and the authenticated location. One exchange runs at a time; it stores and
+finds up to BATCH objects each. While Redis is unreachable, look-ups fail at once, and up to MAX_WAITING stores wait.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from regional_agent.objects.object_script import MAX_ENTRY_BYTES, OBJECTS_SCRIPT
 from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
 
 PURPOSE: Final = "shared-objects"
-"""What the region's key authenticates here."""
+"""Purpose for which the region's key authenticates the entries."""
 
 MAX_TENANT_OBJECTS: Final = 20_000
-"""Objects of one tenant in Redis, about 400 bytes each. The least recently used ones are removed."""
+"""Maximum number of objects of one tenant in Redis, about 400 bytes each. The least recently used are evicted first."""
 
 MAX_WAITING: Final = 1024
-"""Objects that wait to be stored, and requests that wait to find one; more are dropped, and find nothing."""
+"""Maximum number of waiting stores, and of waiting look-ups. The oldest store is dropped for a further one; a further
+look-up fails."""
 
 BATCH: Final = 64
-"""Objects in one exchange."""
+"""Maximum number of stores, and of look-ups, in one exchange."""
 
 TIMEOUT_S: Final = 0.25
 """Timeout (s) of connecting to Redis, and of one exchange."""
 
 REPEAT_S: Final = 0.03
-"""Time (s) after which an object that was not found is sought again: another agent may be about to store it."""
+"""Time (s) after which a failed look-up is repeated once, since another agent may be storing the object."""
 
 BACKOFF_BASE_S: Final = 0.1
 BACKOFF_CAP_S: Final = 2.0
@@ -57,7 +58,7 @@ class _Entry(msgspec.Struct, frozen=True):
     """The location of one object, as stored."""
 
     field: _Name
-    """The digest under which it is stored, so that it counts under no other."""
+    """The digest under which the entry is stored; the entry is rejected under any other digest."""
     model: _Name
     region: _Name
     endpoint: _Name
@@ -67,7 +68,7 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 class _Operation:
-    """One object to store, or to find."""
+    """The store or the look-up of one object."""
 
     __slots__ = ("field", "found", "keys", "value")
 
@@ -75,7 +76,7 @@ class _Operation:
         self.keys = keys
         self.field = field
         self.value = value
-        """The sealed location; empty to find it."""
+        """The sealed location to store; empty for a look-up."""
         self.found: asyncio.Future[ObjectLocation | None] | None = None
 
 
@@ -94,10 +95,10 @@ class SharedObjects:
 
         Args:
             redis: the Redis of the region.
-            region_keys: authenticate what the region's agents store.
+            region_keys: authenticate the entries that the region's agents store.
             region: name of the region whose agents share the locations.
             rng: jitter of reconnects.
-            max_tenant_objects: objects of one tenant.
+            max_tenant_objects: maximum number of objects of one tenant in Redis.
         """
         self._max_tenant_objects = max_tenant_objects
         self._redis = RedisScript(redis, OBJECTS_SCRIPT, TIMEOUT_S)
@@ -111,14 +112,14 @@ class SharedObjects:
         self.up = True
         """Whether the last exchange succeeded."""
         self.rejected = 0
-        """Entries that no agent of the region stored."""
+        """Number of rejected entries: malformed, or not stored by an agent of the region."""
 
     def start(self) -> None:
-        """Begin to exchange locations."""
+        """Start the exchange of locations."""
         self._tasks = [keep_running("shared objects", self._keep_exchanging)]
 
     async def stop(self) -> None:
-        """Store what waits, if Redis is reachable, and disconnect."""
+        """Execute the waiting stores, if Redis is reachable, and disconnect."""
         await cancel(self._tasks)
         self._tasks = []
         with suppress(*_FAILURES):
@@ -128,7 +129,7 @@ class SharedObjects:
         await self._redis.aclose()
 
     def publish(self, tenant: str, object_id: str, location: ObjectLocation) -> None:
-        """Store the location of an object soon. The oldest that waits is dropped if there are too many."""
+        """Queue the location of an object to be stored. A full queue drops its oldest location."""
         if not 0 < len(object_id) <= MAX_OBJECT_ID_CHARS:
             return
         field = _digest(tenant, object_id)
@@ -138,7 +139,7 @@ class SharedObjects:
         self._wanted.set()
 
     async def find(self, tenant: str, object_id: str) -> ObjectLocation | None:
-        """The location of an object of a tenant; None if it is unknown, or Redis is unreachable."""
+        """The location of an object of a tenant; None if the object is unknown, or Redis is unreachable."""
         if not 0 < len(object_id) <= MAX_OBJECT_ID_CHARS:
             return None
         found = await self._find(tenant, object_id)
@@ -148,7 +149,7 @@ class SharedObjects:
         return found
 
     def status(self) -> dict[str, object]:
-        """For the status page."""
+        """The state for the status page."""
         return {"up": self.up, "rejected": self.rejected}
 
     async def _find(self, tenant: str, object_id: str) -> ObjectLocation | None:
@@ -176,7 +177,7 @@ class SharedObjects:
                 self._set_up()
 
     async def _exchange(self) -> None:
-        """Store and find what waits, as far as it fits in one exchange. What was not stored waits on."""
+        """Execute up to BATCH waiting stores, and as many look-ups. If the exchange fails, its stores wait again."""
         self._wanted.clear()
         finds = [self._finds.popleft() for _ in range(min(BATCH, len(self._finds)))]
         stores = [self._stores.popleft() for _ in range(min(BATCH, len(self._stores)))]
@@ -198,7 +199,7 @@ class SharedObjects:
             self._wanted.set()
 
     def _opened(self, operation: _Operation, sealed: object) -> ObjectLocation | None:
-        """The location in a stored value; None if there is none, or it is not authentic."""
+        """The location in a stored value; None if the value is empty, malformed or not authentic."""
         if not isinstance(sealed, bytes) or not sealed:
             return None
         try:
@@ -209,7 +210,7 @@ class SharedObjects:
             return None
 
     def _give_up_finding(self) -> None:
-        """Redis is unreachable: whatever is sought is not found."""
+        """End the waiting look-ups without a result."""
         waiting = [*self._finds]
         self._finds.clear()
         _resolve(waiting, [None] * len(waiting))
@@ -232,8 +233,8 @@ def open_location(sealed: bytes, field: str, key: RegionKey) -> ObjectLocation:
     """Decode the location that an agent of the region stored under `field`.
 
     Raises:
-        BadSignature: no agent of the region stored it there.
-        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is malformed.
+        BadSignature: no agent of the region stored the location under `field`.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the location is malformed.
     """
     entry = _decoder.decode(key.open(sealed))
     if entry.field != field:
@@ -243,13 +244,14 @@ def open_location(sealed: bytes, field: str, key: RegionKey) -> ObjectLocation:
 
 def _resolve(operations: Sequence[_Operation], locations: Sequence[ObjectLocation | None]) -> None:
     for operation, location in zip(operations, locations, strict=True):
-        # A request whose client has gone no longer waits.
+        # The future is already cancelled if the client has disconnected.
         if operation.found is not None and not operation.found.done():
             operation.found.set_result(location)
 
 
 def _digest(tenant: str, object_id: str) -> str:
-    """Under what an object is stored. Redis does not have the identifier: engines continue whatever it names."""
+    """The digest under which an object is stored. Redis does not receive the identifier itself, because engines accept
+    an identifier as the only reference to a stored object."""
     return blake2b(f"{len(tenant)}:{tenant}{object_id}".encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 

@@ -26,10 +26,10 @@ from regional_agent.config.last_known_good import LastKnownGood
 from regional_agent.upstream.address import Address
 
 MAX_AGENTS_PER_REGION = 8
-"""Maximum number of probed agents per region; a region may have more."""
+"""Maximum number of probed agents per region; a region may have more agents."""
 
 SAVE_AFTER_S = 1.0
-"""Changes within this time (s) are written to disk together, since a starting fleet makes many."""
+"""Time (s) for which changes are collected before a write to disk, since a starting fleet makes many changes."""
 
 READ_TIMEOUT_S = 0.5
 """Timeout (s) of reading one registration."""
@@ -61,7 +61,7 @@ class AgentDirectory:
         Args:
             fixed: base URLs by region that replace the agents' registered addresses.
             sessions: records the certificates of the agents.
-            allow_plaintext: whether http URLs are used. If not, agents registered with one have no address.
+            allow_plaintext: whether http URLs are used. If not, agents registered with an http URL have no address.
         """
         self._store = store
         self._sessions = sessions
@@ -69,14 +69,14 @@ class AgentDirectory:
         self._fixed = {region: self._usable(urls, region) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
         self._stored: dict[str, AgentMember] = {}
-        """The stored registrations, used until the store has been listed."""
+        """The registrations on disk at the start, used until the store has been listed."""
         self._file = LastKnownGood(state_dir / "agents", StoredMembers)
         self._informer = Informer(store, keys.AGENTS, self._changed, rng=rng)
         self._unsaved = asyncio.Event()
         self._saver: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Load the stored registrations and start to follow the store."""
+        """Load the registrations on disk, and start to follow the store."""
         stored = self._file.load()
         if stored is not None:
             self._stored = {key: member for key, member in stored.members.items() if _is_address(member.peer_url)}
@@ -100,15 +100,15 @@ class AgentDirectory:
         return self._usable(urls, region)[:MAX_AGENTS_PER_REGION]
 
     def names(self, region: str) -> tuple[str, ...]:
-        """A region's agents by name, sorted."""
+        """The names of a region's agents, sorted."""
         return tuple(sorted(member.name for member in self._known().values() if member.region == region))
 
     def member(self, region: str, name: str) -> AgentMember | None:
-        """The last registration under this name."""
+        """The last known registration under a name; None if there is none."""
         return self._known().get(keys.agent(region, name))
 
     async def read_member(self, region: str, name: str) -> AgentMember | None:
-        """The registration under this name that the store has now; the last known one if it cannot be read in time."""
+        """The registration that the store has under a name; the last known one if the read fails or times out."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 item = await self._store.get(keys.agent(region, name))
@@ -137,7 +137,7 @@ class AgentDirectory:
             if not _is_address(member.peer_url):
                 raise CodecError(f"{member.peer_url!r} is not an address")
         except CodecError as error:
-            # The last good registration is kept: the agent writes it again soon.
+            # The last valid registration remains in use, since the agent writes its registration again soon.
             log.warning("agent registration ignored", key=change.key, reason=str(error))
             return
         if not self._usable([member.peer_url], member.region):
@@ -158,7 +158,7 @@ class AgentDirectory:
         try:
             self._sessions.introduce(decode_certificate(member.certificate), time.time())
         except BadIdentity as error:
-            # The agent's probes bring its certificate.
+            # The probes of the agent also contain its certificate.
             log.warning("certificate ignored", region=member.region, agent=member.name, reason=str(error))
 
     async def _keep_saving(self) -> None:
@@ -167,7 +167,7 @@ class AgentDirectory:
             await asyncio.sleep(SAVE_AFTER_S)
             self._unsaved.clear()
             if self._members:
-                # An empty store is no evidence that the agents have moved; the previous addresses may still be valid.
+                # An empty list is not written: the store may have lost its data, and the file may be valid.
                 await self._file.save(StoredMembers(dict(self._members)))
 
 

@@ -1,4 +1,4 @@
-"""The spill credits that this agent requests from other regions, and those that it grants to them."""
+"""The spill credits that this agent requests from other regions, and the credits that it grants to other regions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class CreditLedger:
         agents_here: Callable[[], tuple[str, ...]],
         clock: Callable[[], float],
     ) -> None:
-        """Create the credits of an agent that has granted none.
+        """Create the ledger of an agent that has granted no credits.
 
         Args:
             agent: name of this agent.
             endpoints: the endpoints of this region.
             queue: the admission queue of this agent.
-            demand: the rate at which clients send requests.
+            demand: the rate at which clients send requests to this agent.
             agents_here: names of this region's agents, in an order that all of them agree on.
             clock: monotonic, in seconds.
         """
@@ -49,7 +49,7 @@ class CreditLedger:
     def wanted(self, model: str, spillover: Spillover) -> int:
         """The number of credits that this agent requests from each other region for a model.
 
-        What models that share slots lack together is divided among them by their demand.
+        The credits that models with shared slots need together are divided among these models by their demand.
         """
         pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
         in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model)
@@ -74,10 +74,10 @@ class CreditLedger:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
 
         Args:
-            model: what the credits are for.
+            model: the model that the credits are for.
             request: the probe, which contains the origin and the requested credits.
             policy: the policy in force.
-            plan: the plan in force; a region that it closes grants nothing.
+            plan: the plan in force; a region that the plan closes grants no credits.
         """
         headroom = self.headroom(model, request.server, policy, plan)
         grants, granted = grant(
@@ -96,10 +96,10 @@ class CreditLedger:
         return self._grants.get(model, Grants()).outstanding(self._clock())
 
     def headroom(self, model: str, region: str, policy: Policy, plan: RegionPlan | None) -> int:
-        """This agent's part of the free slots of a model's pool, less the credits of models that share them.
+        """This agent's part of the free slots of a model's pool, less the credits of models that share the slots.
 
         Args:
-            region: this agent's region; one that `plan` closes has no headroom.
+            region: this agent's region; a region that `plan` closes has no headroom.
         """
         if plan is not None and region in plan.closed_for(model):
             return 0

@@ -35,13 +35,14 @@ MAX_ROUNDS = 6
 """Maximum number of concurrent rounds of probes to one region."""
 
 OWN_LAG_S = 0.1
-"""A timer that fires this late (s) shows that this process was delayed, and is no evidence about the peer.
+"""Delay (s) of a timer above which a timeout is attributed to this process and does not count against the peer.
 
 The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
 """
 
 MAX_LAGGED_ROUNDS = 2
-"""Maximum successive rounds ignored because of local delay: an agent that is always late must detect failures."""
+"""Maximum number of successive rounds ignored because of local delay: an agent that is always delayed must still
+detect failures."""
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
@@ -56,9 +57,9 @@ class _Round:
         self.can_serve = False
         """Whether an agent reported that it can serve."""
         self.is_answered = False
-        """Whether an agent answered, if only that it has no policy or no ready endpoint."""
+        """Whether an agent answered; an agent without a policy or without a ready endpoint counts too."""
         self.lagged = False
-        """Whether this process may have been too late to read an answer."""
+        """Whether a delay of this process may have caused the timeout of a probe."""
 
 
 class PeerProber:
@@ -84,11 +85,11 @@ class PeerProber:
             sessions: authenticate probes.
             wanted: the number of spill credits to request for a model.
             on_credit: called when a region has granted credits.
-            on_failed: called when a region fails, and when it no longer is failed.
+            on_failed: called when a region enters or leaves the state FAILED.
             clock: monotonic, in seconds.
         """
         self.regions: dict[str, PeerRegion] = {}
-        """Every other region of the policy."""
+        """The other regions of the policy, by name."""
         self._region = region
         self._agent = agent
         self._sessions = sessions
@@ -135,12 +136,12 @@ class PeerProber:
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
     def serve_any(self) -> bool:
-        """Whether some other region may be sent requests. A region without a ready endpoint fails its probes."""
+        """Whether requests may be sent to another region. A region without a ready endpoint fails its probes."""
         now = self._clock()
         return any(peer.health.weight(now, self._failover) > 0.0 for peer in self.regions.values())
 
     def address(self, region: str) -> Address | None:
-        """The address of a region's agent that answers; of any known agent if none does."""
+        """The address of a reachable agent of a region, else of any known agent; None if no agent is known."""
         peer = self.regions.get(region)
         choices = (peer.reachable if peer is not None else ()) or self._directory.addresses(region)
         if len(choices) > 1:
@@ -148,7 +149,7 @@ class PeerProber:
         return choices[0] if choices else None
 
     def session(self, region: str, address: Address) -> Session | None:
-        """What authenticates messages to the agent at an address; None if the agent never answered."""
+        """The session with the agent at an address; None if the certificate of the agent is unknown."""
         peer = self.regions.get(region)
         return peer.session(address) if peer is not None else None
 
@@ -178,7 +179,7 @@ class PeerProber:
         return sum(peer.held_credits(model, now) for peer in self.regions.values())
 
     def status(self) -> dict[str, Any]:
-        """For the status page: each region's state, round trip and reachable agents."""
+        """The state for the status page: each region's state, round-trip time (ms) and reachable agents."""
         return {
             name: {
                 "state": peer.health.state.value,
@@ -189,7 +190,7 @@ class PeerProber:
         }
 
     async def _watch(self, peer: PeerRegion, probe_now: asyncio.Event) -> None:
-        """Start a round each interval, even if earlier ones have not ended, so that a hung region is detected."""
+        """Start a round each interval, even if earlier rounds have not ended, so that a hung region is detected."""
         rounds: set[asyncio.Task[None]] = set()
         lagged_rounds_left = [MAX_LAGGED_ROUNDS]
         try:
@@ -218,7 +219,7 @@ class PeerProber:
             lagged_rounds_left[0] = MAX_LAGGED_ROUNDS
             return
         if current.is_answered and peer.health.state is RegionState.UNKNOWN:
-            return  # the region starts, and its endpoints load for minutes: what never served cannot be lost
+            return  # the region starts, and its endpoints load for minutes: a region that never served cannot fail
         if current.lagged and lagged_rounds_left[0] > 0:
             lagged_rounds_left[0] -= 1
         else:
@@ -258,8 +259,8 @@ class PeerProber:
     async def _answer(self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round) -> ProbeResponse:
         """The verified answer of an agent.
 
-        An agent that was replaced by one with another certificate rejects the known session. That is no failed probe:
-        two of them, in rounds that overlap, would make a region fail that is being upgraded.
+        An agent that was replaced by an agent with another certificate rejects the known session. This rejection does
+        not count as a failed probe: two of them, in overlapping rounds, would fail a region during its upgrade.
         """
         try:
             known = self._known_session(peer, address)
@@ -284,9 +285,10 @@ class PeerProber:
         return self._verified(fetched, request, session)
 
     def _known_session(self, peer: PeerRegion, address: Address) -> Session | None:
-        """The session with an agent whose certificate was fetched; raises BadIdentity if it has expired or is revoked.
+        """The session with an agent, by the newest certificate of this process; None if the agent's is unknown.
 
-        The session is one of the newest certificate of this process.
+        Raises:
+            BadIdentity: the certificate of the agent has expired or is revoked.
         """
         known = peer.session(address)
         if known is None:
@@ -296,7 +298,11 @@ class PeerProber:
         return session
 
     async def _fetch_session(self, peer: PeerRegion, address: Address, timeout_s: float) -> Session:
-        """Fetch the certificate of an agent; raises BadIdentity unless it is an agent of the region in this fleet."""
+        """Fetch the certificate of an agent, and return the session with the agent.
+
+        Raises:
+            BadIdentity: the certificate does not identify an agent of this region in this fleet.
+        """
         fetched = await fetch(self._connections, address, identity.PATH, timeout_s=timeout_s)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")

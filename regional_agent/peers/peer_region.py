@@ -16,7 +16,7 @@ from penstock.wire.session import Session
 from regional_agent.upstream.address import Address
 
 RTT_GAIN = 0.2
-"""Weight of a new round trip in the smoothed one; TCP's is 1/8 (RFC 6298), probes are rarer."""
+"""Weight of a new sample in the smoothed round-trip time. TCP uses 1/8 (RFC 6298); probes are less frequent."""
 
 RAMP_STEP_S = 0.05
 """Interval (s) at which the view of a region on its failback ramp is recomputed."""
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class PeerAgent:
-    """One agent of the region, by its address."""
+    """The state of one agent of the region."""
 
     __slots__ = ("answer", "held_credits", "rejection_logged", "rtt_s", "session")
 
@@ -35,9 +35,9 @@ class PeerAgent:
         self.rejection_logged = False
         """Whether a rejected answer was logged since the last valid one."""
         self.session: Session | None = None
-        """Authenticates messages to the agent; None until its certificate was fetched."""
+        """Authenticates messages to the agent; None until its certificate is fetched, and after a rejected answer."""
         self.rtt_s: float | None = None
-        """Smoothed round trip; None before its first valid answer."""
+        """Smoothed round-trip time (s); None before the first valid answer of the agent."""
         self.held_credits = HeldCredits()
         """The spill credits that the agent has granted."""
 
@@ -46,7 +46,7 @@ class PeerRegion:
     """The state of one region. Views are cached until an input changes."""
 
     def __init__(self, name: str, on_failed: Callable[[], None] = lambda: None) -> None:
-        """Create a region without known agents; `on_failed` is called when it fails, and when it is back."""
+        """Create a region without known agents; `on_failed` is called when it enters or leaves the state FAILED."""
         self.name = name
         self._on_failed = on_failed
         self.health = RegionHealth()
@@ -62,11 +62,11 @@ class PeerRegion:
 
     @property
     def rtt_s(self) -> float | None:
-        """Smoothed round trip to its nearest agent; None before any answered."""
+        """Smoothed round-trip time (s) to the nearest agent of the region; None before the first valid answer."""
         return min((agent.rtt_s for agent in self.agents.values() if agent.rtt_s is not None), default=None)
 
     def set_addresses(self, addresses: Iterable[Address]) -> None:
-        """Set the agents' addresses. A removed one is kept while it answers: the store may have lost it."""
+        """Set the agents' addresses. A removed agent is kept while it answers, since the store may have lost it."""
         registered = set(addresses)
         for address in registered - self.agents.keys():
             self.agents[address] = PeerAgent()
@@ -104,7 +104,7 @@ class PeerRegion:
     def answer_rejected(self, address: Address, reason: str) -> None:
         """Record an invalid response: the sender is not an agent of the fleet, or rejects this agent.
 
-        The agent may have another certificate by now: the next probe fetches it.
+        The next probe fetches the certificate of the agent again, since it may have changed.
         """
         agent = self.agents.get(address)
         if agent is None:
@@ -150,7 +150,7 @@ class PeerRegion:
         return sum(agent.held_credits.available(self.name, model, now) for agent in self.agents.values())
 
     def spend(self, model: str, now: float) -> None:
-        """Use a credit of an agent that granted one."""
+        """Use one unexpired spill credit of any agent of the region."""
         for agent in self.agents.values():
             if agent.held_credits.available(self.name, model, now) > 0:
                 agent.held_credits = agent.held_credits.spent(self.name, model)

@@ -11,20 +11,20 @@ from regional_agent.upstream.address import Address
 
 
 class PeerVerifier:
-    """Verifies the certificates of other regions' agents by their SPIFFE ID; host names do not count."""
+    """Verifies the certificates of other regions' agents by their SPIFFE ID; host names are not checked."""
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
         """Create a verifier.
 
         Args:
-            sessions: have the authorities of the fleet and the revoked certificates.
+            sessions: contain the certificate authorities of the fleet and the revoked certificates.
             clock: Unix time, in seconds.
         """
         self._sessions = sessions
         self._clock = clock
 
     def __call__(self, address: Address, certificate: bytes) -> None:
-        """Raise BadIdentity unless `certificate` (DER) is of an agent of the region that the address belongs to."""
+        """Raise BadIdentity unless `certificate` (DER) belongs to an agent of the region of `address`."""
         found = self._sessions.identity.trust.verify(certificate, self._clock())
         require_agent_of(address.region, found.id)
 
@@ -32,8 +32,8 @@ class PeerVerifier:
 class ControlPlaneVerifier:
     """Verifies the servers at the addresses of control planes.
 
-    A certificate of the fleet must be a control plane's: that of a stolen agent does not suffice to receive reports.
-    A certificate of another authority has no SPIFFE ID; TLS has verified its host.
+    A certificate of the fleet must belong to a control plane, so that a stolen agent certificate does not suffice to
+    receive reports. A certificate of another authority has no SPIFFE ID; TLS has verified its host name.
     """
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
@@ -42,7 +42,7 @@ class ControlPlaneVerifier:
         self._clock = clock
 
     def __call__(self, address: Address, certificate: bytes) -> None:
-        """Raise BadIdentity if `certificate` (DER) is of another process of the fleet than a control plane."""
+        """Raise BadIdentity if `certificate` (DER) belongs to a process of the fleet that is not a control plane."""
         if has_spiffe_id(certificate):
             self._sessions.identity.trust.verify(certificate, self._clock(), (ProcessRole.CONTROL_PLANE,))
 

@@ -1,4 +1,4 @@
-"""Answers the probes of other regions: what is ready here, how long a request would wait, and the credits granted."""
+"""Answers the probes of other regions with the ready models, the expected waits, and the granted spill credits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProbeResponder:
             sessions: verify probes and sign answers.
             config: policy and plan in force.
             endpoints: the endpoints of this region.
-            queue: the requests that wait here.
+            queue: the admission queues of this agent.
             credits: grants spill credits.
         """
         self.shutting_down = False
@@ -59,7 +59,7 @@ class ProbeResponder:
 
         Args:
             token: value of the probe header; None if the request has none.
-            certificate: of the sender, in base64; None if the request has none.
+            certificate: certificate of the sender, in base64; None if the request has none.
         """
         policy = self._config.policy
         if policy is None:

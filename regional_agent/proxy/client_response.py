@@ -1,4 +1,4 @@
-"""The response as the client of an exchange receives it: framing, writing once per read, and counting."""
+"""The response to the client of an exchange: its framing, one write per read, and its counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 
 class ClientResponse:
-    """One response to one client. `flush` writes what has been added since the last call."""
+    """One response to one client. `flush` writes the data that was added since the last call."""
 
     __slots__ = (
         "_chunked",
@@ -39,7 +39,7 @@ class ClientResponse:
         """Forwards chunks from the upstream connection to the client without this object."""
         self._chunked = False
         self._head: ResponseHead | None = None
-        """The head of a response to which an error can be appended."""
+        """The head of the response; None if no error can be appended to the response."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
         self.keep_alive = False
@@ -62,7 +62,7 @@ class ClientResponse:
         """Add the head.
 
         Args:
-            upstream: the connection that receives the response; None where the response is complete.
+            upstream: the connection whose chunks may be relayed; None if every part of the body goes through `add`.
             lines: header lines of this agent.
             from_peer: whether the response comes from a peer agent.
         """
@@ -105,9 +105,9 @@ class ClientResponse:
     def end_with_error(
         self, reason: Reason, detail: str, error_format: ErrorFormat, request_id: str, *, to_peer: bool
     ) -> bool:
-        """End a stream of events or of lines with an error; False where the response is neither.
+        """End an event stream or a stream of JSON lines with an error; False if no error can be appended.
 
-        A peer agent would take the result for a complete response, so that it receives the reason as a trailer too.
+        A peer agent also receives the reason as a trailer, since it would treat the result as a complete response.
         """
         head = self._head
         if head is None or b"content-encoding" in head.by_name:
@@ -124,7 +124,7 @@ class ClientResponse:
         return True
 
     def flush(self) -> bool:
-        """Write what has been added, in one write; returns whether there was anything."""
+        """Write the added data in one write; returns whether there was any data."""
         unsent = self._unsent
         if not unsent:
             return False
@@ -141,7 +141,7 @@ class ClientResponse:
         return True
 
     def count_relayed(self) -> None:
-        """Count what the relay has forwarded since the last call."""
+        """Count the bytes that the relay has forwarded since the last call."""
         relay = self._relay
         if relay is not None and relay.sent_bytes:
             self.has_news = True

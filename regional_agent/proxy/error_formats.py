@@ -1,4 +1,4 @@
-"""The formats of error responses: the body of a refusal, and what ends a stream that failed, by the route's API.
+"""The formats of error responses: the body of a refusal, and the end of a failed stream, by the API of the route.
 
 Sources: https://platform.openai.com/docs/guides/error-codes, https://platform.claude.com/docs/en/api/errors (and the
 `anthropic` SDK, which reads `error.details.error_code`), the Open Inference Protocol, and RFC 9457.
@@ -54,7 +54,7 @@ def error_body(
 
     Args:
         code: stable code for programs.
-        param: the field at fault.
+        param: the invalid field; None if the error concerns no single field.
         request_id: identifies the request; empty if it has no identifier yet.
     """
     if error_format is ErrorFormat.OPENAI:
@@ -69,15 +69,15 @@ def content_type(error_format: ErrorFormat) -> bytes:
 
 
 def stream_error(error_format: ErrorFormat, response_type: bytes, body: bytes, tail: bytes) -> bytes | None:
-    """What ends a stream that failed, so that a client does not take it for complete.
+    """The error that ends a failed stream, so that a client does not treat the stream as complete.
 
     Args:
         response_type: Content-Type of the stream.
-        body: from `error_body`.
+        body: the result of `error_body`.
         tail: the last bytes sent, with their chunk framing.
 
     Returns:
-        The end of the stream, or None where the only signal is to close the connection.
+        The end of the stream; None if the stream has no format for an error, and the connection must be closed.
     """
     media_type = response_type.partition(b";")[0].strip().lower()
     if media_type == EVENT_STREAM_TYPE:

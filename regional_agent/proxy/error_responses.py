@@ -43,7 +43,7 @@ STATUS: dict[Reason, int] = {
     Reason.ENGINE_TIMEOUT: 504,
     Reason.STREAM_STALLED: 504,
 }
-"""Status by reason. Reasons that only reject one region or endpoint have none."""
+"""Status by reason. Reasons that only exclude one region or endpoint have no status."""
 
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
@@ -78,7 +78,7 @@ MEANING: dict[Reason, str] = {
 
 
 def error_format_of(request: Request) -> ErrorFormat:
-    """The error format of a request's route; OpenAI's without one."""
+    """The error format of a request's route; OpenAI's for a request without a route."""
     return ErrorFormat.OPENAI if request.route is None else request.route.errors
 
 
@@ -89,8 +89,8 @@ def refusal_response(
 
     Args:
         rng: spreads the Retry-After times of clients.
-        error_format: of the request's route.
-        request_id: empty where the bytes received were not a valid request.
+        error_format: the error format of the request's route.
+        request_id: identifies the request; empty if the bytes received were not a valid request.
     """
     status = STATUS[refusal.reason]
     code = refusal.reason.value

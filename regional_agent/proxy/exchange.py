@@ -49,19 +49,19 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 
 MAX_CHECK_INTERVAL_S: Final = 3.0
-"""A stream is checked at least this often (s): its progress shows that its endpoint is not stalled."""
+"""Maximum time (s) between two checks of a stream: the progress of a stream shows that its endpoint is not stalled."""
 
 NO_USAGE: Final[tuple[bytes, ...]] = ()
-"""Of a response that is incomplete."""
+"""The usage parts of an incomplete response."""
 
 REJECTION_READ_S: Final = 1.0
-"""How long (s) the body of a rejection is read, so that its connection can be reused; then the connection is closed."""
+"""Maximum time (s) of reading the body of a rejection to reuse its connection; then the connection is closed."""
 
 CHECKS_PER_STALL: Final = 20
-"""A stream is checked this often within the stall timeout; a stall is detected that much later at most."""
+"""Checks of a stream within the stall timeout. A stall is detected at most one interval between checks late."""
 
 _SECOND_WON: Final = "second_attempt_won"
-"""Why the span of a first attempt ends."""
+"""Reason with which the span of the first attempt ends when the second attempt wins."""
 
 _SELECTION, _QUEUE, _SENT, _STREAM = Phase.SELECTION, Phase.QUEUE, Phase.SENT, Phase.STREAM
 _OK, _REVOKED, _SATURATED = RequestOutcome.OK, RequestOutcome.REVOKED, Reason.SATURATED
@@ -121,13 +121,13 @@ class Exchange:
         self._object_ids: ObjectIdWatcher | None = None
         """Set until the identifier of the object that the response creates has arrived."""
         self._usage_start = b""
-        """The first part of a stream, if it may state usage there: Anthropic's states the tokens of the prompt."""
+        """The first part of a stream that may report usage there, as Anthropic's do; empty for other streams."""
         self._first_byte_at: float | None = None
         self._client_stalled = False
-        """The client's write buffer is above its high-water mark."""
+        """Whether the client's write buffer is above its high-water mark."""
         self._tunnel: Tunnel | None = None
         self.slot: set[ActiveExchange] = set()
-        """For the timer wheel."""
+        """The slot of the timer wheel that contains the exchange; set by the wheel."""
 
     @property
     def model(self) -> str:
@@ -141,7 +141,7 @@ class Exchange:
 
     @property
     def _current(self) -> Attempt:
-        """The attempt, in a state that has one."""
+        """The current attempt; only for states that have an attempt."""
         assert self._attempt is not None
         return self._attempt
 
@@ -175,7 +175,7 @@ class Exchange:
             self._go_to(target, now)
 
     def _on_turn(self, target: Attempt | Refusal) -> None:
-        """The admission queue found a target, or gave up."""
+        """Process the target or the refusal that the admission queue returned."""
         now = self._services.clock()
         if self._state is not QUEUED:
             if not isinstance(target, Refusal):
@@ -219,7 +219,7 @@ class Exchange:
             self._hedge = plan_hedge(self, self._services, self._client, self._request, self._context, now)
 
     def _after_rejection(self) -> None:
-        """The rejection has been read: try another target, unless a peer reports that its engine may have started."""
+        """Try another target after a rejection was read, unless a peer reports that its engine may have started."""
         attempt, reason = self._current, self._rejected_because
         if reason is Reason.ENGINE_TIMEOUT:
             self._refuse(Refusal(reason, f"the engine in {attempt.region} did not begin in time"))
@@ -228,7 +228,7 @@ class Exchange:
             self._retry(attempt.retry_reason)
 
     def _lose(self, error: UpstreamError) -> None:
-        """The attempt failed: retry if the client has received nothing, else end the response with an error."""
+        """Process a failed attempt: retry if the client has received nothing, else end the response with an error."""
         attempt = self._current
         if self._state is STREAMING:
             attempt.broke_off()
@@ -303,7 +303,7 @@ class Exchange:
         return now
 
     def _check_awaiting(self, now: float) -> None:
-        """Leave a suspect target, or give up one that is overdue, which may have started the request."""
+        """Retry if the target failed or is suspect. Refuse if the target is overdue, since it may have started."""
         attempt = self._current
         if self._request.whole:
             attempt.waits(now)
@@ -347,7 +347,7 @@ class Exchange:
         return min(self._context.deadline_at, now + min(stall_timeout_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S))
 
     def _check_tunnel(self, now: float) -> None:
-        """End a tunnel that is idle or too old. Its data is not sent on: a side that reads nothing would prevent it."""
+        """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
         limits, tunnel = self._services.limits, self._tunnel
         reason = ""
         if now - self._context.received_at > limits.max_tunnel_s:
@@ -404,11 +404,11 @@ class Exchange:
             self._target.set_reading(writable)
 
     def on_request_body(self, chunk: bytes) -> None:
-        """A part of a large body has arrived."""
+        """Keep and forward a further part of a large body."""
         self._target.send_body(chunk)
 
     def on_request_end(self) -> None:
-        """The request's body is complete."""
+        """End the request's body at the target."""
         self._target.end_body()
 
     def on_request_refused(self, refusal: Refusal) -> None:
@@ -421,7 +421,7 @@ class Exchange:
             self._refuse(refusal, None if refusal.reason is _SATURATED else RequestOutcome.CLIENT_ERROR)
 
     def drop_body(self) -> bool:
-        """Drop the kept body if it has been sent: the request cannot be sent again."""
+        """Drop the kept body if it has been sent; the request cannot be sent again. False if the body is needed."""
         continuation = self._continuation
         if continuation is not None and self._state is STREAMING:
             continuation.forget_body()
@@ -457,12 +457,12 @@ class Exchange:
                 self._add_events(self._continuation, chunk)
 
     def on_pause(self) -> None:
-        """Send what one read of the upstream connection has brought."""
+        """Write the data of one read of the upstream connection to the client."""
         if self._response.flush() and self._client_stalled:
             self._target.set_reading(False)
 
     def on_end(self) -> None:
-        """The response is complete."""
+        """Complete the client's response, or try another target after a rejection."""
         upstream = self._target.detach()
         if self._state is REJECTED:
             self._after_rejection()
@@ -479,7 +479,7 @@ class Exchange:
             self._client.finished(keep_alive=self._response.keep_alive)
 
     def on_broken(self, error: UpstreamError) -> None:
-        """No connection was opened, or it closed before the response was complete."""
+        """Process a failure to connect, or a connection that closed before the response was complete."""
         self._target.detach()
         if self._state is TUNNEL:
             self._end_tunnel()
@@ -498,7 +498,7 @@ class Exchange:
                 self._target.waits_since = self._services.clock()
 
     def on_upgraded(self, headers: list[Header]) -> Tunnel:
-        """The engine accepted the upgrade: inform the client, and forward bytes from here on."""
+        """Send the engine's acceptance of the upgrade to the client, and forward bytes from here on."""
         attempt, upstream, services = self._current, self._target.upstream, self._services
         assert upstream is not None
         self._enter(TUNNEL)
@@ -518,7 +518,7 @@ class Exchange:
         """Start the client's response: the exchange is bound to its target from here on.
 
         Args:
-            chunk: the first part of the body, which is not added to the response.
+            chunk: the first part of the body, which the caller adds to the response.
         """
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
@@ -543,10 +543,10 @@ class Exchange:
         if self._continuable is not None:
             self._continuation = continuation_of(self._services, self._context, request, head, self._continuable)
         if self._continuation is not None:
-            # Parts that are relayed do not pass through `on_body`.
+            # A stream that may be continued is not relayed, since relayed parts do not pass through `on_body`.
             upstream = None
         else:
-            # No retry is possible, and the response may take minutes.
+            # The body is freed, since no retry is possible and the response may take minutes.
             request.body = b""
             if request.kept_bytes:
                 self._client.listener.bodies.drop(request)
@@ -562,7 +562,7 @@ class Exchange:
         self._response.start(head, upstream, lines, request, from_peer=attempt.from_peer)
 
     def _add_events(self, continuation: StreamContinuation, chunk: bytes | None) -> None:
-        """Forward the complete events of a stream; `chunk` None: the stream has ended."""
+        """Forward the complete events of a stream; `chunk` is None at the end of the stream."""
         response, stream = self._response, continuation.stream
         response.has_news = True
         if events := stream.end() if chunk is None else stream.feed(chunk):
@@ -572,7 +572,7 @@ class Exchange:
             self._fail_stream(Reason.ENGINE_FAILED, f"the stream broke off: {stream.failure}")
 
     def _fail_stream(self, reason: Reason, detail: str) -> None:
-        """The response failed: continue it at another target if possible, else end it with an error."""
+        """Continue a failed response at another target if possible, else end it with an error."""
         continuation, response, now = self._continuation, self._response, self._services.clock()
         self._target.drop()
         if continuation is None:
@@ -609,7 +609,7 @@ class Exchange:
             self._client.abort()
 
     def _refuse(self, refusal: Refusal, outcome: RequestOutcome | None = None) -> None:
-        """Respond with a refusal; `outcome` None derives it from the reason. A response that has begun is ended."""
+        """Respond with a refusal, or end a response that has begun; `outcome` None is derived from the reason."""
         if self._continuation is not None:
             self._cut(*self._continuation.failed(refusal))
             return
@@ -621,7 +621,7 @@ class Exchange:
         self._client.respond(status, lines, body)
 
     def _end_tunnel(self) -> None:
-        """Both sides have finished, or one has disconnected."""
+        """End the tunnel after both sides have half-closed, or one side has disconnected."""
         if self._state is not DONE:
             upstream = self._target.detach()
             if upstream is not None:
@@ -630,10 +630,10 @@ class Exchange:
             self._client.finished(keep_alive=False)
 
     def _settle(self, outcome: RequestOutcome, reason: str = "") -> None:
-        """Release everything that is held, then record the outcome. Takes effect once, on every path.
+        """Release the queue entry, the reservations and the quota, then record the outcome. Only the first call counts.
 
         Args:
-            reason: why the request was refused or its response ended early; empty for others.
+            reason: why the request was refused or its response ended early; empty otherwise.
         """
         state = self._state
         if state is DONE:
@@ -641,7 +641,7 @@ class Exchange:
         services, context, attempt, response = self._services, self._context, self._attempt, self._response
         response.count_relayed()
         self._enter(DONE)
-        # Everything is released before anything is recorded, so that a failure there cannot leak a slot.
+        # All resources are released before the outcome is recorded, so that a failed recording cannot leak a slot.
         services.active.remove(self)
         now = services.clock()
         usage_parts = self._usage_parts() if outcome is _OK else NO_USAGE
@@ -681,7 +681,7 @@ class Exchange:
             services.recorder.metrics.revoked(state.name, reason)
 
     def _usage_parts(self) -> tuple[bytes, ...]:
-        """The parts of a complete response that state its usage. A client may receive less of it than the agent."""
+        """The parts of a complete response that report its usage, including usage that the client did not request."""
         if self._continuation is not None:
             return (self._continuation.stream.usage_event,)
         tail = self._response.tail

@@ -1,4 +1,4 @@
-"""What all exchanges of a proxy share."""
+"""The services that all exchanges of a proxy share."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ExchangeServices:
             limits.stall_timeout_s,
             limits.request_timeout_s,
         )
-        """The limits of requests whose route and model set none."""
+        """The time limits that apply where neither the model nor the route of a request sets a limit."""
         self.via = via
         self.rng = rng
         self.clock = clock

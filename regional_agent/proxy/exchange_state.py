@@ -30,7 +30,7 @@ AWAITING: Final = State("awaiting")
 REJECTED: Final = State("rejected")
 """The target rejected the request without starting it; the rest of its response is read and dropped."""
 STREAMING: Final = State("streaming")
-"""The client has received a part of the response: no retry is possible, only a continuation."""
+"""The client has received a part of the response: the request cannot be retried, only continued."""
 TUNNEL: Final = State("tunnel")
 """The protocol was upgraded; bytes are forwarded both ways."""
 DONE: Final = State("done")
@@ -54,4 +54,4 @@ for _state, _successors in TRANSITIONS.items():
 
 
 class InvalidTransition(Exception):
-    """A transition that TRANSITIONS does not contain: a defect."""
+    """Raised for a transition that TRANSITIONS does not contain, which is a defect."""

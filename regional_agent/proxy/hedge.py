@@ -1,7 +1,7 @@
 """The second attempt of a slow request: the endpoint that responds first serves it, and the other is cancelled.
 
-Only for requests of routes that policy marks as hedged, whose responses are not streamed, and only at a free slot of
-this region: a second attempt is never queued or forwarded.
+A second attempt is sent only for requests of routes that the policy marks as hedged, if their responses are not
+streamed, and only to a free slot of this region: a second attempt is never queued or forwarded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REJECTED: Final = "rejected"
 WON: Final = "won"
 """The second attempt serves the request, and the exchange owns it."""
 OVER: Final = "over"
-"""Nothing is held."""
+"""The second attempt has ended, and the hedge owns no attempt."""
 
 TRANSITIONS: Final = {
     PLANNED: (CONNECTING, AWAITING, OVER),
@@ -47,7 +47,7 @@ _HOLDS: Final = (CONNECTING, AWAITING, REJECTED)
 
 
 class InvalidHedgeTransition(Exception):
-    """A transition that TRANSITIONS does not contain: a defect."""
+    """Raised for a transition that TRANSITIONS does not contain, which is a defect."""
 
 
 class HedgedExchange(TargetSink, Protocol):
@@ -57,7 +57,7 @@ class HedgedExchange(TargetSink, Protocol):
         """The attempt at an endpoint of this region that the request waits for; None in any other state."""
 
     def take_over(self, attempt: LocalAttempt, target: TargetConnection, head: ResponseHead | None) -> None:
-        """Cancel the first attempt, and continue with this one, whose request has been sent."""
+        """Cancel the first attempt, and continue with `attempt`, whose request has been sent."""
 
 
 def plan_hedge(
@@ -125,7 +125,7 @@ class Hedge:
         self.state = state
 
     def _start(self) -> None:
-        """The delay is over: send the second attempt, if the budget permits it and there is a free slot."""
+        """Send the second attempt at the end of the delay, if the budget permits it and a slot is free."""
         self._timer = None
         services, first = self._services, self._exchange.waiting_attempt() if self._exchange is not None else None
         if first is None or self._request.body_dropped:
@@ -151,7 +151,7 @@ class Hedge:
         self._target.send(attempt, self, now)
 
     def win(self) -> bool:
-        """Serve the request by the second attempt from here on; False if none has been sent."""
+        """Serve the request by the second attempt from here on; False if no second attempt awaits a response."""
         exchange, attempt = self._exchange, self._attempt
         if self.state is not AWAITING or exchange is None or attempt is None:
             return False
@@ -169,7 +169,7 @@ class Hedge:
             self._release(HedgeOutcome.LOST)
 
     def close(self, now: float, *, completed: bool) -> None:
-        """The request has ended at `now` (s); `completed`: with a complete response, whose time counts."""
+        """End the hedge of a request that ended at `now` (s); records the time of a request that was `completed`."""
         self.cancel()
         self._exchange = None
         if completed:
@@ -193,7 +193,7 @@ class Hedge:
             self._send(self._attempt, self._services.clock())
 
     def on_head(self, head: ResponseHead) -> None:
-        """Hold the head. An error loses: the first endpoint may succeed, or will respond with the same one."""
+        """Hold the head. An error does not win: the first endpoint may succeed, or will respond with the same error."""
         if self.state is WON and self._exchange is not None:
             self._exchange.on_head(head)
         elif self._attempt is not None:
@@ -202,7 +202,7 @@ class Hedge:
                 self._enter(REJECTED)
 
     def on_body(self, chunk: bytes) -> None:
-        """Forward a part of the body; the first part wins."""
+        """Forward a part of the body; with the first part the second attempt wins."""
         if (self.state is WON or self.win()) and self._exchange is not None:
             self._exchange.on_body(chunk)
 
@@ -212,7 +212,7 @@ class Hedge:
             self._exchange.on_pause()
 
     def on_end(self) -> None:
-        """The response is complete."""
+        """Complete the response of an attempt that wins, or release an attempt that was rejected."""
         if self.state is REJECTED:
             self._target.detach()
             self._release(HedgeOutcome.FAILED)
@@ -220,7 +220,7 @@ class Hedge:
             self._exchange.on_end()
 
     def on_broken(self, error: UpstreamError) -> None:
-        """No connection was opened, or it closed before the response was complete."""
+        """Process a failure to connect, or a connection that closed before the response was complete."""
         if self.state is WON:
             if self._exchange is not None:
                 self._exchange.on_broken(error)

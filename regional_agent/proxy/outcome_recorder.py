@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class OutcomeRecorder:
-    """Where the outcomes of requests are counted and logged."""
+    """Counts, reports, traces and logs the outcomes of requests."""
 
     def __init__(
         self,
@@ -62,10 +62,11 @@ class OutcomeRecorder:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
 
         Args:
-            attempt: the last attempt; None where there was none.
-            status: 0 where nothing was sent to the client.
-            first_byte_at: when the response began, and `now`, are on the agent's monotonic clock (s).
-            reason: why it was refused or ended early; empty for others.
+            attempt: the last attempt; None if there was no attempt.
+            status: status of the response; 0 if nothing was sent to the client.
+            first_byte_at: time (s) at which the response began, by the clock of `now`; None if no response began.
+            now: time (s) at which the request ended, by the agent's monotonic clock.
+            reason: why the request was refused or its response ended early; empty otherwise.
             usage_parts: the parts of a complete response that may state its usage.
         """
         try:
@@ -135,7 +136,7 @@ class OutcomeRecorder:
         now: float,
         usage_parts: tuple[bytes, ...],
     ) -> Usage | None:
-        """Count what a request used of an endpoint of this region; returns the usage that its response states."""
+        """Count the use of an endpoint of this region by a request; returns the usage that the response reports."""
         estimate, usage = attempt.estimate, self.metrics.usage
         series = usage.ended(estimate, now - attempt.since, attempt.mean_streams())
         if series is not None and outcome is _OK:

@@ -21,10 +21,10 @@ from regional_agent.proxy.timer_wheel import SLOT_S
 from regional_agent.routing.readmission import Readmission
 
 SLICE_S: Final = 0.005
-"""Time (s) for which the event loop is occupied at once."""
+"""Time (s) for which one slice occupies the event loop."""
 
 MAX_LOGGED: Final = 20
-"""Tenants and reasons that a log line contains; the access log has every request."""
+"""Maximum number of pairs of tenant and reason in a log line; the access log contains every request."""
 
 log = structlog.get_logger()
 
@@ -48,13 +48,13 @@ class PolicyEnforcer:
                 self._enforced = policy
 
     async def _enforce(self, policy: Policy) -> None:
-        """Evaluate every open request. Those that start meanwhile are admitted under the policy in force."""
+        """Evaluate every open request. Requests that start meanwhile are admitted under the policy in force."""
         ended: Counter[tuple[str, str]] = Counter()
         clock = time.perf_counter
         slice_end = clock() + SLICE_S
         remaining = list(self._active)
         while remaining:
-            # The list drops its reference: freeing thousands of ended exchanges at once takes tens of milliseconds.
+            # The list drops its reference now, since to free thousands of exchanges at once takes tens of milliseconds.
             exchange = remaining.pop()
             refusal = _readmit(exchange)
             if refusal is not None:
@@ -78,6 +78,6 @@ def _readmit(exchange: ActiveExchange) -> Refusal | None:
     try:
         return exchange.readmit()
     except Exception:
-        # A defect in ending one request must not exempt the others.
+        # A defect that prevents the end of one request must not prevent the evaluation of the other requests.
         log.exception("an open request could not be ended", tenant=exchange.tenant)
         return None

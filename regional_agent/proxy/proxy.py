@@ -27,11 +27,11 @@ from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 DECISIONS_PER_SAMPLE: Final = 32
-"""The decision time of one of so many requests is measured, the first one included."""
+"""Number of requests for each measured decision time; the first request is measured."""
 
 
 class Proxy:
-    """Creates exchanges, and holds those in progress."""
+    """Creates exchanges, and holds the exchanges in progress."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Proxy:
         """The exchanges in progress."""
         self._enforcer = PolicyEnforcer(router.readmission, self.active)
         self._unmeasured = 1
-        """Requests up to the next one whose decision time is measured."""
+        """Number of requests until the next measurement of a decision time."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -44,8 +44,8 @@ def upgrade_response_head(protocol: bytes, headers: list[Header], lines: bytes, 
     """The head of the 101 response that accepts an upgrade.
 
     Args:
-        protocol: as the client offered it.
-        headers: of the engine's or peer's response.
+        protocol: the protocol that the client offered.
+        headers: the headers of the engine's or peer's response.
         lines: header lines of this agent.
         from_peer: whether the response comes from a peer agent.
     """

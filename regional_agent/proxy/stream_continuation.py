@@ -1,6 +1,7 @@
 """Continues a streamed answer at another target, after its endpoint or its serving region failed.
 
-Only the agent that received the client's request does so: the agent of a serving region ends its stream with an error.
+Only the agent that received the client's request continues an answer; the agent of another serving region ends its
+stream with an error.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from regional_agent.telemetry.outcomes import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 
 MAX_CONTINUATIONS: Final = 2
-"""Continuations of one answer."""
+"""Maximum number of continuations of one answer."""
 
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
-"""Refusals that only mean that no target continues the answer: the client receives the failure of the stream."""
+"""Reasons that report only that no target continues the answer: the client receives the failure of the stream."""
 
 
 def request_chunk_usage(context: RequestContext, request: Request) -> ContinuableRequest | None:
     """Request the usage of each chunk from the engine, if the stream can be continued; None if it cannot be.
 
-    Changes the body of the request, so that it is called before a target is selected, and once.
+    Changes the body of the request, so it must be called once, before a target is selected.
     """
     if not _opted_in(context.policy, context.model) or context.route_context is not None:
         return None
@@ -51,11 +52,11 @@ def continuation_of(
     head: ResponseHead,
     continuable: ContinuableRequest,
 ) -> StreamContinuation | None:
-    """The continuation of a response that begins; None for one that is not an event stream.
+    """The continuation of a response; None if the response is not an event stream that can be continued.
 
     Args:
         head: the head of the response.
-        continuable: what `request_chunk_usage` returned.
+        continuable: the result of `request_chunk_usage`.
     """
     by_name = head.by_name
     if head.status != 200 or not head.is_event_stream or b"content-length" in by_name or b"content-encoding" in by_name:
@@ -67,7 +68,7 @@ def continuation_of(
 
 
 class StreamContinuation:
-    """The stream of one exchange, and how it is continued."""
+    """The stream of one exchange, and the state of its continuations."""
 
     __slots__ = (
         "_body",
@@ -90,27 +91,27 @@ class StreamContinuation:
         self._context = context
         self._request = request
         self._body = request.body
-        """The client's request, of which `request.body` may be a continuation."""
+        """The body of the client's request; `request.body` may be the body of a continuation."""
         self._failed_endpoints: frozenset[str] = frozenset()
         self._failed_regions: list[str] = []
         self._failure = Refusal(_ENGINE_FAILED, "")
         self.stream = stream
         self.end: bytes | None = None
-        """The rest of an answer that is complete; None of one that a target has to continue."""
+        """The last bytes of an answer that is complete; None while a target has to continue the answer."""
         self.detail = ""
         """How the stream failed, and why it was not continued, for the client."""
 
     def forget_body(self) -> None:
-        """The memory of the body is needed for another tenant: the answer cannot be continued."""
+        """Release the body, whose memory another tenant needs; the answer cannot be continued afterwards."""
         self._body = b""
         self.stream.give_up("the request body was not kept")
 
     def prepare(self, attempt: Attempt, failure: Refusal, now: float) -> bool:
-        """Make the request continue the answer, or set the end of one that is complete; False if neither is possible.
+        """Make the request continue the answer, or set `end` if the answer is complete; False if neither is possible.
 
         Args:
             attempt: the attempt that failed.
-            failure: how it failed.
+            failure: how the attempt failed.
             now: by the agent's clock (s).
         """
         context, stream = self._context, self.stream
@@ -140,14 +141,14 @@ class StreamContinuation:
         return True
 
     def resume(self, head: ResponseHead) -> Refusal | None:
-        """The target responds; returns the refusal if it does not continue the answer."""
+        """Check the head of a target's response; returns the refusal if the target does not continue the answer."""
         if head.status == 200 and head.is_event_stream:
             self._count(ContinuationOutcome.RESUMED)
             return None
         return Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}")
 
     def failed(self, refusal: Refusal) -> tuple[Reason, str]:
-        """No target continues the answer: the reason and detail for the client."""
+        """The reason and the detail for the client if no target continues the answer."""
         self._refuse(refusal.detail, ContinuationOutcome.NO_TARGET)
         return self._failure.reason if refusal.reason in _OF_CAPACITY else refusal.reason, self.detail
 
@@ -157,7 +158,7 @@ class StreamContinuation:
         return False
 
     def _exclude(self, attempt: Attempt, *, reported: bool) -> None:
-        """Exclude the targets that failed. A region that reported the failure has judged its endpoint itself."""
+        """Exclude the failed targets, except a region that reported the failure: its agent evaluates the endpoint."""
         context, attempts = self._context, self._context.attempts
         if not attempt.from_peer:
             self._failed_endpoints |= {attempt.endpoint_name}

@@ -1,7 +1,7 @@
 """The upstream side of an exchange: one connection at a time, to the target of the current attempt.
 
-A request with an incomplete body is forwarded as it arrives. It can be sent again while everything that was sent is
-also kept.
+A request with an incomplete body is forwarded as it arrives. The request can be sent again as long as all sent bytes
+are also kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
 
 STALE_S: Final = 1.0
-"""A reused connection that closes this soon (s) after a request was sent was already being closed by the server."""
+"""Time (s) after a request was sent within which the close of a reused connection is attributed to the server, which
+was already closing it."""
 
 
 class TargetSink(TunnelSink, Protocol):
@@ -60,14 +61,14 @@ class TargetConnection:
         self._context = context
         self._connecting: asyncio.Task[None] | None = None
         self._reconnected = False
-        """The request was sent again to the same target because its connection was stale."""
+        """Whether the request was sent again to the same target because its connection was stale."""
         self._time_limits: TimeLimits | None = None
         """Cached result of `time_limits`."""
         self.upstream: UpstreamConnection | None = None
         self.sent_at = 0.0
-        """When the request had been sent completely, or its head, while the body is incomplete."""
+        """Time (s) at which the complete request was sent; while its body is incomplete, at which its head was sent."""
         self.waits_since = 0.0
-        """When data last arrived from the target, or a wait for the target began."""
+        """Time (s) at which data last arrived from the target, or a wait for the target began."""
 
     def take_idle(self, attempt: Attempt) -> bool:
         """Take an idle connection to the target of `attempt`; returns whether there is one."""
@@ -75,7 +76,7 @@ class TargetConnection:
         return self.upstream is not None
 
     def connect(self, attempt: Attempt, sink: TargetSink) -> None:
-        """Open a new connection to the target of `attempt`, and inform `sink`."""
+        """Open a new connection to the target of `attempt`, and report the result to `sink`."""
         self._connecting = asyncio.create_task(self._connect(attempt, sink))
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
@@ -112,7 +113,7 @@ class TargetConnection:
         request, upstream = self._request, self.upstream
         bodies = self._client.listener.bodies
         if upstream is None or (not request.body_dropped and bodies.fits(request, chunk)):
-            # Before the request is sent everything is kept. Reading pauses early enough for the rest of a read to fit.
+            # Before the request is sent, all parts are kept. Reading pauses early enough for the rest of a read to fit.
             bodies.keep(request, chunk, self._client)
             if upstream is None and not bodies.make_room(request, len(chunk)):
                 self._client.pause_reading()
@@ -122,13 +123,13 @@ class TargetConnection:
             upstream.send_body(chunk)
 
     def end_body(self) -> None:
-        """The request's body is complete."""
+        """End the request's body at the target, if the request has been sent."""
         if self.upstream is not None:
             self.sent_at = self._services.clock()
             self.upstream.end_request()
 
     def overdue(self, now: float) -> str:
-        """Why a target is given up that does not begin to respond, or stops reading the body; empty if it is not."""
+        """Why the target is overdue: it did not begin to respond, or stopped reading the body. Empty if it is not."""
         limits = self.time_limits
         if self._request.whole:
             limit_s = limits.first_byte_limit_s(streaming=self._context.estimate.streaming)
@@ -140,7 +141,7 @@ class TargetConnection:
 
     @property
     def time_limits(self) -> TimeLimits:
-        """The limits of the request, by its model, its route and the agent."""
+        """The time limits of the request, by its model, its route and the agent."""
         if self._time_limits is None:
             context, route = self._context, self._request.route
             model = context.policy.models.get(context.model)
@@ -157,7 +158,7 @@ class TargetConnection:
         return self.upstream is not None and not self.upstream.writable
 
     def may_reconnect(self) -> bool:
-        """Whether the target has probably not seen the request. Once only: the request may cause the close."""
+        """Whether the target has probably not received the request. True only once: the request may cause the close."""
         soon = self._services.clock() - self.sent_at < STALE_S
         return soon and not self._reconnected and not self._request.body_dropped
 
@@ -182,7 +183,7 @@ class TargetConnection:
         return upstream
 
     def drop(self) -> None:
-        """Stop connecting, or abort the connection, by which the target cancels the request."""
+        """Stop connecting, or abort the connection, which makes the target cancel the request."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()

@@ -57,7 +57,7 @@ def _queue(
     on_turn: Callable[[Attempt | Refusal], None],
     refusal: Refusal,
 ) -> QueueEntry | Refusal:
-    """Join the admission queue, since all targets are full, unless waiting is of no use."""
+    """Add a request to the admission queue, since all targets are full; returns a refusal if waiting is useless."""
     size_bytes = len(request.body)
     if reads_while_queued(request, services.limits):
         size_bytes = max(size_bytes, request.length or 0)

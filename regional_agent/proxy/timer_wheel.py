@@ -1,4 +1,4 @@
-"""Checks everything in flight on time: most entries at every turn, flowing streams every few seconds.
+"""Checks the requests in progress at their due times: most at every turn, streams with progress every few seconds.
 
 Checking thousands of open streams ten times a second would cost as much as forwarding their data.
 """
@@ -13,17 +13,17 @@ SLOT_S: Final = 0.1
 
 
 class Removable(Protocol):
-    """What can leave a wheel."""
+    """An entry that can be removed from a wheel."""
 
     slot: set[Any]
     """The slot of the entry; set by the wheel."""
 
 
 class Checked(Removable, Protocol):
-    """What a wheel checks."""
+    """An entry that a wheel checks."""
 
     def check(self, now: float) -> float:
-        """Act on the time `now` (s); returns when to check again (s)."""
+        """Execute the actions that are due at `now` (s); returns the time (s) of the next check."""
 
 
 Entry = TypeVar("Entry", bound=Checked)
@@ -35,7 +35,7 @@ class TimerWheel(Generic[Entry]):
     def __init__(self) -> None:
         """Create an empty wheel."""
         self._next: set[Entry] = set()
-        """Checked at the next turn."""
+        """The entries that are checked at the next turn."""
         self._later: dict[int, set[Entry]] = {}
 
     def add(self, entry: Entry) -> None:
@@ -53,7 +53,7 @@ class TimerWheel(Generic[Entry]):
             yield from slot
 
     def turn(self, now: float) -> None:
-        """Check everything that is due at `now` (s)."""
+        """Check the entries that are due at `now` (s)."""
         for number in [number for number in self._later if number * SLOT_S <= now]:
             for entry in self._later.pop(number):
                 self.add(entry)

@@ -33,10 +33,10 @@ class Tunnel:
         self._client_done = self._engine_done = False
         self._has_news, self._last_data_at = True, now
         self.received_bytes = self.sent_bytes = 0
-        """From the client, and to it."""
+        """Bytes from the client, and bytes to the client."""
 
     def idle_s(self, now: float) -> float:
-        """Time (s) without data in either direction, at the resolution of the calls."""
+        """Time (s) without data in either direction, with the interval between calls as its resolution."""
         if self._has_news:
             self._has_news, self._last_data_at = False, now
         return now - self._last_data_at
@@ -50,7 +50,7 @@ class Tunnel:
         self._upstream.write_bytes(data)
 
     def on_client_eof(self) -> None:
-        """The client sends no more, but may still read."""
+        """Forward the half-close of the client, which may still read."""
         self._client_done = True
         self._upstream.write_eof()
         if self._engine_done:
@@ -65,7 +65,7 @@ class Tunnel:
         self._client.write(data)
 
     def on_eof(self) -> None:
-        """The engine sends no more, but may still read."""
+        """Forward the half-close of the engine, which may still read."""
         self._engine_done = True
         self._client.write_eof()
         if self._client_done:

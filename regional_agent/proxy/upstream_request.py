@@ -1,4 +1,4 @@
-"""Writes the request that an engine or a peer receives: the client's headers that pass, and those of this hop."""
+"""Writes the request to an engine or a peer: the headers passed on from the client, and the headers of this hop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_upstream_request(
     Args:
         request: as the target receives it (`Attempt.request_for_target`).
         host_line: the Host header for the target.
-        via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses get none: they name the region.
+        via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses have none: they name the region.
         now: by the agent's clock (s), to compute the remaining timeout.
     """
     lines = request.upstream_lines or _client_lines(request, context, client)

@@ -1,7 +1,7 @@
 """Admits requests: steps 1 to 5 (identify, classify, locate, residency mask, quota).
 
-Under one policy, all results but classification depend only on the client's key and location, so they are cached by
-those: the next request of the same client needs one look-up.
+Under one policy, all results but classification depend only on the client's key and location, so the results are cached
+by key and address: the next request of the same client needs one look-up.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Admission:
             region: the region of this agent.
             config: the policy in force.
             locator: finds the client's location.
-            quotas: holds tenants to their quotas.
+            quotas: limits tenants to their quotas.
             demand: counts admitted requests of clients.
-            expectations: estimate the work of a request.
+            expectations: estimates the work of a request.
             sessions: verify the route context of forwarded requests.
             objects: the locations of objects, for requests that name one.
         """
@@ -352,7 +352,7 @@ class Admission:
         """Return the residency mask of a request for any model. Cached while the policy is in force.
 
         Args:
-            facts: with the data class that `policy` assigns to the tenant.
+            facts: the facts of the request, with the data class that `policy` assigns to the tenant.
         """
         if policy is not self._policy:
             self._switch_policy(policy)
@@ -403,12 +403,12 @@ class Admission:
         return sender
 
     def _location_at(self, request: Request, place: str, tenant: str, now: float) -> ObjectLocation | None:
-        """Return where the object is whose identifier a request has at a place; None if the tenant has none such."""
+        """Return the location of the object whose identifier a request has at `place`; None if it is unknown."""
         object_id = object_in(request, place)
         return None if object_id is None else self.objects.find(tenant, object_id, now)
 
     def _prefer_object(self, context: RequestContext, now: float) -> None:
-        """Set where the earlier object is that a request names, or the one whose identifier its client chose."""
+        """Set the location of the earlier object that a request names, or of the object that the client named."""
         request, route, tenant = context.request, context.request.route, context.facts.tenant
         assert route is not None
         if route.client_object:
@@ -454,13 +454,13 @@ class Admission:
 
 
 def _is_for_object(request: Request, reader: RouteReader) -> bool:
-    """Whether a request is for an existing object. One of a route with a query parameter for it may lack that."""
+    """Whether a request is for an existing object. A query parameter that names the object is optional."""
     place = reader.object_parameter
     return place != "" and (not place.startswith("?") or object_in(request, place) is not None)
 
 
 def valid_request_id(given: bytes, new_id: str) -> str:
-    """The client's request id if it is valid, else a new one: that of the trace, so that the two correlate."""
+    """The client's request ID if it is valid, else `new_id`; callers pass the trace ID, so that both correlate."""
     return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else new_id
 
 

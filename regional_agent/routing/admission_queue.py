@@ -39,7 +39,7 @@ class Waiter:
     __slots__ = ("context", "on_target", "select")
 
     def __init__(self, context: RequestContext, select: Select, on_target: OnTarget) -> None:
-        """`select` may be called repeatedly, `on_target` at most once, and neither after the request has left."""
+        """`select` may be called repeatedly while the request waits, `on_target` at most once."""
         self.context = context
         self.select = select
         self.on_target = on_target
@@ -74,7 +74,7 @@ class AdmissionQueue:
         self._pass_scheduled = False
         self._elsewhere = False
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
-        """Added to the numbers of the requests that wait here, so that they are unique in the region."""
+        """Added to the numbers of the requests that wait here, so that the numbers are unique in the region."""
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait at the agents of the region."""
@@ -96,7 +96,7 @@ class AdmissionQueue:
         return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
-        """Whether requests wait, at some agent of the region, that come before this one."""
+        """Whether a request that waits at an agent of the region precedes the request of `context`."""
         model = context.model
         queue = self._queues.get(model)
         if not queue and not self._shared_load.remote_queues(model):
@@ -120,10 +120,11 @@ class AdmissionQueue:
             size_bytes: memory that the request's body holds.
             select: returns the target or the refusal of the request, or None while it has to wait.
             on_target: called with the target or the refusal, not within this call.
-            elsewhere: another region is likely to grant a credit soon, however long the wait is here.
+            elsewhere: another region is likely to grant a credit soon, so a request whose wait here is too long still
+                waits for up to CREDIT_WAIT_S.
         """
         model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
-        # Counted from its arrival: a request that is tried again keeps its deadline.
+        # The wait is counted from the arrival, so that a request that joins again keeps its deadline.
         until = give_up_at(arrived_at, context.deadline_at, context.max_wait_s)
         urgency = _urgency_at(context, until)
         queue = self._queue(model)
@@ -158,7 +159,7 @@ class AdmissionQueue:
         return entry
 
     def leave(self, entry: QueueEntry) -> None:
-        """Remove a request whose client has gone or whose deadline has passed."""
+        """Remove a request whose client has disconnected or whose deadline has passed."""
         if entry.waits:
             self._queues[entry.item.context.model].leave(entry)
             self._left(entry, self._clock(), QueueOutcome.ABANDONED)
@@ -171,7 +172,7 @@ class AdmissionQueue:
             asyncio.get_running_loop().call_soon(self._serve_all)
 
     def credit_arrived(self) -> None:
-        """Schedule a pass in which requests may leave the region. Queued requests come before new ones."""
+        """Schedule a pass in which requests may leave the region. Queued requests precede new requests."""
         self._elsewhere = True
         self.room_appeared()
 
@@ -208,7 +209,7 @@ class AdmissionQueue:
         return self._endpoints.pool(model).has_room
 
     def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
-        """Call back a request that has left its queue."""
+        """Deliver the target or the refusal of a request that has left its queue."""
         self._left(entry, now, QueueOutcome.ABANDONED if isinstance(target, Refusal) else QueueOutcome.DISPATCHED)
         self._shared_load.publish()
         entry.item.on_target(target)
@@ -292,7 +293,7 @@ class ModelQueue(FairQueue[Waiter]):
         return None if now < context.rests_until else context.admitted.permitted.name
 
     def represents_group(self, item: Waiter) -> bool:
-        """Whether the request had no attempt, so that a target without room for it has none for its residency class."""
+        """Whether the request had no attempt: without a target for it, there is none for its residency class."""
         return not item.context.attempts
 
     def ask(self, item: Waiter, now: float) -> Attempt | Refusal | None:
@@ -300,7 +301,7 @@ class ModelQueue(FairQueue[Waiter]):
         return item.select(item.context, now)
 
     def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
-        """Call back a request that has left the queue."""
+        """Deliver the target or the refusal of a request that has left the queue."""
         self._queues.deliver(entry, target, now)
 
 

@@ -1,6 +1,6 @@
 """One try of a request at one target: at an endpoint of this region, or forwarded to a peer agent.
 
-Both classes have the same methods; `Attempt` is their union, so that mypyc compiles calls to direct ones.
+Both classes have the same methods; `Attempt` is their union, so that mypyc compiles direct calls.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BUSY_STATUSES: Final = frozenset({429, 503})
 """Statuses with which vLLM, TGI and Triton reject a request that they have not started."""
 
 BUSY_REST_S: Final = 0.5
-"""A request that endpoints rejected as busy is not offered to them again for this long (s). Other requests are: a 429
-may concern a quota of this request alone."""
+"""Time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy. Other
+requests are still offered, since a 429 may concern a quota of this request alone."""
 
 _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _CREDENTIAL_REJECTED = AttemptOutcome.CREDENTIAL_REJECTED
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 
 class LocalServices:
-    """What the attempts at endpoints of this region report to."""
+    """The services to which the attempts at endpoints of this region report."""
 
     __slots__ = ("chooser", "endpoints", "on_release", "shared_load")
 
@@ -86,8 +86,8 @@ class LocalAttempt(Placement[Endpoint]):
         Args:
             spared_s: prefill (s, reference) that the endpoint's cache spares.
             now: by the agent's clock, in seconds.
-            region: this one.
-            kind: why this region serves.
+            region: the region of this agent.
+            kind: why this region serves the request.
         """
         super().__init__(endpoint, estimate, spared_s, now)
         self._services = services
@@ -95,9 +95,9 @@ class LocalAttempt(Placement[Endpoint]):
         self.region = region
         self.kind = kind
         self.rewrite = endpoint.rewrite
-        """What the request at the endpoint differs in from that of the client; None if in nothing."""
+        """The changes to the client's request for this endpoint; None for no changes."""
         self.outcome: AttemptOutcome | None = None
-        """What the attempt shows of the endpoint's health, as soon as it shows something."""
+        """The outcome for the health of the endpoint; None while it is undecided."""
 
     @property
     def endpoint_name(self) -> str:
@@ -111,7 +111,7 @@ class LocalAttempt(Placement[Endpoint]):
 
     @property
     def target_lines(self) -> bytes:
-        """Header lines for this target alone, such as what authorises the request there."""
+        """Header lines for this target only, such as its credential."""
         return b"" if self.rewrite is None else self.rewrite.header_lines
 
     def request_for_target(self, request: Request) -> Request:
@@ -121,7 +121,7 @@ class LocalAttempt(Placement[Endpoint]):
         return self.rewrite.apply(request, self.estimate.adapter or self.estimate.model)
 
     def peer_failed(self) -> bool:
-        """Whether the target is a peer region that has failed since."""
+        """Return False: the target is not a peer region."""
         return False
 
     def on_head(self, status: int, by_name: Container[bytes], headers: Sequence[Header]) -> Reason | None:
@@ -134,7 +134,7 @@ class LocalAttempt(Placement[Endpoint]):
         return Reason.SATURATED if status in BUSY_STATUSES else None
 
     def on_first_byte(self, now: float) -> None:
-        """The response has begun: release its prefill, and learn from it. `now` in s."""
+        """Release the prefill of a response that has begun, and update the learned speed. `now` in s."""
         if self.first_byte(now):
             self._services.shared_load.prefilled(self)
             try:
@@ -143,13 +143,13 @@ class LocalAttempt(Placement[Endpoint]):
                 log.exception("learning from a first byte failed", endpoint=self.endpoint.name)
 
     def progressed(self, now: float) -> None:
-        """A byte of the response has arrived recently. `now` in s."""
+        """Record that a byte of the response has arrived recently. `now` in s."""
         self.endpoint.progress.progressed_at = now
 
     def waits(self, now: float) -> None:
-        """No byte of the response has arrived at `now` (s). Called a few times a second.
+        """Record that no byte of the response has arrived by `now` (s). Called a few times a second.
 
-        Releases the prefill of a response that is not streamed once it should be over.
+        Releases the prefill of a response that is not streamed once the prefill should have ended.
         """
         if self.prefill_is_due(now):
             self._services.shared_load.prefilled(self)
@@ -158,14 +158,14 @@ class LocalAttempt(Placement[Endpoint]):
             endpoint.progress.waits(self.since, self.expected_first_byte_s(), now)
 
     def stall(self) -> Stall | None:
-        """Why the request should be sent to another endpoint, if there is one: its own has become suspect."""
+        """Why the endpoint has become suspect; None if it has not, or if no other endpoint is ready."""
         stall = self.endpoint.stall_at(self.since)
         if stall is None or self._services.endpoints.pool(self.estimate.model).ready == 0:
             return None
         return stall
 
     def moved_away(self, context: RequestContext) -> None:
-        """The request is cancelled here because the endpoint is suspect. The request may itself be the cause."""
+        """Record that the request leaves a suspect endpoint. The request itself may be the cause."""
         context.failed_because = Reason.ENGINE_TIMEOUT
         context.broken += 1
         context.tried_endpoints |= {self.endpoint.name}
@@ -175,8 +175,8 @@ class LocalAttempt(Placement[Endpoint]):
 
         Args:
             now: by the agent's clock (s).
-            service_s: service time (s) of a complete response of this attempt; None of any other outcome.
-            tail: the end of a complete response, in parts; it may be one that this attempt only continued.
+            service_s: service time (s) of a complete response of this attempt; None for any other outcome.
+            tail: the end of a complete response, in parts; this attempt may only have continued the response.
         """
         services, endpoint = self._services, self.endpoint
         services.shared_load.release(self)
@@ -192,19 +192,21 @@ class LocalAttempt(Placement[Endpoint]):
             if endpoint.ended(outcome, self.since):
                 services.endpoints.ejected(endpoint, outcome)
         except Exception:
-            # The reservation is released; a failure to learn must not fail the request.
+            # The reservation is released, so a failure to learn must not fail the request.
             log.exception("learning from a finished request failed", endpoint=endpoint.name, model=self.estimate.model)
 
     def broke_off(self) -> None:
-        """The response broke off: the connection closed, or the data was malformed."""
+        """Record that the response broke off: the connection closed, or the data was malformed."""
         self.outcome = AttemptOutcome.BROKEN_OFF
 
     def stalled(self) -> None:
-        """A timeout of this agent expired. Not for a client's own deadline: clients must not eject endpoints."""
+        """Record the expiry of a timeout of this agent. A client's deadline does not count: clients must not eject
+        endpoints.
+        """
         self.outcome = AttemptOutcome.STALLED
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
-        """The attempt failed before a response; `broke`: after the request was sent."""
+        """Record a failure before a response; `broke`: the request had been sent."""
         context.failed_because = Reason.ENGINE_FAILED
         context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
@@ -212,7 +214,7 @@ class LocalAttempt(Placement[Endpoint]):
         self.endpoint.connection_failed()
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
-        """The target rejected the request without starting it. `now` in s."""
+        """Record that the target rejected the request without starting it. `now` in s."""
         self.progressed(now)
         context.failed_because = reason
         context.tried_endpoints |= {self.endpoint.name}
@@ -236,8 +238,8 @@ class ForwardedAttempt:
 
         Args:
             region: the serving region.
-            address: an agent there.
-            kind: why that region serves.
+            address: the address of an agent of that region.
+            kind: why that region serves the request.
             route_header: the signed route context.
         """
         self.region = region
@@ -251,7 +253,7 @@ class ForwardedAttempt:
         return request
 
     def peer_failed(self) -> bool:
-        """Whether the region has failed since, whatever its connections look like."""
+        """Whether the prober has detected the failure of the region, even if its connections are open."""
         return self._peers.state(self.region) is RegionState.FAILED
 
     def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
@@ -261,39 +263,39 @@ class ForwardedAttempt:
         return _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
 
     def on_first_byte(self, now: float) -> None:
-        """Nothing is reserved here."""
+        """Do nothing: this agent holds no reservation."""
 
     def progressed(self, now: float) -> None:
-        """The serving region judges its endpoint."""
+        """Do nothing: the serving region evaluates the health of its endpoint."""
 
     def waits(self, now: float) -> None:
-        """Nothing is reserved here."""
+        """Do nothing: this agent holds no reservation."""
 
     def stall(self) -> Stall | None:
-        """The serving region sends the request to another endpoint of its own."""
+        """Return None: the serving region itself sends the request to another of its endpoints."""
         return None
 
     def moved_away(self, context: RequestContext) -> None:
-        """Nothing is suspect here."""
+        """Not called, since `stall` returns None."""
 
     def settle(self, now: float, service_s: float | None = None, tail: Sequence[bytes] = ()) -> None:
-        """Nothing is reserved here."""
+        """Do nothing: this agent holds no reservation."""
 
     def broke_off(self) -> None:
-        """The serving region judges its endpoint."""
+        """Do nothing: the serving region evaluates the health of its endpoint."""
 
     def stalled(self) -> None:
-        """A timeout of this agent expired."""
+        """Report the expiry of a timeout of this agent to the prober, as a failed request."""
         self._peers.request_failed(self.region, self.address)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
-        """The attempt failed before a response."""
+        """Exclude the region after a failure before a response, and report the failed request to the prober."""
         context.failed_because = Reason.ENGINE_FAILED
         context.tried(self.region, Reason.UNREACHABLE)
         self._peers.request_failed(self.region, self.address)
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
-        """The peer refused the request without starting it."""
+        """Exclude the region after its agent refused the request without starting it."""
         context.failed_because = Reason.SATURATED
         context.broken += reason is Reason.ENGINE_FAILED
         context.tried(self.region, reason)

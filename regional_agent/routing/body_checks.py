@@ -1,6 +1,7 @@
 """Checks of the part of a large body that arrives after its request was routed, before the part is forwarded.
 
-An engine reads the model name after it has received the whole body. A body that would then read differently is cut off.
+An engine reads the model name after it has received the whole body. A request whose body could then name another model
+is refused.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from regional_agent.routing.multipart_form import FormScanner, form_boundary
 MODEL_STRING: Final = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"',
 )
-"""A JSON string that reads `model`, in any notation."""
+"""A JSON string with the value `model`, with or without escapes."""
 
 MAX_STRING_BYTES: Final = 32
-"""Longest match of MODEL_STRING."""
+"""Maximum length (bytes) of a match of MODEL_STRING."""
 
 
 class FormCheck:
-    """The form has to remain well-formed, and a `model` field has to agree with the name that routed the request."""
+    """Checks that the form is well-formed, and that a `model` field agrees with the name that routed the request."""
 
     def __init__(self, scanner: FormScanner) -> None:
         """Check the form that `scanner` scans."""
@@ -55,7 +56,7 @@ class FormCheck:
 
 
 class JsonCheck:
-    """No further string in the body may read `model`: parsers use the last of several values, or the first."""
+    """Checks that the body contains no further string `model`: of several values, parsers use the last or the first."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -69,12 +70,12 @@ class JsonCheck:
         return ""
 
     def finish(self) -> str:
-        """The end of the body is not checked: incomplete JSON has no meaning to any parser."""
+        """Accept the end of the body without a check, since every parser rejects incomplete JSON."""
         return ""
 
 
 def scan_form(request: Request, field: str = "model") -> FormCheck | Refusal:
-    """The form in the part of the body that has arrived, whose `field` names the model."""
+    """Scan the part of a form that has arrived; returns its check, or a refusal. `field` names the model."""
     form = request.body_check
     if form is None:
         boundary = form_boundary(request.header(b"content-type") or b"")

@@ -1,4 +1,4 @@
-"""Step 2 of the request path: reads the routing fields of a body without decoding the rest of it."""
+"""Step 2 of the request path: reads the routing fields of a body without decoding the other fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 ABSENT = msgspec.Raw(b"")
 
 MAX_MODEL = 256
-"""Longest model name, in characters."""
+"""Maximum length (characters) of a model name."""
 
 
 class RequestFields(msgspec.Struct):
@@ -40,7 +40,7 @@ class RequestFields(msgspec.Struct):
 
 
 class RouteFields(RequestFields):
-    """The fields of another body, read at the JSON pointers of its route."""
+    """The fields of a body that is not OpenAI-style, read at the JSON pointers of its route."""
 
     values: dict[str, Any] = {}
     """The undecoded value at each pointer that the body contains."""

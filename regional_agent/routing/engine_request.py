@@ -1,6 +1,6 @@
 """The request as one endpoint receives it: base path, header fields, and the engine's own name of the model.
 
-Only what differs by endpoint is changed, in a copy: a retry at another endpoint starts from the client's request.
+The changes for an endpoint are made in a copy, since a retry at another endpoint starts from the client's request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NOWHERE: Final[Span] = (0, 0)
 
 _OPENAI_HEADERS: Final = frozenset({MODEL_HEADER})
 _OPENAI_PARAMETERS: Final = frozenset({"model"})
-"""Where requests with OpenAI's fields name their model beside the body."""
+"""Headers and query parameters in which requests with OpenAI's fields name their model, beside the body."""
 
 
 class RequestRewrite:
-    """How the requests to one endpoint differ from those of clients. Immutable."""
+    """The changes that one endpoint requires to the requests of clients. Immutable."""
 
     __slots__ = ("_base_path", "_engine_names", "_set_names", "header_lines", "headers")
 
@@ -40,8 +40,8 @@ class RequestRewrite:
 
         Args:
             base_path: prefix of the path; empty for none.
-            headers: set in every request, names in lower case; a secret may be among them.
-            engine_names: name of each model in the engine, where it is not that of the policy.
+            headers: headers set in every request, with names in lower case; they may contain a secret.
+            engine_names: the engine's name of each model that has another name in the policy.
         """
         self._base_path = base_path.encode()
         self._engine_names = engine_names
@@ -60,7 +60,7 @@ class RequestRewrite:
         return self._base_path, self.headers, self._engine_names
 
     def target(self, path: str) -> str:
-        """The request target of an own request of the agent, such as a health check."""
+        """The request target of a request that the agent itself creates, such as a health check."""
         return self._base_path.decode() + path
 
     def engine_name(self, model: str) -> str:
@@ -86,11 +86,11 @@ class RequestRewrite:
 
 
 NO_REWRITE: Final = RequestRewrite("", (), {})
-"""Changes nothing."""
+"""The rewrite without changes."""
 
 
 def can_rename(request: Request) -> bool:
-    """Whether the name of the model can be replaced: an endpoint with another name for it cannot be used if not."""
+    """Whether the model name can be replaced; if not, endpoints with another name for the model cannot be used."""
     if request.reader is None:
         return _span(request) is not None
     return _rename_in_body(Request(request), request, "m")
@@ -141,7 +141,7 @@ def _rename_in_body(changed: Request, request: Request, name: str) -> bool:
 def _span(request: Request) -> Span | None:
     """Start and end of the model's name in the body; None if it cannot be replaced.
 
-    A body that is incomplete has been searched by admission, which refuses what its rest must not contain.
+    Admission has searched the received part of an incomplete body, and the body check refuses a further name.
     """
     body = request.body
     if request.upgrade or (request.whole and not body):
@@ -166,7 +166,7 @@ def _form_span(request: Request) -> Span | None:
 
 
 def _with_model(target: bytes, parameters: Container[str], name: str) -> bytes:
-    """The target with another value of the query parameters that name the model, where it has them."""
+    """The request target with `name` as the value of the query parameters that name the model, if it has any."""
     path, mark, query = target.partition(b"?")
     if not mark:
         return target
@@ -185,5 +185,5 @@ def _set_headers(request: Request, headers: list[Header]) -> None:
 
 
 def _canonical(name: bytes) -> bytes:
-    """CGI and WSGI servers do not distinguish `_` from `-`."""
+    """The header name with `-` for `_`, since CGI and WSGI servers do not distinguish them."""
     return name.replace(b"_", b"-")

@@ -43,7 +43,7 @@ class ExplainService:
         """Explain the request that a query describes.
 
         Args:
-            target: of the HTTP request: `/explain?model=...&tenant=...&country=...`.
+            target: the target of the HTTP request: `/explain?model=...&tenant=...&country=...`.
             now: by the agent's clock, in seconds.
 
         Raises:

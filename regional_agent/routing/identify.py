@@ -15,10 +15,10 @@ KEY_ID_CHARS = 16
 """Hexadecimal digits of a key's SHA-256 that identify it between agents: 64 bits."""
 
 MAX_REVOKED = 65_536
-"""Revoked keys that are kept; the oldest are dropped first."""
+"""Maximum number of revoked keys that are kept; the oldest are evicted first."""
 
 MAX_CACHED_HEADERS = 1024
-"""Authorization headers whose tenant is cached. A full cache is cleared."""
+"""Maximum number of Authorization headers whose tenant is cached. A full cache is cleared."""
 
 
 class Keyring:
@@ -65,14 +65,14 @@ class Keyring:
 class RevokedKeys:
     """The keys that an earlier policy assigned to a tenant and the policy in force does not.
 
-    For requests that another region's agent has identified and forwarded. A key that no policy of this agent ever had
-    is not revoked: the other region may have a newer policy.
+    The record applies to requests that another region's agent has identified and forwarded. A key that was in no policy
+    of this agent is not revoked, since the other region may have a newer policy.
     """
 
     __slots__ = ("_revoked", "_valid")
 
     def __init__(self) -> None:
-        """Without a policy, no key is revoked."""
+        """Create an empty record: without a policy, no key is revoked."""
         self._valid: frozenset[tuple[str, str]] = frozenset()
         self._revoked: dict[tuple[str, str], None] = {}
 
@@ -87,12 +87,12 @@ class RevokedKeys:
             del self._revoked[next(iter(self._revoked))]
 
     def has(self, key_id: str, tenant: str) -> bool:
-        """Whether a key (see `key_id`) of a tenant was revoked; an empty one is anonymous access as this tenant."""
+        """Whether a key (see `key_id`) of a tenant was revoked; an empty key means anonymous access as this tenant."""
         return (key_id, tenant) in self._revoked
 
 
 def credential_of(request: Request) -> bytes | Refusal | None:
-    """The Authorization value of a request, or the refusal of contradicting ones.
+    """The Authorization value of a request, or the refusal of a request with different keys.
 
     A key in the API key header of the request's route counts as `Bearer <key>`. Both may be sent, with the same key.
     """
@@ -111,7 +111,7 @@ def credential_of(request: Request) -> bytes | Refusal | None:
 
 
 def key_id(credential: bytes | Refusal | None) -> str:
-    """Identifies the key of a credential (see `credential_of`) to other agents; empty without one."""
+    """The identifier of the key of a credential (see `credential_of`), for other agents; empty without a credential."""
     key = credential.partition(b" ")[2].strip() if isinstance(credential, bytes) else b""
     return sha256(key).hexdigest()[:KEY_ID_CHARS] if key else ""
 

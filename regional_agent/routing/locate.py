@@ -1,7 +1,8 @@
 """Locates clients (step 3): by a trusted proxy's location header, else by the address of the trusted proxy chain.
 
-A wrong country is a residency violation, so the location is never guessed. It is NOWHERE if the address is untrusted,
-is not in the database or has no country there, or if a trusted proxy's location header is invalid.
+A wrong country is a residency violation, so the location is never guessed. It is NOWHERE if the proxy chain is invalid
+or too long, if the address is not in the database or has no country there, or if a trusted proxy's location header is
+invalid.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CACHED_PREFIX = {4: 24, 6: 48}
 """Prefix length of a cache entry by IP version, used if the whole prefix has one location in the database."""
 
 _CODE = re.compile(r"([A-Z]{2})(?:-([A-Z0-9]{1,3}))?")
-"""A country of ISO 3166-1, or a subdivision of ISO 3166-2 with it."""
+"""A country code of ISO 3166-1, optionally with a subdivision code of ISO 3166-2."""
 
 _NO_SUBDIVISION = frozenset({"XX", "ZZ"})
 """Placeholders for an unknown subdivision; ISO 3166-2 assigns neither of them."""

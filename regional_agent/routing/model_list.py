@@ -1,4 +1,4 @@
-"""The models that agents list themselves: in OpenAI's format, with vLLM's fields for adapters, or in Anthropic's.
+"""The list of models, which agents create: in OpenAI's format with vLLM's fields for adapters, or in Anthropic's.
 
 Sources: https://platform.openai.com/docs/api-reference/models, vllm/entrypoints/openai/models/protocol.py, and
 https://platform.claude.com/docs/en/api/models/list.
@@ -18,13 +18,13 @@ from regional_agent.endpoints.endpoint import Endpoint
 PATH: Final = b"/v1/models"
 
 ANTHROPIC_HEADER: Final = b"anthropic-version"
-"""The header of every request of Anthropic's clients."""
+"""A header that every request of Anthropic's clients contains."""
 
 MAX_ADAPTERS: Final = 1000
-"""Adapters that are listed, the first by name."""
+"""Maximum number of adapters in the list, in the order of their names."""
 
 EPOCH: Final = "1970-01-01T00:00:00Z"
-"""When a model was released: unknown, in Anthropic's words."""
+"""Release time of every model: the value that Anthropic's API specifies for an unknown time."""
 
 
 def is_model_page(path: bytes) -> bool:
@@ -46,9 +46,9 @@ def model_page(
     """The list of models, names with versions and loaded adapters, or one of them; None if there is no such model.
 
     Args:
-        endpoints: those of this region, which report the adapters.
+        endpoints: the endpoints of this region, which report the adapters.
         path: `/v1/models`, or `/v1/models/<name>`; slashes in the name may be percent-encoded.
-        for_anthropic: in Anthropic's format.
+        for_anthropic: whether the page has Anthropic's format.
     """
     names = dict.fromkeys((*policy.models, *policy.versions))
     if path == PATH:

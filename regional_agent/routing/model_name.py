@@ -1,12 +1,13 @@
-"""The model name in a request: reads it, also where the body is no complete JSON, and replaces it.
+"""Reads and replaces the model name in a request, also if the body is not complete JSON.
 
-Requests of routes with other places than OpenAI's are read by `regional_agent.routing.route_fields`; the rest of this
-page is about OpenAI's.
+Requests of routes that name the model in other places than OpenAI's API are read by
+`regional_agent.routing.route_fields`; the following applies to OpenAI's places.
 
-A body is no complete JSON for an upload, a body that is still arriving, and a tunnel. The value that the engine itself
-reads has precedence: the `model` field of a multipart form, or the top-level `model` of a JSON body. Without one, the
-`x-model` header and the query parameter `model` name the model, and must agree. What parsers could read differently is
-refused; the part of a body that arrives after the request was routed is checked too (`Request.body_check`).
+The body of an upload, a body that is still arriving, and the body of a tunnel are not complete JSON. The value that the
+engine itself reads has precedence: the `model` field of a multipart form, or the top-level `model` of a JSON body.
+Without such a value, the `x-model` header and the query parameter `model` name the model, and must agree. A body that
+parsers could read differently is refused; the part of a body that arrives after the request was routed is checked too
+(`Request.body_check`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from regional_agent.routing.route_fields import (
 MODEL_HEADER: Final = b"x-model"
 
 MAX_TOKENS: Final = 50_000
-"""Strings and brackets that are examined in the beginning of a JSON body, which takes about ten milliseconds."""
+"""Maximum number of strings and brackets examined at the start of a JSON body, in about ten milliseconds."""
 
 MAX_QUERY_FIELDS: Final = 64
 
@@ -53,7 +54,7 @@ def is_upload(request: Request) -> bool:
 
 
 def is_json(request: Request) -> bool:
-    """Whether the body is treated as JSON: always, except for an upload whose Content-Type is another one.
+    """Whether the body is treated as JSON: always, except for an upload with another Content-Type.
 
     Engines that accept JSON parse it whatever its Content-Type is.
     """
@@ -194,9 +195,9 @@ def model_span(body: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def _in_json(body: bytes | bytearray) -> str | None:
-    """The top-level `model` in the beginning of a JSON body, unless a parser could read another one.
+    """The top-level `model` at the start of a JSON body; None if a parser could read another name.
 
-    The beginning has to be UTF-8, and no other string in it may read `model`.
+    The start must be UTF-8, and must contain no other string with the value `model`.
     """
     if b"\0" in body[:4] or not body[:64].lstrip(b" \t\r\n").startswith(b"{") or len(MODEL_STRING.findall(body)) != 1:
         return None

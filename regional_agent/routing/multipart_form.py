@@ -13,7 +13,7 @@ from typing import Final
 MAX_MODEL_BYTES: Final = 1024
 
 MAX_PART_HEAD_BYTES: Final = 16 * 1024
-"""Largest size of the headers of one part."""
+"""Maximum size (bytes) of the headers of one part."""
 
 MAX_PARTS: Final = 256
 
@@ -41,13 +41,13 @@ _IDENTITY_ENCODINGS: Final = frozenset({b"7bit", b"8bit", b"binary"})
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _BLOCK_BYTES: Final = 64 * 1024
-"""Data is scanned in blocks of this size: each part of a form copies the rest of its block."""
+"""Size (bytes) of the blocks in which data is scanned: each part of a form copies the remainder of its block."""
 
 _START, _HEAD, _BODY, _EPILOGUE = range(4)
 
 
 def form_boundary(content_type: bytes) -> bytes | None:
-    """The boundary that a Content-Type declares; None where parsers could read another one, or the type is no form."""
+    """The boundary that a Content-Type declares; None if parsers could read another one, or the type is not a form."""
     found = _FORM_TYPE.fullmatch(content_type)
     return None if found is None else found[1] or found[2]
 
@@ -77,7 +77,7 @@ class FormScanner:
         self.model_span: tuple[int, int] | None = None
         """Start and end of that value in the body; None where its part declares a length."""
         self.problem = ""
-        """Why the form is refused; empty while it is not."""
+        """Why the form is refused; empty while the form is valid."""
         self._boundary = b"--" + boundary
         self._field = field
         self._state = _START
@@ -104,7 +104,7 @@ class FormScanner:
                 return
 
     def finish(self) -> None:
-        """The form is complete."""
+        """Process the end of the form, which must follow its closing delimiter."""
         if not self.problem and self._state != _EPILOGUE:
             self.problem = "the form has no closing delimiter"
 
@@ -194,7 +194,7 @@ class FormScanner:
         rest, boundary = self._rest, self._boundary
         at = rest.find(boundary)
         if at < 0:
-            # The end may be a part of CRLF and delimiter.
+            # The last bytes may be the start of a CRLF and a delimiter, so they are not interpreted yet.
             self._take(max(0, len(rest) - len(boundary) - 1))
             return False
         end = at + len(boundary)
@@ -215,7 +215,7 @@ class FormScanner:
         return not self.problem
 
     def _take(self, length: int) -> None:
-        """Interpret the first bytes of the rest as the current part's body."""
+        """Interpret the first `length` bytes of `_rest` as the body of the current part."""
         if self._value is not None:
             self._value += self._rest[:length]
             if len(self._value) > MAX_MODEL_BYTES:

@@ -1,4 +1,4 @@
-"""Counts what tenants use of their quotas at this agent; each counted request is released once."""
+"""Counts the usage of tenants' quotas at this agent; each counted request is released once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.policy.policy import Tenant
 from penstock.routing.reasons import Reason, Refusal
 
 RECOUNT_S = 1.0
-"""How long (s) the number of this region's agents is cached."""
+"""Time (s) for which the number of this region's agents is cached."""
 
 
 class Quotas:

@@ -1,4 +1,4 @@
-"""Admits open requests again after a change of policy: their key, their residency, and the region that serves them.
+"""Evaluates open requests again after a change of policy: their key, their residency, and their serving region.
 
 Under one policy the result depends only on the key, the location, the model and the serving region. The expensive part,
 the residency rules, is evaluated once for each tenant and location.

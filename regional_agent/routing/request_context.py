@@ -24,7 +24,7 @@ _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 
 
 class RequestContext:
-    """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
+    """The facts of one request, and the state of its attempts. Times are on the agent's monotonic clock."""
 
     __slots__ = (
         "admitted",
@@ -74,9 +74,9 @@ class RequestContext:
         self.request = request
         self.request_id = request_id
         self.traceparent = traceparent
-        """What the next target receives."""
+        """The `traceparent` header that the next target receives."""
         self.trace: RequestTrace | None = None
-        """None if the agent exports no spans."""
+        """The trace of the request; None if the agent exports no spans."""
         self.estimate = estimate
         """The estimated work of the request."""
         self.model = estimate.model
@@ -85,11 +85,11 @@ class RequestContext:
         self.facts = facts
         self.admitted = admitted
         self.policy = policy
-        """The policy under which the request was admitted."""
+        """The policy under which the request was last admitted."""
         self.received_at = now
         self.deadline_at = now + timeout_s
         self.max_wait_s = MAX_WAIT_S
-        """Maximum time (s) in an admission queue since `received_at`. A forwarded request has what its origin left."""
+        """Maximum queueing time (s) since `received_at`; for a forwarded request, the time that its origin left."""
         self.route_context: RouteContext | None = None
         """Set if another region's agent forwarded the request."""
         self.attempts = 0
@@ -99,9 +99,9 @@ class RequestContext:
         self.queued_s = 0.0
         """Time (s) in the admission queue."""
         self.broken = 0
-        """Number of engines that failed after they received the request."""
+        """Number of engines that failed, or became suspect, after they received the request."""
         self.continuations = 0
-        """How often another target had to continue the response."""
+        """Number of times that another target had to continue the response."""
         self.extends_text = False
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
@@ -109,18 +109,18 @@ class RequestContext:
         self.counted = False
         """Whether the request counts towards its tenant's quota at this agent."""
         self.object_location: ObjectLocation | None = None
-        """Where the object is that the request is for, or the earlier object that the request names."""
+        """Location of the object that the request is for, or of the earlier object that it names; None for none."""
         self.client_object = ""
-        """The identifier in the request that its client chose; empty for none."""
+        """Identifier of the object in the request, if the client chose it; empty for none."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0
         """The queue does not offer the request to a target before this time (s)."""
         self.busy_endpoints = NO_NAMES
-        """Endpoints that rejected the request as full: if no other is left, the reason is saturation."""
+        """Endpoints that rejected the request as full: if no other endpoint is left, the pool counts as saturated."""
         self.tried_endpoints = NO_NAMES
         self.tried_regions = NOTHING_TRIED
-        """Regions that did not start the request, with the reason. Most requests have one attempt only."""
+        """Regions that did not start the request, with the reason. Most requests have only one attempt."""
 
     @property
     def is_for_object(self) -> bool:
@@ -129,12 +129,12 @@ class RequestContext:
         return reader is not None and reader.object_parameter != "" and self.object_location is not None
 
     def begins(self, phase: Phase, now: float) -> None:
-        """Note in the trace that a phase begins at `now` (s)."""
+        """Record in the trace that a phase begins at `now` (s)."""
         if self.trace is not None:
             self.trace.begins(phase, now)
 
     def attempt_failed(self, reason: str, now: float) -> None:
-        """Note in the trace that an attempt is over at `now` (s), and the request is not."""
+        """Record in the trace that an attempt ended at `now` (s) and that the request continues."""
         if self.trace is not None:
             self.trace.attempt_failed(reason, now)
             self.traceparent = self.trace.traceparent
@@ -144,7 +144,7 @@ class RequestContext:
         self.tried_regions = {**self.tried_regions, region: why}
 
     def forget_tries(self) -> None:
-        """Clear all attempts, after the requested model changed."""
+        """Clear the attempts and the excluded targets, for a fallback model or for the continuation of a stream."""
         self.attempts = 0
         self.rests_until = 0.0
         self.tried_regions = NOTHING_TRIED

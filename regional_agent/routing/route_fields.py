@@ -1,6 +1,6 @@
 """Reads the routing fields of a request whose route names its model in other places than OpenAI's API.
 
-All places of a request that name a model must name the same one: the engine could otherwise use another one than the
+All places of a request that name a model must name the same model: the engine could otherwise use another name than the
 agent. A JSON body that can name the model must not be larger than the part that agents keep.
 """
 
@@ -26,7 +26,8 @@ _PATH, _FORM, _HEADER, _QUERY = ModelSource.PATH, ModelSource.FORM, ModelSource.
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _JSON_LENGTH: Final = b"inference-header-content-length"
-"""Bytes of JSON before the binary tensors of a request (Open Inference Protocol, extension for binary data)."""
+"""Header with the size (bytes) of the JSON before the binary tensors of a request (Open Inference Protocol, extension
+for binary data)."""
 
 _NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream")
 
@@ -52,7 +53,7 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
                 return _bad(in_body)
             names |= in_body
         elif reader.model_pointers:
-            # The rest of the body could name a model, and is not kept.
+            # The rest of the body could name a model, but agents do not keep it.
             detail = f"the body is larger than agents keep, and may name the model; its name is {reader.what_to_send()}"
             return Refusal(Reason.BODY_TOO_LARGE, detail)
     elif reader.by_source[_FORM] and _is_form(request):
@@ -66,7 +67,7 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
 
 
 def object_in(request: Request, place: str) -> str | None:
-    """The identifier of an object that a request has at a place; None if it has none, or not exactly one.
+    """The identifier of an object at a place of a request; None unless the place has exactly one.
 
     Args:
         place: a JSON pointer, `?name` for a query parameter, or the name of a path parameter.
@@ -109,7 +110,10 @@ def can_replace_route_model(request: Request, reader: RouteReader) -> bool:
 
 
 def replace_route_model(request: Request, reader: RouteReader, model: str) -> RequestFields | None:
-    """Replace the model name in path and body; returns the new fields, or None, and changes nothing, if it cannot."""
+    """Replace the model name in path and body; returns the new fields.
+
+    Returns None, and changes nothing, if the name cannot be replaced.
+    """
     if not can_replace_route_model(request, reader):
         return None
     body, path = request.body, request.path
@@ -156,7 +160,7 @@ def _names_beside_body(request: Request, reader: RouteReader) -> set[str] | Refu
 
 
 def _query_values(request: Request, name: str) -> list[str] | None:
-    """The values of a query parameter; None of a query with too many parameters."""
+    """The values of a query parameter; None for a query with too many parameters."""
     query = request.target.partition(b"?")[2].decode("latin-1")
     try:
         return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS).get(name, [])
@@ -178,7 +182,7 @@ def _is_form(request: Request) -> bool:
 
 
 def _read_json(request: Request, reader: RouteReader) -> dict[str, Raw] | Refusal:
-    """The values in a complete body. A body that need not name the model may have any content: engines validate it."""
+    """The values in a complete body. A body without a place for the model is not validated: engines validate it."""
     if reader.model_pointers:
         values = reader.read(request.body)
         return _bad(values) if isinstance(values, str) else values

@@ -40,7 +40,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.outcomes import RequestKind
 
 MAX_ATTEMPTS: Final = 6
-"""Maximum number of attempts per request; each failed attempt costs at most a connect timeout."""
+"""Maximum number of attempts per request; each failed connection costs at most a connect timeout."""
 
 MAX_BROKEN: Final = 2
 """Maximum number of engines that fail after they received a request; the request itself may be the cause."""
@@ -49,7 +49,7 @@ _NOT_FOUND: Final = Reason.NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 _FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
-"""Refusals for lack of capacity, which a fallback model may have."""
+"""Refusals for lack of capacity; the fallback model may have capacity."""
 
 
 class Router:
@@ -76,7 +76,7 @@ class Router:
             region: the region of this agent.
             config: the policy and plan in force.
             endpoints: the endpoints of this region.
-            shared_load: the reservations on the endpoints, by all agents of the region.
+            shared_load: the reservations of all agents of the region on the endpoints.
             queue: holds requests that wait for capacity.
             peers: health, waits and spill credits of the other regions.
             admission: admits requests.
@@ -120,7 +120,7 @@ class Router:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
 
         Args:
-            in_turn: the request is at the head of the admission queue, so no waiting request comes before it.
+            in_turn: the request is at the head of the admission queue, so no waiting request precedes it.
         """
         if context.policy is not self._config.policy:
             refusal = self.readmission.readmit(context)
@@ -153,7 +153,7 @@ class Router:
     def second_target(self, context: RequestContext, first: LocalAttempt, now: float) -> LocalAttempt | None:
         """A second attempt at an endpoint of this region with a free slot, beside `first`; None if there is none.
 
-        Requests in the admission queue come before second attempts.
+        Requests in the admission queue precede second attempts.
         """
         if context.policy is not self._config.policy and self.readmission.readmit(context) is not None:
             return None
@@ -189,8 +189,8 @@ class Router:
         return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
-        """Switch a request that would be refused to the policy's fallback model; whether there is one. The model of an
-        answer that is being continued does not change."""
+        """Switch a request that would be refused to the policy's fallback model; returns whether the model changed. The
+        model of an answer that is being continued does not change."""
         policy = self._config.policy
         model = policy.models.get(context.model) if policy is not None else None
         if (
@@ -211,7 +211,7 @@ class Router:
         return True
 
     def release_quota(self, context: RequestContext) -> None:
-        """Release the tenant's concurrency quota. Called exactly once per admitted request."""
+        """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
         self.admission.release_quota(context.facts.tenant)
 
     def leave(self, entry: QueueEntry) -> None:
@@ -245,7 +245,7 @@ class Router:
     def _object_target(
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
     ) -> Attempt | Reason:
-        """Return a target where an object is, or the reason why there is none."""
+        """Return a target in the region that has an object, or the reason why there is no target."""
         policy, is_forwarded = self._config.policy, context.route_context is not None
         request = ObjectRequest(context.model, context.is_for_object, _occupies_slot(context), is_forwarded)
         view = self._peers.view(location.region, context.model, now)
@@ -260,7 +260,7 @@ class Router:
     def _object_endpoint(
         self, context: RequestContext, request: ObjectRequest, endpoint_name: str, now: float, *, in_turn: bool
     ) -> LocalAttempt | Reason:
-        """Reserve the endpoint of this region that has an object; return the reason if it cannot have the request."""
+        """Reserve the endpoint of this region that has an object; return the reason if it cannot serve the request."""
         pool = self._endpoints.pool(context.model)
         index = pool.positions.get(endpoint_name)
         if index is None:
@@ -281,7 +281,7 @@ class Router:
         return self._reserve(context, attempt)
 
     def _plans_home(self, context: RequestContext) -> bool:
-        """Whether the plan, if there is one, gives this region a share of the requests like this one."""
+        """Whether this region has a share of the request's traffic class in the plan; True without a plan for it."""
         sampler = self._config.samplers.get((context.model, context.admitted.permitted.name))
         return sampler is None or sampler.includes_home
 
@@ -301,7 +301,7 @@ class Router:
         assert policy is not None
         planned = None if context.tried_regions else self._planned_choice(context, now)
         if planned is not None:
-            # The plan applies to this region only while its queue is empty: no earlier request is overtaken.
+            # The plan selects this region only while its queue is empty, so that no earlier request is overtaken.
             if planned.region == self.region:
                 target: Attempt | Reason = self._placement(context, planned.why, now)
             else:

@@ -1,4 +1,4 @@
-"""Estimates the work of a request, and the cache keys that it shares with earlier requests."""
+"""Estimates the work of a request, and computes the cache keys that it shares with earlier requests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from regional_agent.http.messages import Request
 from regional_agent.routing.classify import Raw, RequestFields, RouteFields
 
 SESSION_HEADER: Final = b"x-session-id"
-"""Names a conversation. Without it OpenAI's `prompt_cache_key` is used, and without that `user`."""
+"""Header that names a conversation. Without it, OpenAI's `prompt_cache_key` is used, and without both, `user`."""
 
 MAX_SESSION_BYTES: Final = 256
 
 MAX_PROMPT_OFFSET_BYTES: Final = 64 * 1024
-"""The start of the prompt is searched in this part of a body. If it is not found, the prefix is that of the body."""
+"""Size (bytes) of the part of a body in which the start of the prompt is searched. If it is not found, the prefix is
+that of the body."""
 
 _TOKEN: Final = CostUnit.TOKEN
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
@@ -34,7 +35,7 @@ _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 def work_estimate_of(
     request: Request, fields: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
 ) -> WorkEstimate:
-    """Estimate the work of a request, and compute its cache keys, from the part that has arrived."""
+    """Estimate the work of a request, and compute its cache keys, from the part of the request that has arrived."""
     model, inputs = fields.model, _cost_inputs(request, fields, cost.unit)
     if cost.unit is _TOKEN and (len(request.body) > LARGE_BODY_BYTES or model in expectations.linked_images):
         media = media_in(request.body)

@@ -28,7 +28,7 @@ class ArcDetails:
     Args:
         answers: the flows that the plan was computed from, by model.
         targets: the shares that the plan moves towards, by key.
-        distances: those of the policy.
+        distances: the distances of the policy.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ArcDetails:
                 self._pools[model] = (place, problem.reach_s, full.tolist(), fewer.tolist(), more.tolist())
 
     def __call__(self, key: Key, home: str, server: str) -> str:
-        """Why some of the demand of `key`, whose nearest region is `home`, is served by `server`."""
+        """Return the reason why `server` serves some of the demand of `key`, whose nearest region is `home`."""
         if server not in self._targets[key]:
             return LEAVING
         place, reach_s, full, fewer, more = self._pools[key.model]

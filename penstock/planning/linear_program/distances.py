@@ -13,7 +13,7 @@ MAX_SUBSETS = 200_000
 
 
 class Distances:
-    """The same results as `Policy.distance_ms` and `Policy.nearest_first`, for all regions at once.
+    """Distances between all regions of a policy, with the results of `Policy.distance_ms` and `Policy.nearest_first`.
 
     Args:
         policy: the policy version; another version needs other distances.
@@ -23,7 +23,7 @@ class Distances:
         self.names = tuple(sorted(policy.regions))
         self.index = {name: at for at, name in enumerate(self.names)}
         self.apart_ms = _distances_ms(policy, self.names)
-        """By (origin, server), in milliseconds."""
+        """Distances by (origin, server), in milliseconds."""
         order = np.argsort(self.apart_ms, axis=1, kind="stable")
         self._order = [[self.names[at] for at in row] for row in order.tolist()]
         self._subsets: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}

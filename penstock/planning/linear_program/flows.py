@@ -47,7 +47,7 @@ class Flows:
         return summed(self.pool, self.per_s, len(self.problem.shape.pools))
 
     def by_class(self) -> Floats:
-        """By (class, pool), in units of work per second."""
+        """The flow by (class, pool), in units of work per second."""
         classes, pools = self.problem.shape.permitted.shape
         at = self.problem.shape.class_of[self.key] * pools + self.pool
         return summed(at, self.per_s, classes * pools).reshape(classes, pools)
@@ -81,7 +81,7 @@ def slot_ledger(problem: Problem, free: Floats) -> SlotLedger[int]:
 def group_load_per_s(problem: Problem, pool_load_per_s: Floats) -> Floats:
     """By group: its load if each region divides the load of its pools so that its groups are evenly full.
 
-    Load that fits in no group is in the last group of its pool.
+    Load that fits in no group is assigned to the first group of its pool.
     """
     if not problem.shape.shares_slots:
         return pool_load_per_s

@@ -18,8 +18,8 @@ import numpy as np
 from penstock.planning.linear_program.arrays import Flags, Floats, Ints
 
 MAX_UNIONS = 64
-"""Unions considered for one region; nested and disjoint classes never need more than there are classes. Beyond this
-number the excess found is a lower bound."""
+"""Maximum number of unions considered for one region; nested and disjoint classes need no more unions than there are
+classes. If there are more unions, the computed excess is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +120,7 @@ def _mask(row: list[bool]) -> int:
 
 
 def _unions(masks: tuple[int, ...]) -> set[int]:
-    """Every union of one or more of `masks`, the smaller collections first, up to MAX_UNIONS of them."""
+    """`masks` and further unions of them, the smaller collections first, up to MAX_UNIONS in all."""
     found = set(masks)
     frontier = list(masks)
     while frontier and len(found) < MAX_UNIONS:

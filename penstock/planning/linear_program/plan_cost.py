@@ -61,7 +61,7 @@ def evaluate(flows: Flows) -> Cost:
 
 
 def _filled(problem: Problem, load_per_s: Floats) -> Floats:
-    """How much of each piece of each group a load takes, the cheapest pieces first."""
+    """The part of a load (units/s) in each piece of each group, the cheapest pieces first."""
     below = np.cumsum(problem.piece_per_s[:, :-1], axis=1)
     start = np.concatenate([np.zeros((len(below), 1)), below], axis=1)
     taken: Floats = np.clip(load_per_s[:, None] - start, 0.0, problem.piece_per_s)

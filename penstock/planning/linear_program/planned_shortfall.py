@@ -11,13 +11,14 @@ from penstock.planning.linear_program.n_minus_one import excesses
 from penstock.planning.linear_program.problem import Problem
 
 NOTICEABLE_SLOTS = 0.01
-"""A shortfall below this is rounding."""
+"""Minimum shortfall (slots) that is reported; smaller ones are rounding errors."""
 
 
 def shortfalls(flows: Flows) -> list[Shortfall]:
     """Shortfalls of one problem, the largest first: now, then at each region's loss if the policy requires reserve.
 
-    What models that share slots lack together is divided among them by their work, so that a sum over models is right.
+    A shortfall of models that share slots is divided among these models by their work, so that the sum over models is
+    the total.
     """
     problem, by_class = flows.problem, flows.by_class()
     found = _past_target(flows, by_class)
@@ -30,7 +31,7 @@ def shortfalls(flows: Flows) -> list[Shortfall]:
 
 
 def _past_target(flows: Flows, by_class: Floats) -> list[Shortfall]:
-    """Each pool in a capacity group that the flows fill past its target, with its part of what the group lacks."""
+    """Each pool in a capacity group that the flows fill past its target, with its part of the group's shortfall."""
     problem, shape = flows.problem, flows.problem.shape
     over = flows.load_per_s - problem.target_utilisation * problem.capacity_per_s
     over[over * problem.service_s <= NOTICEABLE_SLOTS] = 0.0
@@ -64,13 +65,13 @@ def _at_losses(problem: Problem, by_class: Floats, load: Floats) -> list[Shortfa
 def _shortfalls(
     problem: Problem, affected: Floats, groups: Flags, units_per_s: float, lost: int | None
 ) -> list[Shortfall]:
-    """The parts of what is missing, by model.
+    """The parts of a shortfall, by model.
 
     Args:
         problem: the problem.
         affected: by class, its flow (units/s) that the missing capacity affects.
         groups: by capacity group, whether more capacity there would help.
-        units_per_s: what is missing.
+        units_per_s: the shortfall (units/s).
         lost: the lost region, if any.
     """
     shape = problem.shape

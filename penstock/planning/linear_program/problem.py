@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
 
 class TrafficClass(NamedTuple):
-    """What has one set of permitted pools."""
+    """A model and a residency class, which together determine the permitted pools."""
 
     model: str
     residency: str
@@ -47,26 +47,26 @@ class Shape:
     """The part of a problem that is constant while the same classes have demand and the same regions have the model."""
 
     models: tuple[str, ...]
-    """One model, or those that share slots, directly or through other models."""
+    """One model, or the models that share slots, directly or through other models."""
     keys: tuple[Key, ...]
     pools: tuple[Pool, ...]
     """Pools that exist, or have existed since the planner started; sorted."""
     regions: tuple[str, ...]
     """The regions of the pools, sorted."""
     region_of: Ints
-    """By pool."""
+    """By pool: the index of its region in `regions`."""
     groups: tuple[Group, ...]
     """Capacity groups; the same order as `pools` unless models share slots."""
     group_region: Ints
-    """By group: its region."""
+    """By group: the index of its region in `regions`."""
     draw_pool: Ints
     draw_group: Ints
     """The (pool, group) pairs where the group is a part of the pool."""
     classes: tuple[TrafficClass, ...]
     permitted: Flags
-    """By (class, pool). The program has no column for a forbidden pair."""
+    """By (class, pool): whether the class may use the pool. The program has no column for a forbidden pair."""
     class_of: Ints
-    """By key."""
+    """By key: the index of its class in `classes`."""
     origin_of: Ints
     """By key: the index of its origin in `Distances.names`."""
     pool_at: Ints
@@ -95,7 +95,7 @@ class Held:
     pool: Ints
     share: Floats
     planned: Flags
-    """By key."""
+    """By key: whether the plan in force has an entry."""
 
     def stays_per_s(self, demand: Floats) -> Floats:
         """The unchanged part of each flow: the share in force times the current demand."""
@@ -121,19 +121,20 @@ class Problem:
 
     shape: Shape
     demand: Floats
-    """By key; 0 where no permitted region can serve."""
+    """By key: units of work per second; 0 if no permitted region can serve."""
     work: Floats
     """By pool: units of one request of its model; 1 unless models share slots."""
     slots: Floats
-    """By group; 0 where it cannot serve."""
+    """By group; 0 if the group cannot serve."""
     service_s: Floats
     """By group: the time (s) for which one unit holds a slot."""
     serves: Flags
-    """By pool: whether some group of it has slots."""
+    """By pool: whether any of its groups has slots."""
     max_share: Floats
     """By pool: the largest share (0-1) of a key's demand that it may have; below 1 on a failback ramp."""
     capped: Flags
-    """By key: some permitted pool may have all of it, so the pools on a ramp are held to `max_share`."""
+    """By key: whether a permitted pool may serve all of its demand, so that pools on a ramp are limited to
+    `max_share`."""
     target_utilisation: float
     reach_s: Floats
     """By (index of the origin, pool), for one unit: round trip, egress cost, and a tiny amount that breaks ties."""
@@ -142,15 +143,15 @@ class Problem:
     gpu_s: Floats
     """By group, the cost of its GPU time for one unit."""
     piece_per_s: Floats
-    """By (group, piece of its load): how many units per second fit; the last piece takes any number."""
+    """By (group, piece of its load): width in units per second; the last piece of a group with slots is unlimited."""
     piece_cost_s: Floats
     """The waiting cost of each piece; not defined for the pieces past the target, which `prices` prices."""
     home: Ints
     """By key: the nearest permitted pool that can serve, or -1."""
     origin: Ints
-    """By key: the pool of its origin, or -1 where that is not permitted or does not have the model."""
+    """By key: the pool of its origin, or -1 if that pool is not permitted or does not exist."""
     kept: Floats
-    """By key: the least share (0-1) of its demand that its origin serves, by the spillover limits."""
+    """By key: the minimum share (0-1) of its demand that its origin serves, by the spillover limits."""
     held: Held
     change_s: float
     survive_one_loss: bool

@@ -163,7 +163,7 @@ class ProblemBuilder:
             and np.array_equal(last.class_of, class_of)
         ):
             return last
-        # Models that shared slots in other combinations before have no use for those shapes.
+        # Shapes of earlier combinations of these models are not used again.
         self._shapes = {of: shape for of, shape in self._shapes.items() if of == models or not {*of} & {*models}}
         index = self.distances.index
         regions = tuple(sorted({pool.region for pool in pools}))

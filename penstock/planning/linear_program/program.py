@@ -10,7 +10,7 @@ Columns, in this order:
 
 Rows, in this order: one per key (its demand is served), one per pool (its load is the sum of its pieces), then the N-1
 rows that were added. If models share slots, the load of a pool is the sum of its load in its groups, and one more row
-per group follows: what its pools have there is the sum of its pieces.
+per group follows: the load of its pools in the group is the sum of its pieces.
 
 An N-1 row belongs to one confinement and one lost region: the load of the confinement's groups in other regions and of
 its pools in the lost region, less the flow of other classes in these pools, which may leave the confinement, less the
@@ -32,7 +32,7 @@ class Matrix(NamedTuple):
     """Coefficients by column or by row, in the compressed form that HiGHS takes."""
 
     starts: Ints
-    """By column (row): the place of its first coefficient."""
+    """By column (row): the index of its first coefficient."""
     minor: Ints
     """By coefficient: its row (column)."""
     value: Floats
@@ -116,7 +116,7 @@ class Program:
         self.row_region = np.concatenate([self.row_region, lost])
         sets, shape = self.shape.confinements, self.shape
         emptied = (sets.inside[confinement] @ shape.permitted) & (shape.region_of[None, :] == lost[:, None])
-        """By (row, pool): a pool of the lost region that a confined class may use."""
+        """By (row, pool): whether the pool is in the lost region and a confined class may use it."""
         loaded_groups = sets.groups[confinement] & (shape.group_region[None, :] != lost[:, None])
         drawn, draw = np.zeros(0, np.intp), np.zeros(0, np.intp)
         if shape.shares_slots:

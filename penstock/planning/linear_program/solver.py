@@ -1,15 +1,15 @@
 """One problem's linear program in HiGHS, kept from tick to tick.
 
-Only costs and bounds change between ticks, and HiGHS starts each solve from the basis of the last one. N-1 rows are
-added when an answer violates them: there can be many, and few ever bind.
+Only costs and bounds change between ticks, and HiGHS starts each solve from the basis of the last one. There can be
+many N-1 rows, of which few bind, so a row is added only when a solution violates it.
 
-What HiGHS 1.15 does, and what follows from it:
+Properties of HiGHS 1.15, and their consequences:
 
 - its run time accumulates, so the time limit of one solve is the time run so far plus the limit (HiGHS issue 1331);
 - the parallel simplex ignores a given basis (issue 2913) and interior point has none, so the solver is the serial dual
   simplex;
-- a warm start may report an answer as optimal that is not (issues 3194, 3294), so the duality gap of each answer is
-  checked here, and the program is solved again without the basis if it does not close.
+- a warm start may report a solution as optimal that is not optimal (issues 3194, 3294), so the duality gap of each
+  solution is checked here, and the program is solved again without the basis if the gap does not close.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NOTICEABLE_PER_S = 1e-6
 
 
 class Unsolved(Exception):
-    """HiGHS has no optimal answer."""
+    """HiGHS has found no optimal solution."""
 
 
 class OutOfTime(Unsolved):
-    """HiGHS has no optimal answer yet; the next solve continues from where this one stopped."""
+    """HiGHS has found no optimal solution yet; the next solve continues from the interrupted one."""
 
 
 class ModelSolver:
@@ -54,7 +54,7 @@ class ModelSolver:
         self._highs = _dual_simplex()
         self._bounds = self.program.bounds(problem)
         self.cost = 0.0
-        """Of the last optimum: seconds of latency times requests per second."""
+        """Cost of the last optimum, in seconds of latency times requests per second."""
         _pass(self._highs, self.program.matrix(), self._bounds)
 
     @property
@@ -85,7 +85,7 @@ class ModelSolver:
                 return flows
 
     def _add_violated(self, flows: Flows, values: Floats) -> bool:
-        """Add, for each lost region, the N-1 row that the answer violates most; returns whether there is any."""
+        """Add, for each lost region, the N-1 row that the solution violates most; returns whether any row was added."""
         program, sets = self.program, flows.problem.shape.confinements
         capacity = flows.problem.capacity_per_s
         found = excesses(sets, flows.by_class(), flows.load_per_s, capacity)
@@ -104,7 +104,7 @@ class ModelSolver:
         return True
 
     def _change(self, bounds: Bounds) -> None:
-        """Replace the costs and bounds that differ from those in HiGHS, which takes long for many columns."""
+        """Update the costs and bounds in HiGHS. Only changed ones are passed, since passing many columns takes long."""
         last, highs = self._bounds, self._highs
         at = _changed((last.cost, bounds.cost))
         if len(at):

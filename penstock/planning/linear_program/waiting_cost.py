@@ -11,7 +11,7 @@ import numpy as np
 from penstock.planning.linear_program.arrays import Floats
 
 PIECES = 6
-"""Pieces of a load: four up to the target, one from there to full slots, one for the rest."""
+"""Number of pieces of a load: four up to the target, one from the target to full slots, and one beyond full slots."""
 
 BREAKS = (0.0, 0.5, 0.75, 0.9, 1.0)
 """The bounds of the first four pieces, as parts of the target utilisation."""
