@@ -1,1 +1,1 @@
-"""The daemon in front of one cluster's GPUs: carries requests, watches endpoints, applies the plan, reports upward."""
+"""The regional agent: the daemon that proxies requests to a region's endpoints, applies the plan and sends reports."""

@@ -26,12 +26,12 @@ def keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> asyncio.Task
 
 
 async def sleep_until_tick(period_s: float) -> None:
-    """Sleep until the next multiple of `period_s` (s) of the event loop's clock."""
+    """Sleep until a tick, a multiple of `period_s` (s) of the event loop's clock; see `until_tick_s`."""
     await asyncio.sleep(until_tick_s(asyncio.get_running_loop().time(), period_s))
 
 
 def until_tick_s(now: float, period_s: float) -> float:
-    """Time (s) until the tick to wake at. Skips a tick less than half a period away, because timers may fire early."""
+    """Return the time (s) until the next tick. Skips a tick within half a period, because timers may fire early."""
     return (round(now / period_s) + 1) * period_s - now
 
 
@@ -61,7 +61,7 @@ async def _keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks and wait until all have ended.
 
-    Libraries may lose a cancellation (redis-py does while it connects), so it is repeated.
+    Libraries may lose a cancellation (redis-py does while it connects), so the cancellation is repeated.
     """
     running = set(tasks)
     while running:

@@ -29,9 +29,11 @@ def run(
 ) -> None:
     """Serve one region's GPU pools.
 
-    Settings come from the configuration file and from PENSTOCK_AGENT_* variables, which win: see docs/running.md.
+    Settings come from the configuration file and from PENSTOCK_AGENT_* variables, which take precedence: see
+    docs/running.md.
     """
-    # Imported late, so that the garbage collector does not traverse all of it again and again.
+    # The modules are imported within `uncollected`, so that the garbage collector does not traverse their objects again
+    # and again while they are created.
     with uncollected():
         import structlog
         import uvloop
@@ -74,7 +76,7 @@ def run(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command `penstock-agent`."""
     app()
 
 

@@ -50,7 +50,7 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 log = structlog.get_logger()
 
 ADMIN_LIMITS = Limits(max_body_bytes=64 * 1024, max_connections=1024)
-"""Limits of the admin listener: its requests are small, and client load must not keep operators out."""
+"""Limits of the admin listener: its requests are small, and client load must not exclude operators."""
 
 NEW_OBJECTS_PER_COLLECTION = 20_000
 """Number of new container objects that triggers a run of the cyclic garbage collector."""
@@ -59,18 +59,19 @@ SHUTDOWN_GRACE_S = 30.0
 """Maximum time (s) for which requests may continue after SIGTERM."""
 
 TAKEOVER_WAIT_S = 10.0
-"""Maximum time (s) that a new agent waits for its own readiness before it listens on a port in use by another."""
+"""Maximum time (s) that a new agent waits for its own readiness before it listens on a port of another agent."""
 
 TAKEOVER_CHECK_S = 0.02
-"""Interval (s) between two checks of that readiness."""
+"""Interval (s) between two checks of the readiness of an agent that waits to take over a port."""
 
 
 async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = None) -> None:
     """Run one agent until SIGTERM or SIGINT, then drain and return.
 
     Args:
-        settings: of the agent.
-        traffic_socket: bound by the supervisor, and shared with the other workers of this host; None binds one.
+        settings: settings of the agent.
+        traffic_socket: socket that the supervisor has bound and that the workers of this host share; None binds a new
+            socket.
 
     Raises:
         BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: a setting or a file that it names is
@@ -187,7 +188,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
 
 
 def _stop_signal() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that is set by SIGTERM and SIGINT."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
@@ -232,7 +233,7 @@ async def _open_listeners(
 
 
 def _reachable(admin_url: str, peer_url: str | None) -> str:
-    """The URL of the admin listener; where it listens on every address, with the host of `peer_url`."""
+    """Return the URL of the admin listener, with the host of `peer_url` (if set) in place of a wildcard address."""
     scheme, _, address = admin_url.partition("://")
     host, _, port = address.rpartition(":")
     if peer_url is not None and host in ("0.0.0.0", "[::]"):
@@ -241,7 +242,7 @@ def _reachable(admin_url: str, peer_url: str | None) -> str:
 
 
 async def _wait_before_takeover(readiness: Readiness) -> None:
-    """Wait until this agent can serve the clients of the agent that listens now, for at most TAKEOVER_WAIT_S."""
+    """Wait until this agent can serve the clients of the agent whose port it takes over, at most TAKEOVER_WAIT_S."""
     try:
         async with asyncio.timeout(TAKEOVER_WAIT_S):
             while not readiness.has_warmed_up():  # noqa: ASYNC110 (depends on several parts)
@@ -251,14 +252,14 @@ async def _wait_before_takeover(readiness: Readiness) -> None:
 
 
 def _limits_by_listener(limits: Limits) -> dict[str, Limits]:
-    """The limits of each listener; connections are bounded by the available file descriptors."""
+    """Return the limits of each listener; connections are bounded by the available file descriptors."""
     descriptors = raise_limit()
     shares = shares_of(descriptors)
     bounded = {}
     for name, share in shares._asdict().items():
         wanted = ADMIN_LIMITS if name == "admin" else limits
         connections = min(wanted.max_connections, share)
-        # There are few peers, and one peer may have to forward the whole overflow of a region.
+        # The peer listener has no limit by address, because one peer may forward the whole overflow of a region.
         per_address = wanted.max_connections_per_address or (connections if name == "peer" else None)
         bounded[name] = msgspec.structs.replace(
             wanted, max_connections=connections, max_connections_per_address=per_address
@@ -325,7 +326,11 @@ def _admin_access(settings: AgentSettings, sessions: Sessions) -> KeyAccess:
 
 
 def _admin_tls(settings: AgentSettings) -> ServerTls | None:
-    """TLS of the admin listener, unless it is on a loopback address or may serve plain HTTP."""
+    """Return the TLS files of the admin listener; None if it serves plain HTTP.
+
+    Without a configured certificate, and unless client certificates are required, the listener serves plain HTTP on a
+    loopback address or if `allow_plaintext` has `admin`.
+    """
     certificate, key, own = settings.admin_certificate_file, settings.admin_key_file, settings.identity_dir
     if certificate is None or key is None:
         may_be_plain = is_loopback(settings.admin_listen.host) or "admin" in settings.allow_plaintext

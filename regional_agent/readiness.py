@@ -1,4 +1,4 @@
-"""Whether load balancers should send clients to this agent, and why not."""
+"""The readiness of an agent: whether load balancers should send clients to the agent, and the reason if not."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 
 
 class Readiness:
-    """Answers `/readyz`, and whether a new agent may take over a port."""
+    """Determines the response of `/readyz`, and whether a new agent may take over a port."""
 
     def __init__(self, config: ActiveConfig, endpoints: EndpointSet, other_region_serves: Callable[[], bool]) -> None:
-        """Create the readiness of an agent that serves `endpoints` under the policy of `config`.
+        """Determine the readiness of an agent that serves `endpoints` under the policy of `config`.
 
         Args:
-            other_region_serves: whether requests can be forwarded to some other region.
+            other_region_serves: returns whether requests can be forwarded to another region.
         """
         self._config = config
         self._endpoints = endpoints
@@ -25,10 +25,10 @@ class Readiness:
         """Set when the agent begins to shut down."""
 
     def not_ready_reason(self) -> str | None:
-        """Why this agent should receive no clients; None when it is ready. Ignores `shutting_down`.
+        """Return why this agent should receive no clients; None when it is ready. Ignores `shutting_down`.
 
-        An agent without endpoints is the entry for a region's clients, and ready while it can forward. One whose
-        endpoints are not ready is not: a load balancer can send its clients to another region without the detour.
+        An agent without endpoints forwards the requests of its region's clients, and is ready while it can forward. An
+        agent whose endpoints are all unready is not ready: a load balancer can send clients directly to another region.
         """
         if self._config.policy is None:
             return self._config.no_policy_reason()

@@ -61,7 +61,7 @@ from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 REGISTRATION_TTL_S = 5
-"""Time (s) until the registration of a dead agent expires; the probes of other regions detect its failure sooner."""
+"""Time (s) until the registration of a failed agent expires; other regions detect the failure sooner by probes."""
 
 
 class AgentRuntime:
@@ -81,19 +81,19 @@ class AgentRuntime:
         region_keys: RegionKeys | None = None,
         redis_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """Build every part; none runs yet.
+        """Build all parts without starting them.
 
         Args:
-            settings: of this agent.
-            sessions: the identity of this agent, and what it shares with other processes.
+            settings: settings of this agent.
+            sessions: the identity of this agent, and the keys that it shares with other processes.
             pool: connections to endpoints and control planes.
-            metrics: what this agent exports to Prometheus.
+            metrics: the metrics that this agent exports to Prometheus.
             rng: jitter and random choices.
-            peer_pool: connections to other regions' agents; None takes those of `pool`.
-            control_plane_pool: connections to control planes; None takes those of `pool`.
-            store: None connects to the etcd of the settings.
-            region_keys: authenticate what is shared with the region's other agents; needed if there is a Redis.
-            redis_tls: returns the context for a new connection to Redis; None is the system's trust store.
+            peer_pool: connections to other regions' agents; None uses `pool`.
+            control_plane_pool: connections to control planes; None uses `pool`.
+            store: the configuration store; None connects to the etcd of the settings.
+            region_keys: authenticate the data shared with the region's other agents; required if Redis is configured.
+            redis_tls: returns the TLS context for a new connection to Redis; None uses the system's trust store.
 
         Raises:
             BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
@@ -176,7 +176,7 @@ class AgentRuntime:
         prefix_exchange = self._make_prefix_exchange(chooser.affinity, region_keys, redis)
         exchanges = (load_exchange, shared_objects, prefix_exchange)
         self.exchanges = [exchange for exchange in exchanges if exchange is not None]
-        """What is shared with the region's other agents through Redis; empty without a Redis."""
+        """The exchanges of data with the region's other agents through Redis; empty if no Redis is configured."""
         self.admission = Admission(
             region,
             self.config,
@@ -299,7 +299,7 @@ class AgentRuntime:
             await registration.stop()
 
     def status(self) -> dict[str, Any]:
-        """Content of the status page."""
+        """Return the content of the status page."""
         reason = self.readiness.not_ready_reason()
         return {
             "epoch": self._epoch,
@@ -330,15 +330,15 @@ class AgentRuntime:
         self.peers.use(policy)
 
     def _agents_here(self) -> tuple[str, ...]:
-        """Names of this region's agents, sorted."""
+        """Return the names of this region's agents, sorted."""
         return self._directory.names(self._settings.region)
 
     def _is_agent_here(self, name: str) -> bool:
-        """Whether an agent of this region has this name, as far as the directory has been read."""
+        """Whether an agent of this region has this name; true for all names while no registrations could be read."""
         return self._directory.may_have(self._settings.region, name)
 
     async def _has_successor(self) -> bool:
-        # The directory may lag behind a successor that registered a moment ago.
+        # The registration is read from the store, because the directory may not yet contain a new successor.
         newest = await self._directory.read_member(self._settings.region, self._settings.name)
         return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
 
@@ -398,7 +398,7 @@ def _redis_address(settings: AgentSettings, tls: Callable[[], ssl.SSLContext] | 
 
 
 def tls_to_etcd(settings: AgentSettings) -> Tls | None:
-    """TLS files of connections to etcd; None connects without TLS."""
+    """Return the TLS files for connections to etcd; None for connections without TLS."""
     return tls_to(
         settings.etcd_endpoints,
         ca=settings.etcd_ca_file,

@@ -1,6 +1,7 @@
 """TCP keep-alive and user timeout (tcp(7)), so that the kernel detects hosts that disappear without a FIN.
 
-Without them a connection on which nothing is written never fails, and a written one fails after fifteen minutes.
+Without these options an idle connection to a lost host never fails, and a connection with unacknowledged data fails
+after about fifteen minutes.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ from contextlib import suppress
 from typing import Protocol
 
 UPSTREAM_TIMEOUT_S = 60.0
-"""The host of an engine or a peer that acknowledges nothing for so long (s) is gone."""
+"""Time (s) without an acknowledgement after which the host of an engine or a peer counts as unreachable."""
 
 PROBES = 4
 """Keep-alive probes sent within the timeout on an idle connection."""
 
 
 class SocketOptions(Protocol):
-    """A socket, or what an event loop exposes of one."""
+    """A socket, or the socket object that an event loop exposes."""
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 def set_tcp_timeout(connection: SocketOptions, timeout_s: float) -> None:
-    """Close a connection whose other side acknowledges nothing for `timeout_s` (s).
+    """Have the kernel close a connection whose peer acknowledges nothing for `timeout_s` (s).
 
-    Connections accepted from a listening socket inherit the options. Does nothing where the platform has no such
-    options (other than Linux).
+    Connections accepted from a listening socket inherit the options. On platforms without these options (other than
+    Linux) the function has no effect.
     """
     interval_s = max(1, int(timeout_s / PROBES))
     with suppress(OSError, AttributeError):

@@ -1,6 +1,6 @@
 """The policy and the plan in force: watched in the store, applied together or not at all, stored on disk.
 
-The plan key contains its policy's digest, so that both always match. An invalid update is rejected with a reason that
+A plan contains the digest of its policy, so that both always match. An invalid update is rejected with a reason that
 the next report contains, and the previous configuration stays in force.
 """
 
@@ -64,12 +64,12 @@ class ActiveConfig:
         rng: Random,
         on_change: Callable[[Policy], None],
     ) -> None:
-        """Nothing is in force before `start`.
+        """Create a configuration without a policy and a plan; `start` loads them.
 
         Args:
             region: the region whose plan is followed.
             state_dir: directory of the last known good configuration.
-            rng: jitter of reconnects.
+            rng: adds jitter to reconnects.
             on_change: called with each policy that comes into force.
         """
         self.policy: Policy | None = None
@@ -80,7 +80,8 @@ class ActiveConfig:
         self.refused = ""
         """Why the newest published plan was rejected; empty if it is in force."""
         self.refused_digest = ""
-        """Digest of the rejected policy; empty if it could not be read, which is retried."""
+        """Digest of the rejected policy. Empty if no policy is rejected, if the plan cannot be decoded, or if the store
+        could not be read, which is retried."""
         self._region = region
         self._store = store
         self._on_change = on_change
@@ -115,7 +116,7 @@ class ActiveConfig:
         return self._informer.age_s
 
     def status(self) -> dict[str, Any]:
-        """For the status page: what is in force, its age, and why a newer plan was rejected."""
+        """Return the fields for the status page: the policy digest and plan in force, their age, and a rejection."""
         age_s = self.age_s()
         return {
             "policy_digest": self.policy_digest,
@@ -125,7 +126,7 @@ class ActiveConfig:
         }
 
     def no_policy_reason(self) -> str:
-        """Why no policy is in force, if none is."""
+        """Return why no policy is in force. Called only while none is in force."""
         reason = self.refused
         if not reason and self._newest is None and self.age_s() < math.inf:
             reason = (

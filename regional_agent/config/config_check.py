@@ -1,4 +1,4 @@
-"""Checks all that an agent reads at its start: `penstock-agent --check-config`."""
+"""Checks the files and directories that an agent uses: `penstock-agent --check-config`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regional_agent.workers.worker_settings import worker_settings
 
 
 def config_problems(settings: AgentSettings) -> list[str]:
-    """Return every problem of the files and directories that the settings name, one a line."""
+    """Return the problems of all files and directories that the settings name."""
     if settings.workers == 1:
         return _problems(settings)
     found = [_problems(worker_settings(settings, number)) for number in range(1, settings.workers + 1)]

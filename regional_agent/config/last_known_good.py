@@ -1,6 +1,6 @@
 """Stores the last accepted value on disk, so that an agent can restart and serve without the store.
 
-A file contains a header line (version, kind, SHA-256) and the value. It is replaced atomically: a temporary file is
+A file contains a header line (version, kind, SHA-256) and the value. Files are replaced atomically: a temporary file is
 written, synced and renamed, and the directory is synced (fsync(2), rename(2)). After a crash the file holds either the
 old or the new value; a file whose digest does not match is ignored.
 """

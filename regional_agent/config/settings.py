@@ -105,7 +105,7 @@ Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class AgentSettings(BaseModel):
-    """The settings of one agent. Whatever the agents of a fleet have in common is in the policy."""
+    """The settings of one agent. Configuration that all agents of a fleet share is in the policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -114,9 +114,9 @@ class AgentSettings(BaseModel):
     name: Name
     """Name of the agent: unique in its region, and unchanged by a restart."""
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
-    """Number of worker processes, which accept from one traffic port. With more than 1, each is an agent of its own:
-    worker 2 of `eu-de-1` has the name `eu-de-1-2`, the identity in that directory of `identity_dir`, its state in that
-    directory of `state_dir`, and the peer and admin ports plus 1. Requires `redis_url`."""
+    """Number of worker processes, which accept from one traffic port. With more than 1, each worker is an
+    agent of its own: worker 2 of `eu-de-1` has the name `eu-de-1-2`, subdirectories of that name in `identity_dir` and
+    in `state_dir`, and the peer and admin ports plus 1. Requires `redis_url`."""
     zone: Annotated[str, Field(max_length=63)] = ""
     """The agent's zone (failure domain), as in the endpoints file. Endpoints of the same zone are preferred if their
     expected completion time is about as short as the best. Empty disables the preference."""
@@ -135,14 +135,14 @@ class AgentSettings(BaseModel):
     admin_require_certificate: bool = False
     """Whether the admin listener refuses TLS connections without a client certificate of the fleet's authority, in
     addition to credentials. It then serves TLS on loopback addresses, too. Prometheus, engines that register, load
-    balancers and probes of Kubernetes need one, as `penstock certs issue monitor` makes."""
+    balancers and probes of Kubernetes need a certificate, such as `penstock certs issue monitor` creates."""
     admin_api_keys_file: Path | None = None
     """YAML or JSON file of API keys for the admin listener: digest, name, role and regions of each; reloaded when it
     changes. Default: no API keys, so that only health checks, registration, and metrics for client certificates of the
     role `monitor` are served."""
     allow_plaintext: Annotated[frozenset[PlaintextLink], BeforeValidator(listed)] = frozenset()
-    """What may leave this machine unencrypted, comma-separated: `admin` (requests to the admin listener),
-    `control-planes` (reports), `etcd`, `otlp` (spans), `peers` (requests between regions, whatever the address),
+    """Links that may be unencrypted, comma-separated: `admin` (requests to the admin listener),
+    `control-planes` (reports), `etcd`, `otlp` (spans), `peers` (requests between regions, on loopback addresses too),
     `redis`. Set it only where the network encrypts all traffic, such as a service mesh or WireGuard. Logged as a
     warning."""
     advertise_admin_url: HttpUrl | None = None
@@ -157,7 +157,7 @@ class AgentSettings(BaseModel):
     etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], BeforeValidator(listed)]
     """host:port of each etcd member; comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
-    """What every key of the fleet starts with in etcd. Fleets that share an etcd have different prefixes."""
+    """Prefix of all keys of the fleet in etcd. Fleets that share an etcd have different prefixes."""
     etcd_ca_file: Path | None = None
     """PEM certificates of the authorities that sign etcd's certificates. Default: the fleet's authority, in
     `identity_dir`; etcd on a loopback address is then reached without TLS."""
@@ -192,9 +192,9 @@ class AgentSettings(BaseModel):
     max_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Maximum share (0-1) of the endpoints of one model that may be ejected at the same time; 0 disables ejection."""
     suspect_after_s: Annotated[float, Field(ge=0.0, le=600.0)] = 10.0
-    """Time (s) without a byte from any request of an endpoint, while one is overdue and other endpoints progress, after
-    which the endpoint is suspect: it receives no new requests, and waiting ones are sent elsewhere. At least 5 where
-    responses are streamed; 0 disables this."""
+    """Time (s) without a byte of any response of an endpoint, while a request is overdue and other endpoints progress,
+    after which the endpoint is suspect: it receives no new requests, and its waiting requests are sent to other
+    endpoints. Set it to at least 5 if responses are streamed; 0 disables the check."""
     server_errors_eject: bool = True
     """Whether 5xx responses other than 502, 503 and 504 count as failures. Set to false if clients can provoke them."""
     geoip_file: Path | None = None
@@ -202,15 +202,17 @@ class AgentSettings(BaseModel):
     locations are unknown."""
     identity_dir: Path
     """Directory with the certificate of this agent (`tls.crt`, `tls.key`, `ca.crt`), as `penstock certs issue` writes
-    it; reloaded when it changes. Agents of other regions are served, and connected to, with this certificate. With
-    `REDIS_URL` also `region.key`, the key that the region's agents share, which is reloaded too."""
+    it; reloaded when it changes. The certificate is used for connections from and to agents of other regions. If
+    `redis_url` is set, the directory also contains `region.key`, the key that the region's agents share; it is
+    reloaded, too."""
     region_key_file: Path | None = None
-    """File with the keys that the region's agents share, one a line: the first authenticates what this agent writes to
-    Redis, each what it reads; reloaded when it changes. Default: `region.key` in `identity_dir`. For an identity that
-    is mounted by an issuer of certificates, which has no such file."""
+    """File with the keys that the region's agents share, one per line; reloaded when it changes. The first key
+    authenticates the data that this agent writes to Redis; any of the keys authenticates the data that it reads.
+    Default: `region.key` in `identity_dir`. Required if an issuer of certificates mounts `identity_dir`, which then
+    has no such file."""
     state_dir: Path
-    """Directory of this agent alone, for the last-known-good configuration and registered endpoints; created if
-    missing."""
+    """Directory that only this agent uses, for the last-known-good configuration, registered and discovered endpoints,
+    and further state; created if missing."""
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(listed)] = ()
     """Networks (CIDR) of proxies whose X-Forwarded-For is trusted; comma-separated."""
     location_header: Annotated[str, AfterValidator(_location_header)] = ""
@@ -219,8 +221,8 @@ class AgentSettings(BaseModel):
     used."""
 
     limits: Annotated[InstanceOf[Limits], BeforeValidator(_limits)] = Limits()
-    """Limits of memory, connections and time that clients and engines may use: those fields of
-    regional_agent/http/limits.py that differ from their defaults, as a JSON object in the environment."""
+    """Limits of memory, connections and time that clients and engines may use: a mapping of the fields of
+    regional_agent/http/limits.py that differ from their defaults, in the environment a JSON object."""
     access_log_file: Path | None = None
     """File of the access log, one JSON line per request. It may be renamed for log rotation. A file beside it, with the
     suffix `.heads`, has the signatures that `penstock residency report` verifies. Default: no access log."""
@@ -228,18 +230,18 @@ class AgentSettings(BaseModel):
     """Share (0-1) of successful requests that are logged; failed requests are always logged. Below 1 the log does not
     prove where requests were processed."""
     max_tenant_series: Annotated[int, Field(ge=0, le=10_000)] = 20
-    """Number of tenants with metric series of their own, which each have some for every model: those with the highest
-    `priority` in policy, then by name. The others share the tenant `other`."""
+    """Maximum number of tenants with metric series of their own: the tenants with the highest `priority` in the policy,
+    then by name. All further tenants are counted as `other`. Each tenant has several series for each model."""
     otlp_endpoint: Annotated[HttpUrl, BeforeValidator(_without_path)] | None = None
-    """URL of an OpenTelemetry collector, https://host:port (4318 by its default): spans of requests are sent to
-    `/v1/traces` there (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if `allow_plaintext` has
-    `otlp`. Default: no spans."""
+    """URL of an OpenTelemetry collector, https://host:port (default port of collectors: 4318). Spans of requests are
+    sent to its path `/v1/traces` (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if
+    `allow_plaintext` has `otlp`. Default: no spans."""
     trace_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """Share (0-1) of requests whose spans are exported, however they end. The sampled flag of a `traceparent` decides
     instead if it comes from one of `trusted_proxies`."""
     trace_slow_s: Annotated[float, Field(ge=0.0)] = 30.0
-    """Requests whose response begins later than this (s) are exported too, as failed ones are: at most 50 of both a
-    second."""
+    """Time (s) until the response begins, above which a request is exported regardless of `trace_share`. Failed
+    requests are exported, too; slow and failed requests together at most 50 per second."""
     traffic_certificate_file: Path | None = None
     """PEM certificate chain of the traffic listener. Default: plain HTTP. This file and the files below are reloaded
     when they change; new connections use the new content."""
@@ -254,7 +256,7 @@ class AgentSettings(BaseModel):
 
     @property
     def region_key_path(self) -> Path:
-        """The file with the key that the region's agents share."""
+        """The file with the keys that the region's agents share."""
         return self.region_key_file or self.identity_dir / REGION_KEY
 
     @model_validator(mode="after")
@@ -364,7 +366,7 @@ class AgentSettings(BaseModel):
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> AgentSettings:
-    """Return the settings; flags, by field name, win over the environment, and that over the configuration file.
+    """Return the settings. Flags, by field name, override the environment, which overrides the configuration file.
 
     Raises:
         BadSettings: settings are missing or invalid; the message never contains a URL that may contain a password.

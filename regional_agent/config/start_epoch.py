@@ -10,7 +10,7 @@ import structlog
 from regional_agent.config.last_known_good import LastKnownGood
 
 MAX_EPOCH = 2**53 - 1
-"""Redis scripts and JSON readers represent larger integers inexactly."""
+"""Maximum epoch. Redis scripts and JSON readers represent larger integers inexactly."""
 
 log = structlog.get_logger()
 
@@ -24,7 +24,8 @@ class Start(msgspec.Struct, frozen=True):
 def next_epoch(state_dir: Path, unix_s: float) -> int:
     """Return the epoch of this start and store it: at least the clock (ms), and greater than the stored epoch.
 
-    The stored epoch covers a clock that was set back; the clock covers a lost disk.
+    Because of the stored epoch, the epoch grows after the clock was set back; because of the clock, it grows after the
+    loss of the disk.
 
     Args:
         state_dir: directory of the stored epoch.

@@ -1,1 +1,1 @@
-"""The region's endpoints: where they are listed, their probes, signals and pools."""
+"""The region's endpoints: their sources, probes, load signals and pools."""

@@ -44,7 +44,7 @@ MIN_MODELS_INTERVAL_S: Final = 0.5
 """Minimum interval (s) between two such queries when requests fail with 404."""
 
 FULL: Final = 1.0
-"""The utilisation of an engine that rejects requests."""
+"""Utilisation (0-1) that is assumed for an engine that rejects requests."""
 
 
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ class Endpoint(EndpointAccount):
         self.ejected_by = ""
         """The outcome that ejected the endpoint last; empty if none did."""
         self.kv_events: KvEventFollower | None = None
-        """Follows the KV events of its engine; None if they are not read."""
+        """Follower of the engine's KV events; None if KV events are not read."""
         self.progress = ProgressTracker()
         """The progress of this agent's requests."""
         self.sample = ProgressSample()
@@ -132,7 +132,7 @@ class Endpoint(EndpointAccount):
         self.loaded: frozenset[str] | None = None
         """The loaded models that the engine reports; None if it does not report them."""
         self.adapters: frozenset[str] = frozenset()
-        """The loaded adapters of these models that the engine reports."""
+        """Names of the loaded adapters that the engine reports."""
         self.readings: Readings = {}
         """The load that the engine reports."""
         self.load_header_read_at = -inf
@@ -140,13 +140,13 @@ class Endpoint(EndpointAccount):
         self.signals_problem = ""
         """Why the last read of the metrics page failed; empty if it succeeded."""
         self.rewrite: RequestRewrite | None = None
-        """What requests to this endpoint differ in; None if in nothing."""
+        """Changes to the requests that are sent to this endpoint; None if requests are not changed."""
         self.usable = True
-        """False if a configured credential or certificate was never readable: nothing is sent to the endpoint."""
+        """Whether requests and probes are sent; false if a configured credential or certificate was never readable."""
         self.problem = ""
-        """The problem of the files that its entry names; empty if there is none."""
+        """The problem of the files that the endpoint's entry names; empty if all files are valid."""
         self.credential_rejected = ""
-        """Where the engine rejected the configured credential; empty since it accepted it."""
+        """How the engine rejected the configured credential; empty once the engine has accepted the credential."""
         self._on_models = on_models
         self._models_at = -inf
         self._detection = outlier_detection
@@ -186,7 +186,7 @@ class Endpoint(EndpointAccount):
         """Apply the files that the entry names, after they or the entry have changed. Triggers an immediate probe.
 
         Args:
-            problem: of the files; empty if there is none.
+            problem: problem of the files; empty if all files are valid.
             usable: whether requests can be sent.
         """
         self.rewrite, self.problem, self.usable = rewrite, problem, usable
@@ -215,7 +215,7 @@ class Endpoint(EndpointAccount):
             self._out_since = self._detection.clock()
 
     def undrain(self) -> None:
-        """Return a draining endpoint to service. Not probed while it drained, it must pass a probe first.
+        """Return a draining endpoint to service. It must pass a probe first, since draining endpoints are not probed.
 
         The caller refills the pools.
         """
@@ -232,13 +232,13 @@ class Endpoint(EndpointAccount):
         return unsettled or self._detection.clock() - self._models_at >= MODELS_INTERVAL_S
 
     def check_models_soon(self) -> None:
-        """Query the loaded models soon after a 404: an engine that rejects requests at once looks idle."""
+        """Query the loaded models soon after a 404: an engine that rejects requests at once would appear idle."""
         if self._detection.clock() - self._models_at >= MIN_MODELS_INTERVAL_S:
             self._models_at = -inf
             self.probe_now.set()
 
     def has_adapter(self, name: str) -> bool:
-        """Whether the engine reports an adapter of this name, or its entry has a pattern for it."""
+        """Whether the engine reports an adapter of this name, or a pattern of the endpoint's entry matches the name."""
         return name in self.adapters or any(matches(pattern, name) for pattern in self.spec.adapters)
 
     def set_loaded_models(self, loaded: frozenset[str] | None, adapters: frozenset[str] = frozenset()) -> None:
@@ -271,7 +271,7 @@ class Endpoint(EndpointAccount):
                 self.concurrency_limit.reported(values.get(Signal.QUEUED, 0.0), values[Signal.RUNNING], now)
 
     def follow_limit(self, limit: int | None) -> None:
-        """Use the learned slots of another agent of the region; None for those that this agent learns."""
+        """Use the learned slots of another agent of the region; None uses the slots that this agent learns."""
         if self.concurrency_limit is not None:
             self.set_slots(self.concurrency_limit.follow(limit, self._detection.clock()), self.spec.queue)
 
@@ -304,7 +304,7 @@ class Endpoint(EndpointAccount):
         return is_ejected
 
     def make_suspect(self, stall: Stall) -> bool:
-        """Make the endpoint suspect, unless its pools lose too many endpoints; returns whether it is suspect now."""
+        """Make the endpoint suspect, unless one of its pools has too many ejected endpoints; returns whether it is."""
         if not all(pool.has_room_to_eject() for pool in self.pools):
             return False
         detection = self._detection
@@ -313,16 +313,16 @@ class Endpoint(EndpointAccount):
         return True
 
     def stall_at(self, sent_at: float) -> Stall | None:
-        """Why a request that was sent at `sent_at` (s) makes no progress; None unless the endpoint is suspect."""
+        """Return why a request, sent at `sent_at` (s), makes no progress; None if the endpoint is not suspect."""
         ejection = self.ejection
         return self.stall if ejection.state is _SUSPECT and sent_at < ejection.since else None
 
     def now(self) -> float:
-        """The current time (s) of the outlier detection clock."""
+        """Return the current time (s) of the outlier detection clock."""
         return self._detection.clock()
 
     def status(self, lease_left_s: float | None) -> dict[str, Any]:
-        """For the status page and the registration API.
+        """Return the fields for the status page and the registration API.
 
         Args:
             lease_left_s: remaining time (s) of its lease; None if it is not registered.
@@ -367,7 +367,7 @@ class Endpoint(EndpointAccount):
         }
 
     def tick(self) -> None:
-        """Update what depends on time: slots, progress, ejection, weight, pressure. The caller updates the pools."""
+        """Update slots, progress, ejection, weight and pressure, which depend on time. The caller updates the pools."""
         now = self._detection.clock()
         if self.concurrency_limit is not None:
             self.set_slots(self.concurrency_limit.tick(self.view.in_flight, now), self.spec.queue)

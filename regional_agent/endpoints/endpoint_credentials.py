@@ -1,4 +1,4 @@
-"""Reads the credentials and certificates of endpoints from files, again when a file changes.
+"""Reads the credentials and certificates of endpoints from files, and reloads files that change.
 
 An endpoint whose files were never usable is not used. If a file becomes unusable later, the last good content stays in
 force. Secrets are held here and in the header lines of endpoints, and appear in no log, status page or error message.
@@ -40,21 +40,21 @@ log = structlog.get_logger()
 
 
 class _Watched(Generic[T]):
-    """The last good content of some files."""
+    """The last valid content of one or more files."""
 
     def __init__(self, read: Callable[[], T], files: Iterable[str]) -> None:
         self._read = read
         self._files = [Path(file) for file in files if file]
         self._stamps: list[Stamp | None] = []
         self.value: T | None = None
-        """None if the files were never usable."""
+        """The last valid content; None if the files were never usable."""
         self.problem = ""
         """Why the present files are unusable; empty if they are in force."""
 
     def read_if_changed(self) -> bool:
-        """Read the files if one has changed, or has a problem, which a change of its mode may have ended.
+        """Read the files if one has changed, or if the last read failed; returns whether `value` or `problem` changed.
 
-        Returns whether `value` or `problem` differs.
+        A failed read is repeated because a changed file mode, which may resolve the problem, does not change the stamp.
         """
         stamps = [file_stamp(file) for file in self._files]
         if stamps == self._stamps and not self.problem:
@@ -71,20 +71,21 @@ class _Watched(Generic[T]):
 
 
 class EndpointCredentials:
-    """The credentials and certificates of all endpoints, each file read once however many endpoints use it."""
+    """The credentials and certificates of all endpoints. Each file is read once for all endpoints that use it."""
 
     def __init__(self, default_ca: Path | None = None) -> None:
         """Start without any file.
 
         Args:
-            default_ca: authorities of endpoints with a client certificate and no `ca_file`; None takes the system's.
+            default_ca: authorities of endpoints with a client certificate and no `ca_file`; None uses the system's
+                trust store.
         """
         self._default_ca = default_ca
         self._secrets: dict[str, _Watched[bytes]] = {}
         self._trust: dict[tuple[str, str, str], _Watched[ClientTls]] = {}
 
     def use(self, specs: Collection[EndpointSpec]) -> None:
-        """Read the files of `specs` that were not read before, and drop those that no spec names."""
+        """Read the files of `specs` that were not read before, and drop the files that no spec names."""
         secrets = {spec.credential_file for spec in specs if spec.credential_file}
         self._secrets = {file: self._secrets.get(file) or _Watched(_reader(file), (file,)) for file in sorted(secrets)}
         trust = {_tls_files(spec) for spec in specs if any(_tls_files(spec))}
@@ -94,17 +95,17 @@ class EndpointCredentials:
         self._read_changed()
 
     async def reload_changed(self) -> bool:
-        """Read the files that have changed, in a thread; returns whether any has."""
+        """Read the files that have changed, in a thread; returns whether any file has changed."""
         return await asyncio.to_thread(self._read_changed)
 
     def rewrite(self, spec: EndpointSpec) -> RequestRewrite | None:
-        """What requests to an endpoint differ in; None if in nothing."""
+        """Return the changes to the requests for an endpoint; None if requests are not changed."""
         if not spec.is_rewritten:
             return None
         return RequestRewrite(spec.base_path, self._headers(spec), dict(spec.engine_names))
 
     def _headers(self, spec: EndpointSpec) -> tuple[Header, ...]:
-        """The header fields of every request, the credential included if that is readable."""
+        """Return the header fields of every request, including the credential if it is readable."""
         headers = tuple((name.encode(), value.encode()) for name, value in spec.headers)
         secret = self._secrets[spec.credential_file].value if spec.credential_file else None
         if secret is None:
@@ -113,12 +114,12 @@ class EndpointCredentials:
         return (*headers, (spec.credential_header.encode(), value))
 
     def trust(self, spec: EndpointSpec) -> ServerTrust | None:
-        """The TLS of connections to an endpoint; None for that of all endpoints without settings of their own."""
+        """Return the TLS settings of connections to an endpoint; None if the endpoint uses the default settings."""
         tls = self._trust[_tls_files(spec)].value if any(_tls_files(spec)) else None
         return ServerTrust(tls, spec.server_name) if tls is not None or spec.server_name else None
 
     def problem(self, spec: EndpointSpec) -> tuple[str, bool]:
-        """The problem of an endpoint's files, and whether it prevents the use of the endpoint."""
+        """Return the problem of an endpoint's files, and whether it prevents the use of the endpoint."""
         for field, watched in self._of(spec):
             if watched.problem:
                 stays = "; the last valid content stays in force" if watched.value is not None else ""
@@ -166,7 +167,7 @@ def _reader(file: str) -> Callable[[], bytes]:
 
 
 def _require_plain_file(path: Path | None) -> None:
-    """Reject what is there and is no plain file: to open a pipe would block."""
+    """Raise BadSecret if the path is not a plain file, because opening a pipe would block."""
     try:
         if path is not None and not S_ISREG(path.stat().st_mode):
             raise BadSecret(f"{path}: not a plain file; put one there")

@@ -19,12 +19,12 @@ from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 
 MAX_MODELS = 64
-"""Maximum number of models of one endpoint, adapters included."""
+"""Maximum number of models of one endpoint, and maximum number of its adapter patterns."""
 MAX_REQUESTS = 100_000
 """Maximum slots, and maximum queue, of one endpoint."""
 
 AUTO = "auto"
-"""The value of `slots` that has them learned."""
+"""The value of `slots` for slots that the agent learns."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
@@ -35,7 +35,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """One endpoint as it is configured or registered."""
 
     name: str
-    """Unique in the region, and the same in all of its agents."""
+    """Name of the endpoint: unique in the region, and the same in all agents of the region."""
     address: Address
     models: tuple[str, ...]
     slots: int
@@ -52,7 +52,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     metrics_port: int | None = None
     """Port of the metrics page; None for the default of the engine kind."""
     kv_events_port: int | None = None
-    """Port of the engine's log of KV events; None if they are not read."""
+    """Port of the engine's log of KV events; None if KV events are not read."""
     base_path: str = ""
     """Prefix of the path of every request, except for a configured `health_path`; without a slash at its end."""
     headers: Pairs = ()
@@ -62,9 +62,11 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     credential_file: str = ""
     """File with the secret that every request contains; empty for none."""
     credential_header: str = AUTHORIZATION
-    """Header that contains the secret, in lower case: `authorization` as a bearer token, others alone."""
+    """Header that contains the secret, in lower case. `authorization` contains a bearer token, other headers the secret
+    alone."""
     ca_file: str = ""
-    """Certificates of the authorities that sign the engine's certificate; empty for those of the agent's settings."""
+    """Certificates of the authorities that sign the engine's certificate; empty for the setting
+    `upstream_ca_file` of the agent."""
     client_certificate_file: str = ""
     """Certificate that the agent sends to the engine; empty for none."""
     client_key_file: str = ""
@@ -89,7 +91,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether requests differ from those of clients."""
+        """Whether requests to the endpoint differ from the requests of clients."""
         return bool(self.base_path or self.headers or self.engine_names or self.credential_file)
 
     def renames(self, model: str) -> bool:
@@ -174,7 +176,7 @@ def _slots(value: Any) -> int:
 
 
 def slots_problem(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The field of the slots that contradicts another one, and the problem; None if there is none.
+    """Return the slot field that contradicts another field, and the problem; None if the fields are consistent.
 
     Args:
         values: by attribute of EndpointSpec; None where a value is invalid.

@@ -13,12 +13,11 @@
   models: [llama-3-8b]
   slots: auto
 
-The second entry is one endpoint for each address of its host name, with slots that are learned (see
+The second entry creates one endpoint for each address of its host name, with slots that are learned (see
 penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. The name of an SRV record (`srv`), and a Service
 or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are optional:
-`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`,
-`kv_events_port`, and those of
-endpoint_options.py.
+`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, `kv_events_port`, and the
+fields in endpoint_options.py.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
 
 
 def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str, Any]:
-    """Create an entry. Returns it, its endpoint or template, and the field and value that no other entry may have."""
+    """Return an entry, its endpoint or template, and the field and the value that no other entry may have."""
     if "dns" in fields:
         host = fields.pop("dns")
         spec = EndpointSpec(**fields, address=host)
@@ -150,7 +149,7 @@ def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str, Any]:
 
 
 def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
-    """The values of one entry by attribute of EndpointSpec; appends errors to `problems`."""
+    """Return the values of one entry by attribute of EndpointSpec; appends errors to `problems`."""
     line = f"{path}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode):
         problems.append(f"{line}: not an endpoint; write {', '.join(f'`{field}:`' for field in _REQUIRED)}")
@@ -180,7 +179,7 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _address(values: dict[str, Any]) -> Address | None:
-    """An address that uses TLS as those of the entry's endpoints do; None where that is not known."""
+    """Return an address that uses TLS if the endpoints of a `dns`, `srv` or `kubernetes` entry use TLS; else None."""
     if values.get("srv"):
         return Address("", 0, values["srv"][1])
     if values.get("kubernetes"):
@@ -190,7 +189,7 @@ def _address(values: dict[str, Any]) -> Address | None:
 
 
 def _entry_problems(values: dict[str, Any]) -> list[str]:
-    """Missing fields, and fields that exclude each other."""
+    """Return the problems of an entry: missing fields, and fields that exclude each other."""
     sources = [field for field in _SOURCES if _CHECKS[field][0] in values]
     given = {*values, *(("address",) if sources else ()), *(("models", "slots") if "kubernetes" in values else ())}
     problems = [f"{field}: missing; add it" for field in _REQUIRED if _CHECKS[field][0] not in given]
@@ -211,8 +210,8 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
 def _plain(node: yaml.Node) -> Any:
     """Convert a node to a JSON value; None for types that no field accepts.
 
-    Lists and mappings are truncated just above the maximum length, and those in them are not converted: with aliases, a
-    small file can expand to a list larger than memory.
+    Lists and mappings are truncated just above the maximum length, and nested lists and mappings are not converted,
+    because with aliases a small file can expand to a list larger than memory.
 
     Raises:
         InvalidField: a mapping contains a key twice.
@@ -253,5 +252,5 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "kubernetes": ("kubernetes", read_source),
 }
 _SOURCES = ("url", "dns", "srv", "kubernetes")
-"""The fields that contain where the endpoints are; an entry has one of them."""
+"""The fields that locate the endpoints of an entry; an entry has exactly one of these fields."""
 _REQUIRED = ("name", "url", "models", "slots")

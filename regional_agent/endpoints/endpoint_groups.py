@@ -13,7 +13,7 @@ from regional_agent.endpoints.endpoint_pool import EndpointPool
 
 
 class EndpointGroups:
-    """The capacity groups of several models. Endpoints that serve one model are in no group but in its pool alone."""
+    """The capacity groups of several models. An endpoint that serves one model belongs to a pool, but to no group."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, ...], GroupAccount] = {}
@@ -36,11 +36,11 @@ class EndpointGroups:
             group.recount()
 
     def coupled(self, model: str) -> tuple[str, ...]:
-        """All models whose free slots depend on the model's load, itself included; empty if it shares no endpoint."""
+        """Return `model` and all models whose free slots depend on its load; empty if it shares no endpoint."""
         return self._coupled.get(model, ())
 
     def loads(self, models: Iterable[str], pools: Mapping[str, EndpointPool]) -> list[GroupLoad]:
-        """The load of every capacity group of these models, groups of a single model included.
+        """Return the load of every capacity group of these models, groups of a single model included.
 
         Args:
             models: models as returned by `coupled`.
@@ -61,7 +61,7 @@ class EndpointGroups:
         return loads
 
     def report(self) -> tuple[GroupReport, ...]:
-        """The groups as the agent reports them."""
+        """Return the groups for the report of the agent."""
         return group_reports(
             GroupReport(group.models, len(group.endpoints), group.ready, group.slots, group.in_flight)
             for group in self._groups.values()

@@ -37,7 +37,7 @@ class CredentialRejected(NotReady):
 
 
 class LoadedModels(NamedTuple):
-    """What an engine reports as loaded."""
+    """The models and adapters that an engine reports as loaded."""
 
     models: frozenset[str] | None
     """The endpoint's models, by their names in the policy; None if the engine does not report them."""

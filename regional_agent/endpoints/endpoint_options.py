@@ -1,4 +1,4 @@
-"""How requests to one endpoint differ from those of clients: base path, headers, credential, TLS, model names.
+"""The options that change requests to one endpoint: base path, headers, credential, TLS, model names.
 
 Parsers of these fields, and the checks of their combinations. Every error message states the remedy.
 """
@@ -32,10 +32,11 @@ _RESERVED: Final = (
     | CLIENT_ADDRESS_HEADERS
     | {b"content-encoding", b"content-type", b"tracestate", b"x-model"}
 )
-"""Headers of the connection, of the body, of the trace, of the client, and of the model: they differ by request."""
+"""Headers that differ by request, so that no entry can set them: headers of the connection, of the body, of the trace,
+of the client, and of the model."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""A mapping, in the order in which it was written."""
+"""The pairs of a mapping, in the order in which they were written."""
 
 
 class InvalidField(Exception):
@@ -43,14 +44,14 @@ class InvalidField(Exception):
 
 
 def text(value: Any) -> str:
-    """A text that is not blank."""
+    """Return a text that is not blank; raises InvalidField."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidField("not a text; write a word, in quotes if it looks like a number")
     return value
 
 
 def canonical(name: str) -> str:
-    """The name by which headers are compared: CGI and WSGI servers do not distinguish `_` from `-`."""
+    """Return the name by which headers are compared: CGI and WSGI servers do not distinguish `_` from `-`."""
     return name.lower().replace("_", "-")
 
 
@@ -141,14 +142,14 @@ FILE_CHECKS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "client_key_file": ("client_key_file", _file),
     "server_name": ("server_name", _server_name),
 }
-"""The fields that only the endpoints file accepts. A registration with them could have this agent read any of its
-files, or send a secret of this machine to an address of its choice."""
+"""The fields that are accepted only in the endpoints file. With these fields, a registration could make the agent read
+any file of this machine, or send a secret of this machine to any address."""
 
 _TLS_FIELDS: Final = ("ca_file", "client_certificate_file", "client_key_file", "server_name")
 
 
 def conflicts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fields that contradict others, each with its problem.
+    """Return the fields that contradict other fields, each with its problem.
 
     Args:
         values: by attribute of EndpointSpec; None where a value is invalid.

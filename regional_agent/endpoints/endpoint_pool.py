@@ -18,21 +18,21 @@ class EndpointPool(PoolAccount[Endpoint]):
 
         Args:
             prior_s: mean service time (s) before any completion.
-            rules: outlier detection; None takes the defaults.
+            rules: outlier detection; None uses the defaults.
             zone: the agent's zone; empty prefers no zone.
         """
         super().__init__(prior_s, rules)
         self._zone = zone
         self.missing = 0
-        """Endpoints that are configured for the model and have not loaded it."""
+        """Number of endpoints that are configured for the model and have not loaded the model."""
         self.renaming: frozenset[str] = frozenset()
-        """Endpoints whose engine has another name for the model."""
+        """Names of the endpoints whose engine has another name for the model."""
 
     def fill(self, endpoints: list[Endpoint], missing: int = 0, renaming: frozenset[str] = frozenset()) -> None:
         """Replace the members of the pool.
 
         Args:
-            missing: endpoints that are configured for the model and have not loaded it.
+            missing: number of endpoints that are configured for the model and have not loaded the model.
             renaming: names of the endpoints whose engine has another name for the model.
         """
         self.set_endpoints(endpoints)
@@ -47,11 +47,11 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.update_speeds()
 
     def without_adapter(self, name: str) -> frozenset[str]:
-        """Names of the endpoints that do not list an adapter of this name."""
+        """Return the names of the endpoints that have no adapter of this name."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not endpoint.has_adapter(name))
 
     def unable_to_extend(self) -> frozenset[str]:
-        """Names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
+        """Return the names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)
 
     def update_readiness(self) -> None:

@@ -39,7 +39,7 @@ async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: 
     """Probe one endpoint until cancelled, and apply the outcomes.
 
     Args:
-        siblings: the number of probed endpoints.
+        siblings: returns the number of probed endpoints.
         rng: adds jitter to the interval, so that agents do not probe in step.
     """
     while True:

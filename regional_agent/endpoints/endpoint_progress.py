@@ -12,7 +12,8 @@ from penstock.health.progress import ProgressSample, StallReason, stall_of
 from regional_agent.endpoints.endpoint import Endpoint
 
 MAX_LATE_S: Final = 1.0
-"""An agent whose own event loop is later than this (s) judges no endpoint: it has not read what has arrived."""
+"""Maximum time (s) between two checks. After a longer delay of the event loop no endpoint is judged, because the agent
+has not yet read the responses that arrived meanwhile."""
 
 log = structlog.get_logger()
 
@@ -30,7 +31,7 @@ class ProgressMonitor:
 
         Args:
             members: returns the endpoints of a model.
-            suspect_after_s: silence (s) that makes an endpoint suspect; 0 never does.
+            suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
             on_suspect: called with the evidence when an endpoint becomes suspect.
         """
         self._members = members

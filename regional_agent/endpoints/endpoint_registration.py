@@ -106,8 +106,8 @@ class Registrations:
         """Read the token file and restore the stored leases.
 
         Args:
-            token_file: None rejects all registrations.
-            clock: seconds, monotonic.
+            token_file: file with the registration tokens; None rejects all registrations.
+            clock: monotonic, in seconds.
             lease_file: stores leases across restarts; None stores nothing.
             unix_clock: Unix time, in seconds.
 
@@ -124,7 +124,7 @@ class Registrations:
         self._lease_file = lease_file
         self._leases: dict[str, Lease] = {}
         self._changed = asyncio.Event()
-        """Set while added or removed leases are not written."""
+        """Set while added, changed or removed leases are not written."""
         self._renewed = False
         """Whether leases were renewed since the last write."""
         self._saved_at = -inf
@@ -136,7 +136,7 @@ class Registrations:
             }
 
     def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
-        """Answer one request to PATH or below it."""
+        """Handle one request to PATH or a path below PATH."""
         if not self._tokens:
             return _refused(
                 403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to enable registration"
@@ -201,12 +201,12 @@ class Registrations:
             self.problem = str(error)
 
     def lease_left_s(self, name: str) -> float | None:
-        """Remaining time (s) of an endpoint's lease; None if it has no lease."""
+        """Return the remaining time (s) of an endpoint's lease; None if the endpoint has no lease."""
         lease = self._leases.get(name)
         return None if lease is None else max(0.0, lease.expires_at - self._clock())
 
     def _is_authorized(self, authorization: bytes | None) -> bool:
-        """Check the token in constant time."""
+        """Whether the token is valid; tokens are compared in constant time."""
         scheme, _, given = (authorization or b"").partition(b" ")
         matches = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
         return any(matches) and scheme.lower() == b"bearer"

@@ -82,9 +82,9 @@ class EndpointSet:
             on_ejected: called at every ejection, with the outcome that caused it.
             on_suspect: called when an endpoint becomes suspect, with the evidence.
             resolve: see `DnsResolver`.
-            upstream_ca: authorities that sign the certificates of engines; None takes the system's.
+            upstream_ca: authorities that sign the certificates of engines; None uses the system's trust store.
             state_dir: see `EndpointDiscovery`.
-            held_prefixes: receives what endpoints hold by their KV events; None reads no events.
+            held_prefixes: receives the blocks that endpoints hold by their KV events; None reads no KV events.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
@@ -93,7 +93,7 @@ class EndpointSet:
         self.sources = EndpointSources(
             file, rng, self._apply, state_dir=state_dir, ready=self._ready_addresses, resolve=resolve
         )
-        """Where the endpoints come from."""
+        """The sources of the endpoints."""
         self._connections = connections
         self._credentials = EndpointCredentials(upstream_ca)
         self._rng = rng
@@ -105,7 +105,7 @@ class EndpointSet:
         )
         self._draining: list[Endpoint] = []
         self._preempted: dict[str, tuple[Address, float]] = {}
-        """Address and end of the notice (s), by name, of endpoints that are about to be removed from outside."""
+        """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""
         self._pools: dict[str, EndpointPool] = {}
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
@@ -139,7 +139,7 @@ class EndpointSet:
         return frozenset((address.host, address.port) for address in ready)
 
     def pool(self, model: str) -> EndpointPool:
-        """The endpoints that serve a model; an empty pool if there are none."""
+        """Return the pool of a model; an empty pool if no endpoint is configured for the model."""
         pool = self._pools.get(model)
         return pool if pool is not None else _EMPTY
 
@@ -149,12 +149,12 @@ class EndpointSet:
         return self._pools
 
     def every(self) -> Iterator[Endpoint]:
-        """All endpoints, including draining ones."""
+        """Yield all endpoints, including draining endpoints."""
         yield from self._by_name.values()
         yield from self._draining
 
     def answered(self, endpoint: Endpoint, status: int, headers: Sequence[Header]) -> AttemptOutcome | None:
-        """Record a response head. Returns its outcome (see `outcome_of`), or None if only the end decides it.
+        """Record a response head. Returns its outcome (see `outcome_of`), or None if the end of the response decides.
 
         Args:
             status: the HTTP status of the response.
@@ -185,10 +185,10 @@ class EndpointSet:
         return outcome
 
     def preempt(self, name: str, for_s: float) -> Endpoint | None:
-        """Drain an endpoint at once, because its node announces its end; returns it, None if there is none.
+        """Drain an endpoint at once, because its node is about to be removed. Returns the endpoint; None if unknown.
 
         Args:
-            name: its name.
+            name: name of the endpoint.
             for_s: time (s) after which the endpoint returns to service if its source still lists it.
         """
         endpoint = self._by_name.get(name)
@@ -201,7 +201,7 @@ class EndpointSet:
         return endpoint
 
     def _is_preempted(self, spec: EndpointSpec) -> bool:
-        """Whether the server of this entry is about to be removed. Another server of the same name is not."""
+        """Whether the server of this entry is about to be removed. A new server of the same name is not affected."""
         return self._preempted.get(spec.name, (None, 0.0))[0] == spec.address
 
     def _end_preemptions(self) -> None:
@@ -223,7 +223,7 @@ class EndpointSet:
             self._set_remote_load(endpoint)
 
     def follow_limits(self, limits: Mapping[str, int]) -> None:
-        """Use the learned slots of other agents, by endpoint; endpoints without an entry learn their own."""
+        """Use the learned slots of other agents, by endpoint; other endpoints use the slots that this agent learns."""
         self._followed_limits = limits
         for endpoint in self._by_name.values():
             endpoint.follow_limit(limits.get(endpoint.name))
@@ -287,7 +287,7 @@ class EndpointSet:
     def _set_remote_load(self, endpoint: Endpoint) -> None:
         load = self._remote_loads.get(endpoint.name, NO_LOAD)
         if load.requests > endpoint.view.limit:
-            # The other agents' requests can close an endpoint, but not lengthen the region's expected wait without end.
+            # Requests of other agents can fill an endpoint, but must not raise the expected wait without bound.
             load = Load(endpoint.view.limit, load.prefill_us, load.decode_us)
         if load != endpoint.remote_load:
             endpoint.set_remote_load(load)
@@ -357,7 +357,7 @@ class EndpointSet:
         self._probes[endpoint].append(keep_running(f"KV events {endpoint.name}", follower.keep_following))
 
     def _read_load_header(self, endpoint: Endpoint, header: bytes) -> None:
-        """Apply a load header. Every response may contain one; a few per second are enough."""
+        """Apply a load header, at most one per LOAD_HEADER_INTERVAL_S, because every response may contain one."""
         now = self._outlier_detection.clock()
         if now - endpoint.load_header_read_at < LOAD_HEADER_INTERVAL_S:
             return

@@ -36,7 +36,7 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
     """Read one endpoint's page until cancelled.
 
     Args:
-        siblings: the number of probed endpoints.
+        siblings: returns the number of probed endpoints.
         rng: adds jitter to the interval.
     """
     while True:
@@ -45,7 +45,7 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 
 def metrics_address(spec: EndpointSpec) -> Address:
-    """The address of an endpoint's metrics page.
+    """Return the address of an endpoint's metrics page.
 
     The page's port and path follow the configured kind: with `auto`, the actual kind is detected from the page.
     """
@@ -58,7 +58,7 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     if not endpoint.usable:
         return INTERVAL_S
     address = metrics_address(endpoint.spec)
-    # On a port of its own the page is another service, which the base path and the credential do not belong to.
+    # A metrics page on a separate port is another service, so the base path and the credential do not apply to it.
     rewrite = endpoint.rewrite or NO_REWRITE if address == endpoint.address else NO_REWRITE
     path = rewrite.target(ENGINES[endpoint.spec.engine].metrics_path)
     try:

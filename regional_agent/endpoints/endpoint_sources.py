@@ -116,7 +116,7 @@ class EndpointSources:
         self._on_change()
 
     def _merge(self) -> None:
-        """Merge the sources; drop each endpoint whose name or address an earlier one has."""
+        """Merge the sources; drop each endpoint whose name or address an earlier endpoint has."""
         by_name: dict[str, EndpointSpec] = {}
         addresses: set[Address] = set()
         for spec in (*self.discovery.expanded(self._entries), *self._registered.values()):

@@ -1,6 +1,6 @@
 """One client connection: parses its bytes into requests, or becomes a tunnel.
 
-After a malformed request, or one over a limit, the connection is closed, since the start of the next request is
+After a request that is malformed or exceeds a limit, the connection is closed, since the start of the next request is
 unknown.
 """
 
@@ -30,20 +30,21 @@ from regional_agent.http.request_sequence import (
 )
 
 MAX_READ_BYTES: Final = 256 * 1024
-"""The event loop's largest read. One read may hold the end of a request and the start of the next."""
+"""Maximum size of one read of the event loop. A read may contain the end of a request and the start of the next one."""
 
 MAX_WAITING: Final = 256
-"""Parsed requests of one connection that may wait. Reading stops long before; one read can hold many small requests."""
+"""Maximum number of parsed requests of one connection that wait. Reading stops earlier (`Limits.max_pipelined`), but a
+read can contain many small requests."""
 
 CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
-"""Chunk framing, extensions and trailers of a body may take this much, plus eight times the body's size."""
+"""Maximum size of the chunk framing, extensions and trailers of a body, in addition to eight times the body's size."""
 
 
 class ConnectionRegistry(Protocol):
     """The listener, which counts its connections."""
 
     def on_connected(self, connection: ClientConnection) -> Reason | None:
-        """Register a connection; returns why it must be refused, or None."""
+        """Register a connection; returns the reason to refuse it, or None."""
 
     def on_closed(self, connection: ClientConnection) -> None:
         """Unregister a connection."""
@@ -76,18 +77,18 @@ class ClientConnection(RequestReceiver):
         self._add_header: Callable[[Header], None] = list[Header]().append
         """Appends to the headers of the current request."""
         self._read_bytes = 0
-        """Size of the current read."""
+        """Size (bytes) of the current read."""
         self._fed_bytes = 0
-        """Size of all reads since the one in which the current request's head began, that one included."""
+        """Size (bytes) of all reads from the read in which the current request's head began."""
         self._declined: Request | None = None
         """A request whose upgrade offer is ignored."""
         self._head_cache: RequestHeadCache | None = None
         self._misses = 0
-        """Consecutive requests whose head was not the cached one."""
+        """Number of consecutive requests whose head was not the cached head."""
         self._read = b""
-        """The current read, while the parser works on a head that begins with it."""
+        """The current read, while the parser processes a head at its start; else empty."""
         self._counted_left = 0
-        """Body bytes still to come of a request whose head was found in the cache."""
+        """Number of missing body bytes of a request whose head was found in the cache."""
 
     # asyncio.Protocol
 
@@ -118,7 +119,7 @@ class ClientConnection(RequestReceiver):
         self._read = b""
 
     def eof_received(self) -> bool | None:
-        """A half-close counts as a disconnect, and `connection_lost` follows; in a tunnel it does not."""
+        """Handle a half-close: a disconnect that `connection_lost` follows, except in a tunnel without TLS."""
         if self._mode is TUNNEL and self._receiver is not None:
             self._receiver.on_client_eof()
             return not self.listener.secure
@@ -151,8 +152,8 @@ class ClientConnection(RequestReceiver):
             self._current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header line. The parser leaves whitespace at the end of a value, which is not part of it (RFC 9112,
-        section 5.1)."""
+        """Add a header of the current request. The parser keeps trailing whitespace, which is not part of a value (RFC
+        9112, section 5.1)."""
         if self._in_head:
             self._add_header((name.lower(), value.rstrip(b" \t")))
 
@@ -207,7 +208,7 @@ class ClientConnection(RequestReceiver):
             self._complete(request)
 
     def _complete(self, request: Request) -> None:
-        """A request is complete: inform its handler, handle it, or let it wait."""
+        """Process a complete request: inform its handler, handle the request, or queue it."""
         request.whole = True
         if request.upgrade:
             self._mode = UPGRADING
@@ -233,7 +234,7 @@ class ClientConnection(RequestReceiver):
     def _match_cached_head(self, data: bytes) -> bytes:
         """Process a request that begins with the cached head; returns the rest of the read, for the parser.
 
-        The parser sees nothing of a request that is processed here, and remains between two messages.
+        The parser receives no byte of a request that is processed here, and stays in its state between two messages.
         """
         if self._head_cache is not None:
             found = self._head_cache.match(data)
@@ -269,8 +270,8 @@ class ClientConnection(RequestReceiver):
     # upgrades
 
     def _receive_upgrade_offer(self, request: Request) -> None:
-        """Accept an offer of WebSocket. Others are ignored (some clients offer h2c with every request), and so are
-        those of HTTP/1.0 (RFC 9110, section 7.8)."""
+        """Accept an offer of WebSocket. Offers of other protocols are ignored (some clients offer h2c with every
+        request), and so are offers in HTTP/1.0 requests (RFC 9110, section 7.8)."""
         protocol = (request.header(b"upgrade") or b"").lower()
         if request.method == b"CONNECT":
             self._refuse(Reason.BAD_REQUEST, "CONNECT is not supported: this is not a forward proxy")
@@ -299,9 +300,10 @@ class ClientConnection(RequestReceiver):
         return None
 
     def _after_upgrade(self, rest: memoryview) -> None:
-        """The parser stops after the head of an upgrade request. A declined one is parsed again, without the offer.
+        """Process the data after the head of an upgrade request, where the parser stops.
 
-        A loop without copies, since one read may hold thousands of them.
+        A declined request is parsed again without the offer. The loop copies no data, since one read may contain
+        thousands of such requests.
         """
         upgraded_at: int | None = 0
         while upgraded_at is not None and self._declined is not None and self._mode is REQUESTS:
@@ -315,7 +317,7 @@ class ClientConnection(RequestReceiver):
             self._receive_non_request(bytes(rest))
 
     def _receive_non_request(self, data: bytes) -> None:
-        """Bytes for a tunnel, or for a protocol that is not yet agreed."""
+        """Process bytes of a tunnel, or bytes that arrive while an upgrade is undecided; drop any other bytes."""
         if self._mode is TUNNEL:
             if self._receiver is not None:
                 self._receiver.on_client_bytes(data)
@@ -326,7 +328,7 @@ class ClientConnection(RequestReceiver):
     # limits
 
     def _check_size(self) -> None:
-        """Bound the memory of the parser, which buffers an incomplete header, by the bytes read for it."""
+        """Refuse a request with a too large head or chunk framing, because the parser buffers an incomplete header."""
         if self._mode is not REQUESTS or self._current is None:
             return
         if self._in_head:

@@ -40,7 +40,7 @@ class ClientTransport:
         self._since = listener.clock()
         """Start of the current wait: for a head, for a body, or for the next request."""
         self._write_stalled_since: float | None = None
-        """Since when the write buffer is above its high-water mark; None while it is not."""
+        """Time (s) since which the write buffer is above its high-water mark; None while it is not."""
         self._linger_until: float | None = None
         self.peer_ip = ""
         self.scheme = b"http"
@@ -57,18 +57,18 @@ class ClientTransport:
         return self._transport
 
     def client_certificate(self) -> bytes | None:
-        """The client's certificate (DER), which TLS has verified; None without TLS or a certificate."""
+        """Return the client's certificate (DER), which TLS has verified; None without TLS or a certificate."""
         tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
         return certificate
 
     def write_eof(self) -> None:
-        """Half-close; close where the transport has no half-close (TLS)."""
+        """Half-close the connection; close it if the transport has no half-close (TLS)."""
         if self._transport is not None:
             self.listener.batcher.write_eof(self._transport)
 
     def abort(self) -> None:
-        """Close at once. The client sees a truncated response, not a short one that looks complete."""
+        """Close the connection at once, so that the client detects that the response is truncated."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -96,7 +96,7 @@ class ClientTransport:
             self._unwatch()
 
     def on_disconnect(self, *, fully: bool) -> None:
-        """The client disconnected while reading was paused."""
+        """Abort the connection, because the client disconnected while reading was paused."""
         self.abort()
 
     def _unwatch(self) -> None:
@@ -105,14 +105,14 @@ class ClientTransport:
             self._watched = -1
 
     def _close(self) -> None:
-        """Close after all data has been sent; a client that does not read delays this by the write timeout at most."""
+        """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
             self.listener.batcher.flush()
             self._transport.close()
 
     def _linger(self, linger_s: float) -> None:
-        """Half-close and read on for `linger_s`, so that the client can read the response before a reset."""
+        """Half-close, and read for `linger_s` (s), so that the client can read the response before a reset."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + linger_s
             self.resume_reading()

@@ -1,4 +1,4 @@
-"""Counts a listener's connections and TLS handshakes, in all and by client network, against their limits."""
+"""Counts a listener's connections and TLS handshakes, in total and by client network, against their limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ConnectionCounts:
     """The connections of one listener."""
 
     def __init__(self, limits: Limits, trusts: Callable[[str], bool]) -> None:
-        """Count nothing yet; `trusts` returns whether an address is a trusted proxy, which has no network limit."""
+        """Start at zero; `trusts` returns whether an address is a trusted proxy, which has no network limit."""
         self.connections = 0
         self.handshakes = 0
         self._limits = limits
@@ -60,7 +60,7 @@ class ConnectionCounts:
 
     @property
     def crowded(self) -> bool:
-        """Whether connections over the limit are closed without a response, which would hold their descriptors."""
+        """Whether connections over the limit are closed without a response, to free their descriptors at once."""
         limit = self._limits.max_connections
         return self.connections > limit + limit // 8 + 1
 
@@ -76,7 +76,7 @@ class ConnectionCounts:
 
 
 def client_network(address: str) -> str | bytes:
-    """The key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address.
+    """Return the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address.
 
     A household or host usually has a whole /64.
 

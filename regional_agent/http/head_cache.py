@@ -1,9 +1,9 @@
 """A one-entry cache per connection that recognises a repeated head without parsing it.
 
 Clients and engines begin every message of a connection with nearly the same bytes, and parsing them is a large part of
-a proxy's cost. The cache compares bytes and interprets none: a head that differs in any other way than the ones below
-goes to the parser. A value may differ if it stands alone on its line, is printable, and belongs to a header on which
-nothing else in the head depends.
+a proxy's cost. The cache compares bytes and does not interpret them. Only header values may differ from the cached
+head: a value that is alone on its line, is printable, and belongs to a header on which nothing else in the head
+depends. A head with any other difference goes to the parser.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from regional_agent.http.header_rules import NOT_FOR_ENGINES, Header, HeaderFilt
 from regional_agent.http.messages import Request, request_lines_to_upstream
 
 MAX_HEAD_BYTES: Final = 4096
-"""Longer heads are not cached: every connection holds one."""
+"""Maximum size of a cached head, because each connection stores a head."""
 
 MAX_VALUE_BYTES: Final = 256
 
 MAX_MISSES: Final = 8
-"""After so many consecutive misses a connection stops comparing: a proxy may mix the requests of several clients."""
+"""Number of consecutive misses after which a connection stops comparing heads: a proxy may send the requests of several
+clients over one connection."""
 
 VARYING_REQUEST_HEADERS: Final = frozenset(
     {b"authorization", b"content-length", b"traceparent", b"x-forwarded-for", b"x-request-id"},
@@ -38,10 +39,10 @@ Gap = tuple[int, re.Pattern[bytes], bytes, bytes]
 
 
 def raw_head(read: bytes, start: bytes) -> bytes:
-    """The head at the beginning of a read, up to its empty line, if it can be cached; else empty.
+    """Return the head at the beginning of a read, up to its empty line, if it can be cached; else empty.
 
     Args:
-        start: what the head must start with. The parser skips empty lines before a head; this function does not.
+        start: bytes that the head must start with. The parser skips empty lines before a head; this function does not.
     """
     end = read.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     return read[: end + 4] if end >= 0 and read.startswith(start) else b""
@@ -68,7 +69,7 @@ class HeadTemplate:
         self._gaps: list[Gap] | None = None
 
     def match(self, data: bytes) -> tuple[list[Header], dict[bytes, bytes], int] | None:
-        """Headers in order, headers by name, and the end of the head, if `data` begins with this head; else None."""
+        """Return the headers in order and by name, and the end of the head; None if `data` begins with another head."""
         gaps = self._gaps
         if gaps is None:
             gaps = self._gaps = self._find_gaps()
@@ -128,9 +129,9 @@ class RequestHeadCache:
         Args:
             raw: the head as received.
             request: the result of parsing it.
-            passing: which of its headers are sent upstream.
-            location_header: name of the client location header, whose value may differ; empty is none.
-            scheme: of the connection.
+            passing: filter of the headers that are sent upstream.
+            location_header: name of the client location header, whose value may differ; empty if none is configured.
+            scheme: scheme of the connection.
         """
         assert request.plain
         self._template = HeadTemplate(raw, request.headers, VARYING_REQUEST_HEADERS | {location_header})
@@ -139,7 +140,7 @@ class RequestHeadCache:
         self._like.upstream_lines = request_lines_to_upstream(request, passing, scheme, request.authority)
 
     def match(self, data: bytes) -> tuple[Request, int] | None:
-        """The request whose head is at the start of `data`, and the offset of its body; None for any other head."""
+        """Return the request whose head is at the start of `data`, and its body's offset; None for another head."""
         raw = self._template.raw
         if data.startswith(raw):
             return Request(self._like), len(raw)

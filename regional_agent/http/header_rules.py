@@ -1,9 +1,9 @@
-"""Which headers a proxy sends on, in each direction.
+"""The headers that the proxy forwards, in each direction.
 
 Hop-by-hop headers end at each hop (RFC 9110, section 7.6.1). Headers that start with `x-penstock-` are removed from
 client requests, so that a client cannot influence routing. An engine never receives a client's API key, address or
-location. It receives `x-forwarded-proto` and `x-forwarded-host`, for applications that write links to themselves; the
-values of a client are used for these two only where the client is one of `trusted_proxies`.
+location. It receives `x-forwarded-proto` and `x-forwarded-host`, for applications that generate links to themselves;
+values that a client sends for these two headers are used only if the client is one of `trusted_proxies`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ OWN_PREFIX: Final = b"x-penstock-"
 """Headers that only Penstock sets."""
 
 REFUSAL_HEADER: Final = b"x-penstock-refusal"
-"""The reason code of a refusal. An origin recognises by it that a peer refused a request without starting it."""
+"""Header with the reason code of a refusal, by which an origin detects that a peer refused a request before starting
+it."""
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
-"""How long the sender waits for the response (ms). Clients may send it; engines and peers receive what remains."""
+"""Header with the time (ms) that the sender waits for the response. Clients may send it; engines and peers receive the
+remaining time."""
 
 REQUEST_ID_HEADER: Final = b"x-request-id"
 
@@ -114,7 +116,7 @@ MAX_CACHED_NAME_BYTES: Final = 64
 class HeaderFilter(dict[bytes, bytes]):
     """The headers that pass in one direction: maps a name to the start of its header line, empty if it does not pass.
 
-    The map is a cache that fills itself; few names occur.
+    The map is a cache that is filled on demand; few names occur.
     """
 
     def __init__(self, removed: frozenset[bytes], *, own_pass: bool = False) -> None:
@@ -123,11 +125,11 @@ class HeaderFilter(dict[bytes, bytes]):
         self._own_pass = own_pass
 
     def lines(self, headers: list[Header]) -> list[bytes]:
-        """The header lines that pass."""
+        """Return the header lines that pass."""
         return [start + value + b"\r\n" for name, value in headers if (start := self[name])]
 
     def __missing__(self, name: bytes) -> bytes:
-        """Decide about a name, and cache the decision within limits.
+        """Return the start of the header line for a name, and cache it within limits.
 
         `_` counts as `-`, since CGI and WSGI servers do not distinguish them.
         """
@@ -140,20 +142,20 @@ class HeaderFilter(dict[bytes, bytes]):
 
 
 TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
-"""Without a location header; a listener with one removes it too."""
+"""The request headers for engines, if no location header is configured; else the listener also removes that header."""
 
 _FROM_ENGINE: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER, preemption.HEADER}))
 _FROM_PEER: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 
 def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:
-    """The header lines of a response that a client receives. Penstock's own headers pass only from a peer agent."""
+    """Return the header lines of a response for a client. Penstock's own headers pass only from a peer agent."""
     if b"connection" in by_name:
         headers = without_connection_options(headers)
     return (_FROM_PEER if from_peer else _FROM_ENGINE).lines(headers)
 
 
 def without_connection_options(headers: list[Header]) -> list[Header]:
-    """The headers that the Connection header does not declare hop-by-hop."""
+    """Return the headers that the Connection header does not declare hop-by-hop."""
     named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
     return headers if named <= CONNECTION_NO_EFFECT else [header for header in headers if header[0] not in named]

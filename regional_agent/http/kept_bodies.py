@@ -13,7 +13,7 @@ class BodyOwner(Protocol):
     """The connection of a request whose body is kept."""
 
     def displace(self, request: Request) -> None:
-        """End a request, or at least its body, whose memory another tenant needs. The memory is already released."""
+        """Drop the body of a request or refuse the request, to make room. The memory is already released."""
 
 
 class KeptBodies:
@@ -22,14 +22,14 @@ class KeptBodies:
     __slots__ = ("_limits", "_owners", "_shares")
 
     def __init__(self, limits: Limits) -> None:
-        """Keep nothing yet."""
+        """Create a store without bodies."""
         self._limits = limits
         self._shares: MemoryShares[Request] = MemoryShares(limits.max_kept_bytes)
         self._owners: dict[Request, BodyOwner] = {}
 
     @property
     def bytes_kept(self) -> int:
-        """The memory of all kept bodies together."""
+        """Total size (bytes) of all kept bodies."""
         return self._shares.held_bytes
 
     def make_room(self, request: Request, size_bytes: int) -> bool:
@@ -67,7 +67,7 @@ class KeptBodies:
 
 
 def joined(body: bytes | bytearray, chunk: bytes) -> bytearray:
-    """`body` followed by `chunk`. A bytearray grows in place."""
+    """Return `body` followed by `chunk`. A bytearray grows in place."""
     if isinstance(body, bytearray):
         body += chunk
         return body
@@ -75,5 +75,5 @@ def joined(body: bytes | bytearray, chunk: bytes) -> bytearray:
 
 
 def _tenant_of(request: Request) -> str:
-    """The tenant that the memory of a request counts for; every large body has one, since its head was admitted."""
+    """Return the tenant that a request's memory counts for. Its head was admitted, if its body is large."""
     return request.admitted.tenant if request.admitted is not None else ""

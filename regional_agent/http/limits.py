@@ -1,4 +1,4 @@
-"""Limits for the memory, connections and time that clients and engines can take."""
+"""Limits of the memory, connections and time that clients and engines can use."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # sizes of requests
 
     max_head_bytes: int = 64 * 1024
-    """Largest request line and headers together, in bytes; 64 KiB. A larger head is refused with 431."""
+    """Maximum size of the request line and headers together, in bytes; 64 KiB. A larger head is refused with 431."""
     max_headers: int = 128
-    """Largest number of headers of a request; 128. A request with more is refused with 431."""
+    """Maximum number of headers of a request; 128. A request with more is refused with 431."""
     max_body_bytes: int = 512 * 1024 * 1024
-    """Largest request body, in bytes; 512 MiB. A larger body is refused with 413, by its Content-Length if it has
-    one."""
+    """Maximum size of a request body, in bytes; 512 MiB. A larger body is refused with 413: before it is
+    read if it has a Content-Length, else when it exceeds the limit."""
     kept_body_bytes: int = 16 * 1024 * 1024
     """Part of a body that is kept in memory, in bytes; 16 MiB. A request whose whole body is kept can be sent again to
     another endpoint. A larger body is forwarded as it arrives, and its request is not retried. A JSON body must name
     its model within this part."""
     max_kept_bytes: int = 1024 * 1024 * 1024
-    """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, the tenant with most of it
-    makes room for any other: its largest bodies are refused with 429, or if they have been sent, only cannot be sent
-    again. The bodies of a tenant that has most of it itself are refused with 429."""
+    """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, bodies of other tenants
+    displace the largest bodies of the tenant that uses most of it: the requests of displaced bodies are refused with
+    429, or, if they have already been sent, cannot be sent again. New bodies of the tenant that uses most of it are
+    refused with 429."""
     max_pipelined: int = 16
-    """Parsed requests of one connection that wait before reading from it stops; 16."""
+    """Number of parsed requests of one connection that wait before reading from the connection stops; 16."""
 
     # client timeouts
 
     head_timeout_s: float = 10.0
-    """Time from the first byte of a request head to its last, in seconds; 10. Also the limit for a TLS handshake."""
+    """Time from the first to the last byte of a request head, in seconds; 10. Also the limit for a TLS handshake."""
     body_timeout_s: float = 20.0
-    """Time by which a request body may be late, in seconds; 20: its first byte, and at any later time the bytes that
-    `min_body_bytes_per_s` requires. A fast start does not add to it. In addition a body may not take longer than
-    `request_timeout_s` before its request is handled."""
+    """Time by which a request body may be late, in seconds; 20. This applies to the first byte, and at any later time
+    to the bytes that `min_body_bytes_per_s` requires. A fast start does not extend the time. In addition, a body may
+    not take longer than `request_timeout_s` before its request is handled."""
     min_body_bytes_per_s: int = 1024
     """Rate at which a request body has to arrive, in bytes per second; 1024."""
     idle_timeout_s: float = 75.0
@@ -46,11 +47,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # connections
 
     max_connections: int = 32_768
-    """Largest number of open connections, TLS handshakes included; 32 768. Further ones are refused with 429 and
-    closed. An eighth above the limit, and for TLS, they are closed without a response. Reduced where the process's
-    limit of open files is lower: each connection needs two."""
+    """Maximum number of open connections, TLS handshakes included; 32 768. Further connections are refused with 429 and
+    closed. TLS connections over the limit, and all connections an eighth above the limit, are closed without a
+    response. The number is reduced if the process's limit of open files is lower: each connection needs two files."""
     max_connections_per_address: int | None = None
-    """Largest number of open connections from one client address (for IPv6, from one /64); null, the default, means a
+    """Maximum number of open connections from one client address (for IPv6, from one /64); null, the default, means a
     quarter of `max_connections`. Trusted proxies are exempt. Clients behind any other load balancer or NAT count as one
     address."""
 
@@ -68,9 +69,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""
 
     max_tunnel_s: float = 3600.0
-    """Time after which a tunnel (WebSocket) is closed whatever it transfers, in seconds; 3600."""
+    """Time after which a tunnel (WebSocket) is closed even if it transfers data, in seconds; 3600."""
 
     # draining
 
     idle_linger_s: float = 5.0
-    """Time that an idle connection stays open while the agent drains, in seconds; 5. A request may be in transit."""
+    """Time that an idle connection stays open while the agent drains, in seconds; 5, because a request may be in
+    transit."""

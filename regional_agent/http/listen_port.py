@@ -15,7 +15,7 @@ import struct
 from contextlib import suppress
 
 SO_ATTACH_REUSEPORT_CBPF = 51
-"""From Linux's asm-generic/socket.h; the socket module does not name it."""
+"""From Linux's asm-generic/socket.h; Python's socket module has no constant for this option."""
 
 HANDSHAKE_S = 0.5
 """Time (s) for TCP handshakes that began at the old process to complete; they take a round trip or two."""
@@ -24,12 +24,12 @@ _RETURN_CONSTANT = 0x06
 """BPF_RET | BPF_K."""
 
 _SECOND = 1
-"""Index of the successor's socket. Sockets of a group are numbered in the order of bind(2); when the first closes, the
-last takes its number."""
+"""Index of the successor's socket. Sockets of a group are numbered in the order of bind(2); when the first socket
+closes, the last socket takes its number."""
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket bound to the port, which other processes may bind too; port 0 selects a free port.
+    """Return a socket bound to the port, which other processes may bind too; port 0 selects a free port.
 
     Raises:
         OSError: the port cannot be bound.
@@ -49,7 +49,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 
 def is_served(host: str, port: int) -> bool:
-    """Whether a process listens on the port now, from which this process would take over."""
+    """Whether another process listens on the port, which this process would then take over."""
     if port == 0:
         return False
     family, kind, protocol, _, address = socket.getaddrinfo(
@@ -65,9 +65,10 @@ def is_served(host: str, port: int) -> bool:
 
 
 def steer_to_successor(listening: socket.socket) -> None:
-    """Direct new connections to the socket that was bound after this one, if there is one.
+    """Direct new connections to the socket that was bound after `listening`, if such a socket exists.
 
-    Has no effect on platforms other than Linux: there, connections that are queued when the socket closes are reset.
+    On platforms other than Linux the function has no effect, and connections that are queued when the socket closes are
+    reset.
     """
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN_CONSTANT, 0, 0, _SECOND))
     program = struct.pack("HP", 1, ctypes.addressof(instruction))

@@ -21,7 +21,7 @@ from regional_agent.http.tls_acceptor import TlsAcceptor
 from regional_agent.tcp_keepalive import set_tcp_timeout
 
 SWEEP_S = 0.5
-"""Interval (s) of the timeout checks: one timer for a listener, not one for each connection."""
+"""Interval (s) of the timeout checks: one timer per listener checks all connections."""
 
 BACKLOG = 1024
 
@@ -29,7 +29,7 @@ _TOO_MANY = Reason.TOO_MANY_CONNECTIONS
 
 
 def trusts_none(address: str) -> bool:
-    """For a listener without proxies in front of it."""
+    """Return False: the default of a listener without trusted proxies."""
     return False
 
 
@@ -65,7 +65,7 @@ class Listener:
         self._drained = asyncio.Event()
 
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> tuple[str, int]:
-        """Listen; returns the address. Another process may listen on the same port, to take over from this one.
+        """Start to listen; returns the address. Another process may listen on the same port to take over the port.
 
         Args:
             host: address to bind.
@@ -93,14 +93,14 @@ class Listener:
         return address[0], address[1]
 
     def connection(self) -> ClientConnection:
-        """A connection of this listener that is not yet attached to a transport."""
+        """Return a connection of this listener that is not yet attached to a transport."""
         return ClientConnection(self.state, self._application, self)
 
     def _protocol(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, self.connection())
 
     def hand_over(self) -> None:
-        """Steer new connections to the other process that listens on the port; those already queued are accepted."""
+        """Steer new connections to the other process that listens on the port; queued ones are still accepted."""
         if self._socket is not None:
             steer_to_successor(self._socket)
 
@@ -114,11 +114,11 @@ class Listener:
 
     @property
     def handshakes(self) -> int:
-        """TLS handshakes in progress."""
+        """Number of TLS handshakes in progress."""
         return self._counts.handshakes
 
     async def drain(self, grace_s: float) -> int:
-        """Wait up to `grace_s` until all connections have closed, then abort the rest; returns how many."""
+        """Wait up to `grace_s` (s) until all connections have closed, then abort open ones; returns how many."""
         if not self._counts.none_left:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), grace_s)
@@ -163,7 +163,7 @@ class Listener:
 
 
 async def drain_all(listeners: Sequence[Listener], grace_s: float) -> int:
-    """Hand over the ports, finish requests within `grace_s`, and abort the rest; returns how many were aborted."""
+    """Hand over the ports, wait up to `grace_s` (s) for requests, and abort open connections; returns how many."""
     for listener in listeners:
         listener.hand_over()
     await asyncio.sleep(HANDSHAKE_S)

@@ -1,4 +1,4 @@
-"""What the connections of one listener share: settings, the write batch, the drain flag, and the body memory."""
+"""The shared state of one listener's connections: settings, write batch, drain flag, and memory of bodies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regional_agent.http.write_batcher import WriteBatcher
 
 
 class ListenerState:
-    """Shared by all connections of one listener."""
+    """The state that all connections of one listener share."""
 
     __slots__ = (
         "batcher",
@@ -35,7 +35,7 @@ class ListenerState:
         Args:
             trusts: whether an address is a trusted proxy.
             location_header: name, in lower case, of the header in which trusted proxies send a client's location. It
-                is never sent upstream. Empty is none.
+                is never sent upstream. Empty if no such header is configured.
             secure: whether the listener uses TLS.
         """
         self.limits = limits

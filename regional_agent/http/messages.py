@@ -30,7 +30,7 @@ class BodyCheck(Protocol):
 
 
 class AdmittedHead:
-    """What is known of a request with a large body since its head was admitted, before the body is complete."""
+    """The state of a request with a large body after the admission of its head, before the body is complete."""
 
     __slots__ = ("holds_quota", "tenant")
 
@@ -38,7 +38,7 @@ class AdmittedHead:
         self.tenant = tenant
         """The tenant that the memory of the body counts for."""
         self.holds_quota = holds_quota
-        """Whether the request counts towards its tenant's quota. Cleared when the request's context takes that over."""
+        """Whether the request counts towards its tenant's quota. Cleared when the request context takes over."""
 
 
 class Request:
@@ -114,7 +114,7 @@ class Request:
         self.route: Route | None = None
         """The route under the policy in force; None before it is looked up."""
         self.reader: RouteReader | None = None
-        """Reads requests of the route; None where they have the fields of OpenAI's."""
+        """Reads requests of the route; None if requests have the fields of the OpenAI API."""
         self.path_parameters: Mapping[str, str] = _NO_PARAMETERS
         """Values of the parameters in the path template of the route."""
         self.body: bytes | bytearray = b""
@@ -123,7 +123,7 @@ class Request:
         self.admitted: AdmittedHead | None = None
         """Set when the head of a request with a large body was admitted."""
         self.pace: tuple[float, int] | None = None
-        """Time (s) that the body is allowed, as last computed, and its size (bytes) then; None before that."""
+        """The last computed time (s) that the body may take, and its size (bytes) at that time; None before that."""
         self.whole = False
         """Whether the body is complete."""
         self.kept_bytes = 0
@@ -138,11 +138,11 @@ class Request:
         """Whether a part of the body was sent on without being kept, so that the request cannot be sent again."""
 
     def header(self, name: bytes) -> bytes | None:
-        """A header's value, or None; the last value of a repeated header."""
+        """Return a header's value, or None; the last value of a repeated header."""
         return (self.by_name or self.index()).get(name)
 
     def every(self, name: bytes) -> list[bytes]:
-        """All values of a header, in order."""
+        """Return all values of a header, in order."""
         value = self.header(name)
         if value is None:
             return []
@@ -159,12 +159,12 @@ class Request:
 def request_lines_to_upstream(
     request: Request, passing: HeaderFilter, proto: bytes, host: bytes, *, keep_trace_state: bool = True
 ) -> bytes:
-    """The header lines of a request that an engine or a peer receives, X-Forwarded-Proto and -Host included.
+    """Return the header lines of a request for an engine or a peer, X-Forwarded-Proto and -Host included.
 
     Args:
-        passing: the headers that pass.
+        passing: filter of the headers that pass.
         proto: scheme that the client used.
-        host: authority that the client used; empty where it sent none.
+        host: authority that the client used; empty if the client sent none.
         keep_trace_state: whether `tracestate` passes, which belongs to the trace of `traceparent`.
     """
     headers = request.headers
@@ -179,17 +179,17 @@ def request_lines_to_upstream(
 
 
 def without_upgrade(request: Request) -> bytes:
-    """The head of a request as received, without its upgrade offer."""
+    """Return the head of a request as received, without its upgrade offer."""
     kept = [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"http2-settings")]
     version = b"1.0" if request.http_1_0 else b"1.1"
     return b"%b %b HTTP/%b\r\n%b\r\n" % (request.method, request.target, version, b"".join(kept))
 
 
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:
-    """A status line, header lines, and the empty line."""
+    """Return a status line, header lines, and the empty line."""
     return b"".join([status_line(status), *lines, b"\r\n"])
 
 
 def status_line(status: int) -> bytes:
-    """The first line of a response."""
+    """Return the first line of a response."""
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status

@@ -1,4 +1,4 @@
-"""Validation of request heads beyond the parser's, so that no downstream server reads a request differently.
+"""Validation of request heads beyond the checks of the parser, so that all servers interpret a request alike.
 
 llhttp, in strict mode, rejects repeated or conflicting Content-Length, Content-Length with Transfer-Encoding, folded
 lines, bare LF and CR, a space before the colon, NUL and other control characters, and bad chunk sizes. This module
@@ -23,7 +23,7 @@ SINGLE_HEADERS: Final = (
     b"x-request-id",
     b"x-request-timeout-ms",
 )
-"""Headers that may occur once: of two, different servers would use different ones."""
+"""Headers that may occur only once, because servers differ in which of two values they use."""
 
 _AUTHORITY: Final = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
@@ -33,7 +33,7 @@ def complete_head(request: Request, version: str) -> str | None:
     """Validate a parsed head and set the fields that depend on it; returns the problem, or None.
 
     Args:
-        version: as the parser returns it, such as `1.1`.
+        version: HTTP version from the parser, such as `1.1`.
     """
     if version != "1.1":
         if version != "1.0":
@@ -56,7 +56,7 @@ def complete_head(request: Request, version: str) -> str | None:
 
 
 def head_bytes(request: Request) -> int:
-    """The approximate size of a head as received."""
+    """Return the approximate size (bytes) of a head as received."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
 
 

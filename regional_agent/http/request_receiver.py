@@ -1,7 +1,7 @@
-"""Limits on what a client sends: the time for heads and bodies, and the size and memory of bodies.
+"""Limits of the requests of a client: the time for heads and bodies, and the size and memory of bodies.
 
 A body is collected before its request is handled. A large body is an exception: its request is handled as soon as the
-part that has arrived names its model, and the handler receives the rest as it arrives.
+part that has arrived names its model, and the handler receives further parts as they arrive.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RequestReceiver(RequestSequence):
                 self._end_with(refusal)
 
     def _allowed_s(self, request: Request, waited_s: float) -> float:
-        """How long (s) the body may have taken by now. A fast start earns no right to stall later."""
+        """Return the time (s) that the body may have taken until now. A fast start does not permit a stall later."""
         limits = self._limits
         allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
         earned_s = (request.received_bytes - seen_bytes) / limits.min_body_bytes_per_s
@@ -98,7 +98,7 @@ class RequestReceiver(RequestSequence):
                 self._continue_due = True
 
     def _receive_large_body(self, request: Request, chunk: bytes) -> None:
-        """A part of a body above SMALL_BODY_BYTES: keep it, or give it to the handler of its request."""
+        """Keep a part of a body above SMALL_BODY_BYTES, or pass it to the handler of its request."""
         if request.received_bytes > self._limits.max_body_bytes:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
         elif request.started:
@@ -117,7 +117,7 @@ class RequestReceiver(RequestSequence):
     def _start_early(self, request: Request, before_bytes: int) -> None:
         """Handle a request before its body is complete, once the application can do so or no more may be kept.
 
-        Tried each time the body has doubled, so that the total cost of searching it stays linear.
+        The application is asked each time the body has doubled, so that the total cost of its search stays linear.
         """
         size = len(request.body)
         full = size >= self._limits.kept_body_bytes
@@ -132,9 +132,10 @@ class RequestReceiver(RequestSequence):
 
 
 def _problem_of(request: Request, chunk: bytes) -> str:
-    """Why a further part of a body must not be forwarded, or an empty string.
+    """Return why a further part of a body must not be forwarded, or an empty string.
 
-    The end of a body with a known length is checked together with its last part: an engine would take it for complete.
+    The end of a body with a known length is checked before its last part is forwarded, since an engine that has
+    received the last part regards the body as complete.
     """
     check = request.body_check
     if check is None:

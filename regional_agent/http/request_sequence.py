@@ -1,4 +1,4 @@
-"""The requests of one client connection, handled strictly in order, one at a time; later ones wait parsed."""
+"""The requests of one client connection, handled one at a time, strictly in order; parsed requests wait."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import AdmittedHead, Request, response_head
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""A larger body may be handled before it is complete, and counts towards `Limits.max_kept_bytes`."""
+"""Maximum size of a small body. A request with a larger body may be handled before the body is complete, and its body
+counts towards `Limits.max_kept_bytes`."""
 
 LINGER_S: Final = 2.0
-"""After a final response, further data is read and dropped for this long (s). Closing at once would reset the
+"""Time (s) for which further data is read and dropped after a final response. Closing at once would reset the
 connection, and the client might not read the response."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
-"""Header line for HTTP/1.0 clients, which otherwise take the close of the connection for the response's end."""
+"""Header line for HTTP/1.0 clients, which otherwise wait for the close of the connection as the response's end."""
 
 
 _DISPLACED: Final = "the memory for large bodies is full, and this tenant holds the largest part of it"
@@ -32,20 +33,20 @@ class Handler(Protocol):
     """Handles one request over time, and is informed of events on the client connection."""
 
     def on_client_gone(self) -> None:
-        """The client has disconnected."""
+        """Handle the disconnect of the client."""
 
     def on_client_writable(self, writable: bool) -> None:
-        """The client's write buffer rose above its high-water mark, or drained."""
+        """Stop writing when the client's write buffer is above its high-water mark; continue once it has drained."""
 
     def on_request_body(self, chunk: bytes) -> None:
-        """A further part of a body that was incomplete when its request was handled."""
+        """Process a further part of a body that was incomplete when its request was handled."""
 
     def on_request_end(self) -> None:
-        """The end of such a body."""
+        """Process the end of a body that was incomplete when its request was handled."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """The rest of such a body will not come, being malformed, too large, or too slow; or the memory of the body is
-        needed for another tenant's."""
+        """Refuse a request whose incomplete body is malformed, too large or too slow, or whose kept body has to make
+        room for the body of another tenant."""
 
     def drop_body(self) -> bool:
         """Drop the kept body if the target has received it; returns whether it was dropped."""
@@ -68,10 +69,10 @@ class Application(Protocol):
         """Check a request with a large body by its head, before the body is read."""
 
     def release_head(self, admitted: AdmittedHead) -> None:
-        """The request of an admitted head has ended: release what it still holds."""
+        """Release what an admitted head still holds. Called when its request has ended."""
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Check a request whose body is still arriving, now and then: the policy may have changed since its head.
+        """Check a request while its body arrives, periodically, since the policy may have changed since its head.
 
         Args:
             peer_ip: the address of the TCP peer.
@@ -81,11 +82,11 @@ class Application(Protocol):
         """Whether a request with a large body can be handled with the part that has arrived."""
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """Status, header lines and body of a refusal before handling; None where no request was parsed."""
+        """Return status, header lines and body of a refusal before handling; `request` is None if none was parsed."""
 
 
 class Mode(Enum):
-    """How bytes from the client are interpreted. A connection moves down this list only."""
+    """How bytes from the client are interpreted. A connection only moves forward in this list."""
 
     REQUESTS = auto()
     UPGRADING = auto()
@@ -155,8 +156,8 @@ class RequestSequence(ClientTransport):
     def finished(self, *, keep_alive: bool) -> None:
         """The current response is complete: continue with the next request, or close.
 
-        Without `connection: close` in its response (a drain began later) a client may be sending its next request, so
-        the connection stays open.
+        If the response had no `connection: close`, because a drain began later, the client may be sending its next
+        request, so the connection stays open.
         """
         request, self._serving, self._handler = self._serving, None, None
         self._since = self.listener.clock()
@@ -181,13 +182,13 @@ class RequestSequence(ClientTransport):
         self.resume_reading()
 
     def on_disconnect(self, *, fully: bool) -> None:
-        """A half-close counts as a disconnect, as when reading, except in a tunnel."""
+        """Abort the connection. A half-close counts as a disconnect, except in a tunnel."""
         if fully or self._mode is not TUNNEL:
             self.abort()
 
     def displace(self, request: Request) -> None:
-        """Give up the kept body of a request, whose memory another tenant needs. A request that has been sent continues
-        and only cannot be sent again; any other is refused.
+        """Drop the kept body of a request, because another tenant needs the memory. A request that has been sent
+        continues, but cannot be sent again; any other request is refused.
         """
         handler = self._handler if self._serving is request else None
         if handler is not None and handler.drop_body():
@@ -213,9 +214,10 @@ class RequestSequence(ClientTransport):
             self._serve_next()
 
     def _serve_next(self) -> None:
-        """Handle waiting requests until one is not answered at once. A loop, so that the stack stays flat.
+        """Handle waiting requests until a response is not complete at once. A loop, to avoid recursion.
 
-        No request is started while the write buffer is above its high-water mark: responses would pile up in memory.
+        No request is started while the write buffer is above its high-water mark, because responses would accumulate
+        in memory.
         """
         if self._serve_loop_active:
             return
@@ -234,7 +236,7 @@ class RequestSequence(ClientTransport):
             if self._is_serving(request):
                 self._handler = handler
             else:
-                # The response is complete. Sending it shows whether the client reads.
+                # The response is complete. It is sent now, so that a full write buffer stops the loop.
                 self.listener.batcher.flush()
         self._serve_loop_active = False
         if self._serving is None and not self._waiting:
@@ -247,7 +249,7 @@ class RequestSequence(ClientTransport):
             self._resume_unless_uploading()
 
     def _is_serving(self, request: Request) -> bool:
-        """A method, since mypy assumes that `_serving` does not change in a call."""
+        """Whether `request` is being handled. A method, since mypy assumes that calls do not change `_serving`."""
         return self._serving is request
 
     @property
@@ -264,7 +266,7 @@ class RequestSequence(ClientTransport):
             self.resume_reading()
 
     def _release(self, request: Request, admitted: AdmittedHead) -> None:
-        """Release what a request with a large body has held since its head. A second call does nothing."""
+        """Release memory and quota of a request with a large body, held since its head. A second call does nothing."""
         self.listener.bodies.release(request)
         self._application.release_head(admitted)
 
@@ -290,7 +292,7 @@ class RequestSequence(ClientTransport):
             self._serve_next()
 
     def _end_before(self, request: Request, refusal: Refusal) -> None:
-        """Refuse a complete request that waits, and end the connection there: later requests are dropped."""
+        """Refuse a complete request that waits, and end the connection with the refusal; later requests are dropped."""
         self._mode = CLOSING
         dropped = [] if self._current is None else [self._current]
         self._current = None
@@ -312,7 +314,7 @@ class RequestSequence(ClientTransport):
         self._start_closing(linger=True)
 
     def _start_closing(self, *, linger: bool) -> None:
-        """Close after all data has been sent; with `linger`, read on for LINGER_S first."""
+        """Close after all data has been sent; with `linger`, read and drop data for LINGER_S first."""
         self._mode, self._continue_due = CLOSING, False
         for request in self._waiting:
             if request.admitted is not None:

@@ -1,6 +1,6 @@
-"""Accepts TLS connections, with a limit on handshakes, which asyncio's own server does not report.
+"""Accepts TLS connections, with a limit on handshakes, which the server of asyncio does not report.
 
-A handshake costs more than most requests do. A connection over the limits is therefore closed before its handshake.
+A handshake costs more than most requests. A connection over the limits is therefore closed before its handshake.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import partial
 from regional_agent.http.connection_counts import ConnectionCounts
 
 MAX_PER_TURN = 64
-"""Connections accepted in one turn of the event loop."""
+"""Maximum number of connections accepted in one turn of the event loop."""
 
 RETRY_S = 0.5
-"""Time (s) until the next attempt to accept where the process has no file descriptor left."""
+"""Time (s) until the next attempt to accept if accepting fails, as when the process has no free file descriptor."""
 
 
 class TlsAcceptor:
@@ -89,7 +89,7 @@ class TlsAcceptor:
                 accepted.close()
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
-        with suppress(OSError):  # the client left, or does not use TLS
+        with suppress(OSError):  # the client disconnected, or does not use TLS
             await self._loop.connect_accepted_socket(
                 self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=self._timeout_s
             )

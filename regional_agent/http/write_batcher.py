@@ -1,7 +1,7 @@
 """Collects the writes of one turn of the event loop and sends them at its end.
 
-A write wakes the process that reads the other side, if it sleeps. Of writes that are sent together only the first
-causes a wake-up; each write that is sent alone causes a wake-up, which costs a quarter of a request.
+A write wakes the peer process if that process sleeps. Of writes that are sent together only the first causes a wake-up,
+while each write that is sent alone causes a wake-up. A wake-up costs about a quarter of the CPU time of a request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 from typing import Final
 
 MAX_DELAYED_BYTES: Final = 32 * 1024
-"""A larger write flushes the batch: an event loop can read megabytes in one turn, and back-pressure must act before."""
+"""Maximum size of a delayed write. A larger write flushes the batch, because an event loop can read megabytes in one
+turn, and back-pressure must take effect earlier."""
 
 
 class WriteBatcher:

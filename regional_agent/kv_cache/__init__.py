@@ -1,1 +1,1 @@
-"""Reads the KV events of engines, and asks engines for the tokens of prompts."""
+"""Reads the KV events of engines, and requests the tokens of prompts from engines."""

@@ -1,4 +1,4 @@
-"""Follows the KV events of engines that publish them, about twice a second. Requests never wait for a read."""
+"""Reads the KV events of engines that publish KV events, about twice a second. Requests never wait for a read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ INTERVAL_S = 0.5
 """Interval (s) between two reads."""
 
 TIMEOUT_S = 2.0
-"""Timeout (s) of a read. An endpoint whose read fails is estimated until one succeeds."""
+"""Timeout (s) of a read. After a failed read, prefixes of the endpoint are estimated until a read succeeds."""
 
 FAILED_INTERVAL_S = 2.0
 """Interval (s) between two reads while they fail."""
 
 REREAD_S = 0.05
-"""Time (s) before the next read where the last one had a gap."""
+"""Time (s) before the next read after a read with a gap."""
 
 BATCHES_AT_ONCE = 16
-"""Batches that are applied before requests are served again."""
+"""Number of batches that are applied before the event loop serves requests again."""
 
 log = structlog.get_logger()
 
@@ -38,16 +38,16 @@ class KvEventFollower:
         """Create a follower that has read nothing.
 
         Args:
-            name: of the endpoint.
-            port: of the engine's replay endpoint.
-            held: receives what the endpoint holds while its events are current.
+            name: name of the endpoint.
+            port: port of the engine's replay endpoint.
+            held: receives the blocks that the endpoint holds, while its events are current.
             rng: adds jitter to the interval.
         """
         self.log = KvEventLog()
         self.current = False
         """Whether the last read succeeded."""
         self.problem = ""
-        """Why events are not read; empty if they are."""
+        """Why events are not read; empty if the last read succeeded."""
         self._name, self._host, self._port = name, host, port
         self._held = held
         self._rng = rng
@@ -70,7 +70,7 @@ class KvEventFollower:
             reader.close()
 
     def status(self) -> dict[str, Any]:
-        """For the status page."""
+        """Return the fields for the status page."""
         events, blocks = self.log, self.log.blocks
         return {
             "prefixes": "exact" if self.current else "estimated",
@@ -97,7 +97,7 @@ class KvEventFollower:
         return INTERVAL_S if all_applied else REREAD_S
 
     async def _apply(self, entries: Sequence[tuple[int, bytes]]) -> bool:
-        """Apply what was read, in parts of which each begins with the last batch of the one before."""
+        """Apply batches, in parts that each begin with the last batch of the previous part; returns false at a gap."""
         for start in range(0, max(1, len(entries) - 1), BATCHES_AT_ONCE):
             if start:
                 await asyncio.sleep(0)

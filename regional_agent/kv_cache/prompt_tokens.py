@@ -1,7 +1,7 @@
-"""Asks engines for the tokens of new prompts, in the background, so that KV events can be matched with prefixes.
+"""Requests the tokens of new prompts from engines, in the background, so that KV events can be matched with prefixes.
 
-One request at a time, to the endpoint where the prompt went (`POST /tokenize`, which vLLM and engines like it serve).
-What does not fit into the bounded queue is not asked for: the estimate applies to it.
+Requests are sent one at a time, to the endpoint that received the prompt (`POST /tokenize`, which vLLM and compatible
+engines serve). Prompts that do not fit into the bounded queue are dropped, and their prefixes are estimated.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_WAITING: Final = 32
-"""Prompts that wait to be asked for."""
+"""Maximum number of queued prompts."""
 
 MAX_BODY_BYTES: Final = 256 * 1024
-"""Prompts in larger bodies are not asked for."""
+"""Maximum size of a request body; prompts in larger bodies are not queued."""
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 TIMEOUT_S: Final = 5.0
 
 PAUSE_S: Final = 0.02
-"""Time (s) between two prompts, which bounds what this costs engines and agent."""
+"""Time (s) between two prompts, which bounds the cost for engines and the agent."""
 
 _CHAT: Final = b"/v1/chat/completions"
 _COMPLETIONS: Final = b"/v1/completions"
@@ -65,19 +65,19 @@ class _Prompt(NamedTuple):
 
 
 class PromptTokens:
-    """The prompts whose tokens are asked for."""
+    """The queue of prompts whose tokens are requested."""
 
     def __init__(self, held: HeldPrefixes, connections: UpstreamPool) -> None:
         """Create an empty queue; `held` receives the tokens."""
         self.failed = 0
-        """Prompts whose tokens an engine did not give."""
+        """Number of prompts for which an engine returned no tokens."""
         self._held = held
         self._connections = connections
         self._waiting: deque[_Prompt] = deque()
         self._arrived = asyncio.Event()
 
     def sent(self, endpoint: Endpoint, request: Request, estimate: WorkEstimate) -> None:
-        """Note a request that was sent to an endpoint whose KV events are read."""
+        """Queue the prompt of a request that was sent to an endpoint, if the endpoint's KV events are current."""
         prefix = estimate.prefix
         if not prefix or not request.whole or self._held.is_linked(prefix) or endpoint.name not in self._held.endpoints:
             return
@@ -89,7 +89,7 @@ class PromptTokens:
             self._arrived.set()
 
     async def keep_asking(self) -> None:
-        """Ask for the tokens of waiting prompts until cancelled."""
+        """Request the tokens of queued prompts until cancelled."""
         while True:
             await self._arrived.wait()
             if not self._waiting:
@@ -128,7 +128,7 @@ class PromptTokens:
 
 
 def tokenize_body(body: bytes, model: str) -> bytes | None:
-    """The request for the tokens of a prompt; None if its cached blocks do not depend on tokens alone."""
+    """Return the body of a request for the tokens of a prompt; None if its cached blocks depend on more than tokens."""
     try:
         found = msgspec.json.decode(body, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

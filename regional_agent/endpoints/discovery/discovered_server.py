@@ -1,7 +1,7 @@
-"""A server that a directory lists, the endpoint that follows from it, and the names of its attributes in the directory.
+"""Servers that a directory lists, their attributes in the directory, and the endpoints that are created from them.
 
-An attribute that is invalid is replaced by the one of the entry in the endpoints file, and reported: a mistake in one
-label must not stop a server.
+An invalid attribute is reported, and replaced by the value of the entry in the endpoints file, because a mistake in one
+label must not remove a server.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ MAX_PROBLEMS: Final = 5
 
 
 class DiscoveredServer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One address and port, with the attributes that the directory gives."""
+    """One address and port, with the attributes from the directory."""
 
     address: str
     port: int
     models: tuple[str, ...] = ()
     slots: int | None = None
-    """0 if they are learned; None for those of the entry."""
+    """Maximum number of concurrent requests: 0 if it is learned, None for the value of the entry."""
     engine: EngineKind | None = None
     zone: str = ""
     accelerator: str = ""
     priority: int = 0
-    """Of its SRV record: the lowest number is preferred (RFC 2782)."""
+    """Priority of the SRV record: the lowest number is preferred (RFC 2782)."""
     weight: int = 0
-    """Of its SRV record, relative to those of the same priority."""
+    """Weight of the SRV record, relative to the records of the same priority."""
 
 
 class Attributes(msgspec.Struct, frozen=True):
@@ -58,8 +58,8 @@ def read_attributes(values: Mapping[str, str], where: str, problems: list[str]) 
 
     Args:
         values: texts by field name of the endpoints file; models are separated by commas.
-        where: the object that has them, for problems.
-        problems: receives a line for each invalid value, which is left out.
+        where: name of the object that contains the attributes, for problems.
+        problems: receives a line for each invalid value, which is omitted from the result.
     """
     parsed: dict[str, Any] = {}
     for field, value in values.items():
@@ -78,7 +78,7 @@ def read_attributes(values: Mapping[str, str], where: str, problems: list[str]) 
 
 
 def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tuple[EndpointSpec, ...]:
-    """One endpoint for each server that has a model. Every agent generates the same names.
+    """Return one endpoint for each server that has a model. Every agent generates the same names.
 
     Args:
         template: the entry; its name is a prefix.
@@ -110,11 +110,11 @@ def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tup
 
 
 def _names_for(models: tuple[str, ...], names: Pairs) -> Pairs:
-    """The engine's names of `models`, without any that is another of these models."""
+    """Return the engine's names of `models`, without names that are names of other models of the server."""
     return tuple((model, name) for model, name in names if model in models and (name == model or name not in models))
 
 
 def of_one_family(servers: Sequence[DiscoveredServer]) -> list[DiscoveredServer]:
-    """Those with IPv4 addresses if there are any, else all; without reserved addresses (see `is_reserved`)."""
+    """Return the servers with IPv4 addresses if any exist, else all; without reserved addresses (see `is_reserved`)."""
     usable = [server for server in servers if not is_reserved(server.address)]
     return [server for server in usable if ":" not in server.address] or usable

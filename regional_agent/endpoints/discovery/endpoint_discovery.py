@@ -1,7 +1,7 @@
 """All directories that the endpoints file names, and their last answers on disk.
 
-An agent that starts while a directory is away uses the servers of its last answer, so that no directory is needed for
-an agent to restart.
+The last answers for SRV records and Kubernetes sources are stored. An agent that starts while such a directory is
+unavailable uses the stored servers. Answers for the host names of `dns` entries are not stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE: Final = "discovered"
 """Name of the file in the agent's state directory."""
 
 CHECK_S: Final = 0.2
-"""Interval (s) in which events of Kubernetes are applied together."""
+"""Interval (s) at which the events from Kubernetes API servers are applied together."""
 
 
 class StoredAnswers(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class StoredAnswers(msgspec.Struct, frozen=True):
 
 
 class EndpointDiscovery:
-    """Resolves and watches what the entries name."""
+    """Resolves the names, and watches the Kubernetes sources, of the entries."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class EndpointDiscovery:
         resolve: Resolve | None = None,
         make_resolver: Callable[[], Resolver] | None = None,
     ) -> None:
-        """Read the last answers; ask no directory yet.
+        """Load the stored answers, without a query to a directory.
 
         Args:
-            rng: jitter.
+            rng: adds jitter to queries.
             on_change: called after the endpoints of an entry have changed.
-            state_dir: holds the last answers; None stores none.
+            state_dir: directory of the stored answers; None stores no answers.
             ready: see `SrvResolver`.
             resolve: see `DnsResolver`.
             make_resolver: see `SrvResolver`.
@@ -78,7 +78,7 @@ class EndpointDiscovery:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to resolve and to watch."""
+        """Start to resolve and to watch."""
         self._tasks = [
             keep_running("endpoints dns", self.dns.keep_resolving),
             keep_running("endpoints srv", self.srv.keep_resolving),
@@ -86,13 +86,13 @@ class EndpointDiscovery:
         ]
 
     async def stop(self) -> None:
-        """Stop; the answers stay."""
+        """Stop resolving and watching; the answers are kept."""
         await cancel([*self._tasks, *((self._saving,) if self._saving is not None else ())])
         self._tasks = []
         self.dns.close()
 
     def expanded(self, entries: Iterable[Entry]) -> tuple[EndpointSpec, ...]:
-        """The endpoints of the entries by the last answers; directories without an entry are no longer asked."""
+        """Return the endpoints of the entries by the last answers; stop queries for names that no entry contains."""
         entries = list(entries)
         self.dns.use(entry.host for entry in entries if isinstance(entry, DnsEntry))
         self.srv.use((entry.record for entry in entries if isinstance(entry, SrvEntry)), self._stored)
@@ -107,12 +107,12 @@ class EndpointDiscovery:
         return tuple(specs)
 
     def has_answered(self) -> bool:
-        """Whether every directory was asked at least once, successfully or not."""
+        """Whether every directory was queried at least once, successfully or not."""
         watches = self._watches.values()
         return self.dns.has_resolved() and self.srv.has_answered() and all(watch.has_answered for watch in watches)
 
     def status(self) -> dict[str, Any]:
-        """For the status page."""
+        """Return the state of all directories, for the status page."""
         return {
             "dns": self.dns.status(),
             "srv": self.srv.status(),
@@ -120,7 +120,7 @@ class EndpointDiscovery:
         }
 
     def ages_s(self) -> dict[str, float]:
-        """Time (s) since each directory last answered; infinite before its first answer."""
+        """Return the time (s) since the last answer for each name and source; infinite before the first answer."""
         return {
             f"{kind}:{name}": inf if state["age_s"] is None else state["age_s"]
             for kind, states in self.status().items()
@@ -161,7 +161,7 @@ class EndpointDiscovery:
         self._save()
 
     def _save(self) -> None:
-        """Store the answers that are in use."""
+        """Store the current answers for SRV records and Kubernetes sources."""
         answers = {record: answer.servers for record, answer in self.srv.answers.items()}
         answers |= {source.key: watch.servers for source, watch in self._watches.items()}
         self._stored = answers

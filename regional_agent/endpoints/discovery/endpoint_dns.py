@@ -1,8 +1,8 @@
 """Endpoints behind a DNS name: one for each of its addresses, resolved periodically.
 
-If the resolver fails or returns no address, the last answer stays in use and its age is shown; an engine that has
-stopped is detected by its probes. An endpoint whose address is no longer in an answer drains. The port is configured;
-srv_records.py is for names that contain it.
+If the resolver fails or returns no address, the last answer stays in use, and the status shows its age; an engine that
+has stopped is detected by its probes. An endpoint whose address is no longer in an answer drains. The port is
+configured; SRV records (srv_records.py) contain their ports.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ log = structlog.get_logger()
 
 
 class DnsEntry(msgspec.Struct, frozen=True):
-    """An entry of the endpoints file with a host name: one endpoint for each of its addresses."""
+    """An entry of the endpoints file with a host name: one endpoint for each address of the host."""
 
     template: EndpointSpec
-    """The endpoints, except that `address` contains the host name and `name` is a prefix."""
+    """Template of the endpoints: `address` contains the host name, and `name` is a prefix."""
 
     @property
     def host(self) -> str:
@@ -55,7 +55,7 @@ class DnsEntry(msgspec.Struct, frozen=True):
         return self.template.address.host
 
     def expanded(self, addresses: Iterable[str]) -> tuple[EndpointSpec, ...]:
-        """One endpoint for each address. Every agent generates the same names."""
+        """Return one endpoint for each address. Every agent generates the same names."""
         template = self.template
         server_name = template.server_name or (self.host if template.address.tls else "")
         return tuple(
@@ -95,7 +95,8 @@ class DnsResolver:
         Args:
             rng: adds jitter to the query interval.
             on_change: called after the addresses of a host have changed.
-            resolve: None uses the system's resolver in separate threads, so that a hung query blocks nothing else.
+            resolve: resolves a host; None uses the system's resolver in two threads, so that a hung query does not
+                block the event loop.
             clock: monotonic, in seconds.
         """
         self.answers: dict[str, Resolution] = {}
@@ -111,7 +112,7 @@ class DnsResolver:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def use(self, hosts: Iterable[str]) -> None:
-        """Resolve these hosts alone."""
+        """Set the hosts to resolve; answers of other hosts are dropped."""
         self.answers = {host: self.answers.get(host, Resolution()) for host in sorted(set(hosts))}
 
     async def keep_resolving(self) -> None:
@@ -127,7 +128,7 @@ class DnsResolver:
             await sleep_until_tick(CHECK_S)
 
     async def resolve(self, hosts: Sequence[str]) -> bool:
-        """Resolve hosts concurrently; true if the addresses of any have changed."""
+        """Resolve hosts concurrently; returns whether the addresses of any host have changed."""
         return any(await asyncio.gather(*(self._update(host) for host in hosts)))
 
     def has_resolved(self) -> bool:
@@ -135,7 +136,7 @@ class DnsResolver:
         return all(answer.resolved_at is not None or answer.problem for answer in self.answers.values())
 
     def status(self) -> dict[str, Any]:
-        """For the status page: the addresses of each host and their age."""
+        """Return the addresses of each host and their age, for the status page."""
         now = self._clock()
         return {
             host: {
@@ -180,7 +181,7 @@ class DnsResolver:
 
 
 def _of_one_family(addresses: Iterable[str]) -> tuple[str, ...]:
-    """The IPv4 addresses if there are any, else all: both families usually lead to the same servers."""
+    """Return the IPv4 addresses if any exist, else all: both families usually lead to the same servers."""
     unique = sorted(set(addresses))
     return tuple([address for address in unique if ":" not in address] or unique)
 

@@ -1,6 +1,7 @@
 """The list and watch requests of the Kubernetes API, with the token and the authorities of a service account.
 
-Both files are read again for each list and watch, because the kubelet replaces tokens. A token is sent over TLS alone.
+The token is read again for each request, because the kubelet replaces tokens. The authorities are reloaded when they
+change. A token is sent only over TLS.
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
@@ -24,15 +25,15 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 PAGE_OBJECTS: Final = 100
-"""Objects of one response to a list; a longer list has several pages."""
+"""Maximum number of objects on one page of a list."""
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Longest event of a watch; etcd holds objects of up to 1.5 MiB."""
+"""Maximum size of one event of a watch; etcd stores objects of up to 1.5 MiB."""
 LIST_TIMEOUT_S: Final = 30.0
 WATCH_S: Final = 300.0
 """Time (s) after which the server ends a watch; client-go uses 5 to 10 minutes."""
 SILENCE_S: Final = WATCH_S + 30.0
-"""A watch that has neither an event nor an end for this long (s) has failed."""
+"""Time (s) without an event, and without an end, after which a watch has failed."""
 
 GONE: Final = 410
 
@@ -40,11 +41,11 @@ T = TypeVar("T")
 
 
 class KubernetesError(Exception):
-    """The API server cannot be used, or refuses the request. The message states the remedy where there is one."""
+    """A request or its response failed. The message states the remedy, if one is known."""
 
 
 class Expired(KubernetesError):
-    """The resource version is too old (410 Gone): only a new list shows what has changed."""
+    """The resource version is too old (410 Gone): a new list is required."""
 
 
 class ObjectList(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 OPENED: Final = Event("OPENED", msgspec.Raw(b"{}"))
-"""The first event of each watch: the API server has accepted it."""
+"""The first event of each watch: the API server has accepted the watch."""
 
 
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,13 +83,13 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class KubernetesApi:
-    """One API server, as one service account."""
+    """A client of one API server, with the credentials of one service account."""
 
     def __init__(self, server: Address, token_file: Path, ca_file: Path) -> None:
-        """Read no file and connect to nothing yet.
+        """Create a client, without reading a file or opening a connection.
 
         Args:
-            server: of the API; always with TLS.
+            server: address of the API server; always with TLS.
             token_file: token of the service account, read again for each request.
             ca_file: authorities that sign the server's certificate, read again when they change.
         """
@@ -107,9 +108,9 @@ class KubernetesApi:
         """List all objects of a collection, page by page.
 
         Args:
-            path: of the collection.
+            path: path of the collection.
             selection: query parameters that select objects.
-            max_objects: largest list that is accepted.
+            max_objects: maximum number of objects that is accepted.
 
         Raises:
             KubernetesError: the list failed, or is too long.
@@ -183,7 +184,7 @@ class KubernetesApi:
         return page
 
     def _prepare(self) -> tuple[UpstreamPool, list[Header]]:
-        """The connections and the headers of a request, by the present files; blocking."""
+        """Return the connections and the headers of a request, by the current files. Blocks."""
         try:
             if self._tls is None:
                 self._tls = ClientTls(self._ca_file)
@@ -210,7 +211,7 @@ class KubernetesApi:
 
 
 def decoded(content: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Decode what the API server sent; raises KubernetesError."""
+    """Decode data that the API server sent; raises KubernetesError if the data is invalid."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -20,7 +20,7 @@ from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField,
 from regional_agent.upstream.address import Address
 
 ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the kubelet mounts the token and the authorities of a pod's service account."""
+"""Directory in which the kubelet mounts the token and the authorities of a pod's service account."""
 
 API_SERVER: Final = Address("kubernetes.default.svc", 443, tls=True)
 """The API server of the cluster that the agent runs in."""
@@ -37,25 +37,25 @@ _LABEL_NAME: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-
 
 
 class KubernetesSource(msgspec.Struct, frozen=True):
-    """What to watch, and as which account."""
+    """A Service or InferencePool to watch, and the API server and the service account to use."""
 
     namespace: str
     service: str = ""
     inference_pool: str = ""
-    """Either this or `service` is set."""
+    """Name of the InferencePool; either `inference_pool` or `service` is set."""
     port: str | int | None = None
-    """Name or number of the Service's port; None for the only one."""
+    """Name or number of the Service's port; None for its only port."""
     scheme: str = "http"
-    """Of requests to the servers."""
+    """Scheme of requests to the servers: `http` or `https`."""
     api_server: Address = API_SERVER
     token_file: str = f"{ACCOUNT_DIR}/token"
     ca_file: str = f"{ACCOUNT_DIR}/ca.crt"
     labels: Pairs = tuple(LABELS.items())
-    """See LABELS."""
+    """The label or annotation of each field; see LABELS."""
 
     @property
     def key(self) -> str:
-        """Names what is watched, in the status and in the stored answers."""
+        """The key of this source in the status and in the stored answers."""
         what = f"services/{self.service}" if self.service else f"inferencepools/{self.inference_pool}"
         port = "" if self.port is None else f":{self.port}"
         return f"https://{self.api_server}/{self.namespace}/{what}{port}"
@@ -65,11 +65,11 @@ class KubernetesEntry(msgspec.Struct, frozen=True):
     """One endpoint for each server of a Service or an InferencePool."""
 
     template: EndpointSpec
-    """The endpoints, except for what the objects contain; its address has no host."""
+    """Template of the endpoints, with the fields that the objects do not contain; its address has no host."""
     source: KubernetesSource
 
     def expanded(self, servers: tuple[DiscoveredServer, ...]) -> tuple[EndpointSpec, ...]:
-        """The endpoints of the servers."""
+        """Return the endpoints of the servers."""
         return expanded(self.template, servers)
 
 
@@ -99,7 +99,7 @@ def read_source(value: Any) -> KubernetesSource:
 
 
 def default_server_name(source: KubernetesSource) -> str:
-    """The name in the certificates of a Service's servers; empty if it cannot be derived."""
+    """Return the name in the certificates of a Service's servers; empty for an InferencePool."""
     return f"{source.service}.{source.namespace}.svc" if source.service else ""
 
 

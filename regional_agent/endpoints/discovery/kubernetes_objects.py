@@ -1,10 +1,10 @@
-"""Kubernetes objects, as far as endpoints follow from them, and the servers that they list.
+"""The fields of Kubernetes objects from which endpoints are created, and the servers that the objects list.
 
 Sources: EndpointSlice (discovery.k8s.io/v1), Pod (v1), https://kubernetes.io/docs/reference/kubernetes-api/;
 InferencePool (inference.networking.k8s.io/v1), https://gateway-api-inference-extension.sigs.k8s.io/reference/spec/.
 
-A server receives new requests while it is ready and does not terminate. One that no longer does is left out here, and
-its endpoint drains: it completes the requests that it has.
+A server receives new requests while it is ready and not terminating. Any other server is omitted from the result, so
+that its endpoint drains: the server completes its running requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubernetesObject(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object has."""
+    """The fields that all objects have."""
 
     metadata: Metadata
 
@@ -119,19 +119,20 @@ class InferencePool(KubernetesObject, frozen=True, rename="camel"):
 
 
 class Listed(NamedTuple):
-    """The servers of some objects, and what is wrong with these objects."""
+    """The servers of a collection of objects, and the problems of these objects."""
 
     servers: tuple[DiscoveredServer, ...]
     problems: tuple[str, ...]
 
 
 def servers_of_slices(slices: Iterable[EndpointSlice], port: str | int | None, labels: Mapping[str, str]) -> Listed:
-    """The servers of a Service that accept new requests.
+    """Return the servers of a Service that accept new requests.
 
     Args:
-        slices: all slices of the Service. Its labels are also theirs, and an endpoint may be in two of them.
-        port: name or number of the port; None for the only one.
-        labels: by field of the endpoints file, the label or annotation that contains it.
+        slices: all slices of the Service. Slices have the labels of the Service, and two slices may contain the same
+            endpoint.
+        port: name or number of the port; None for the only port.
+        labels: by field of the endpoints file, the label or annotation that contains the field.
     """
     servers: list[DiscoveredServer] = []
     problems: list[str] = []
@@ -154,12 +155,12 @@ def servers_of_slices(slices: Iterable[EndpointSlice], port: str | int | None, l
 
 
 def servers_of_pods(pods: Iterable[Pod], ports: Iterable[int], labels: Mapping[str, str]) -> Listed:
-    """The servers of an InferencePool that accept new requests: each port of each ready pod.
+    """Return the servers of an InferencePool that accept new requests: each port of each ready pod.
 
     Args:
-        pods: those that the selector of the pool matches.
+        pods: the pods that the selector of the pool matches.
         ports: the target ports of the pool.
-        labels: see `servers_of_slices`; of the pods.
+        labels: labels or annotations of the pods; see `servers_of_slices`.
     """
     servers: list[DiscoveredServer] = []
     problems: list[str] = []
@@ -186,7 +187,7 @@ def _port_number(ports: list[SlicePort], port: str | int | None) -> int | None:
 
 
 def _values(metadata: Metadata, labels: Mapping[str, str]) -> dict[str, str]:
-    """The texts of an object by field; an annotation precedes a label, since labels cannot contain every name."""
+    """Return the texts of an object by field. Annotations override labels, since labels cannot contain every name."""
     there = {**(metadata.labels or {}), **(metadata.annotations or {})}
     return {field: there[label] for field, label in labels.items() if label in there}
 
@@ -202,7 +203,7 @@ def _server(address: str, port: int, attributes: Attributes, zone: str) -> Disco
 
 
 def _listed(servers: list[DiscoveredServer], problems: list[str]) -> Listed:
-    """Without what is no address or port, each address and port once."""
+    """Return the servers with a valid address and port, each address and port once, and the problems."""
     unique: dict[tuple[str, int], DiscoveredServer] = {}
     invalid = 0
     for server in servers:
@@ -218,7 +219,7 @@ def _listed(servers: list[DiscoveredServer], problems: list[str]) -> Listed:
 
 
 def _canonical(text: str) -> str:
-    """The address in its shortest form, so that all agents give its endpoint one name; empty if it is none."""
+    """Return an address in its shortest form, so that all agents name its endpoint alike; empty if it is invalid."""
     try:
         return "" if "%" in text else str(ip_address(text))
     except ValueError:

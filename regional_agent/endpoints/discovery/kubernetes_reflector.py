@@ -1,10 +1,10 @@
-"""A live copy of a collection of Kubernetes objects: list, then watch, and list again where the history is gone.
+"""A live copy of a collection of Kubernetes objects: list, then watch, and list again if the version has expired.
 
-After client-go's reflector (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go). The copy
-outlives the API server: if a request fails, the last objects stay. Deletions that a watch reports are applied at once.
-A list without any object, where there were some, is applied only if a second list, CONFIRM_EMPTY_S or more later,
-contains none either: an API server that starts, or was restored from the wrong backup, lists nothing. Of an object that
-is invalid the last valid version stays.
+Modelled on client-go's reflector (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go). If a
+request fails, the last objects are kept. Deletions that a watch reports are applied at once. If the previous list had
+objects, an empty list is applied only if a second list, CONFIRM_EMPTY_S or more later, is empty as well, because an API
+server that starts, or was restored from the wrong backup, may return empty lists. If an object is invalid, its last
+valid version is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from regional_agent.endpoints.discovery.kubernetes_objects import KubernetesObje
 MAX_OBJECTS: Final = 2048
 """Maximum number of objects of one collection."""
 CONFIRM_EMPTY_S: Final = 15.0
-"""Time (s) between two empty lists of which the second one is applied."""
+"""Minimum time (s) between two empty lists after which the second list is applied."""
 BACKOFF_BASE_S: Final = 0.5
 BACKOFF_CAP_S: Final = 15.0
 """Bound (s) of the wait between two failed requests."""
@@ -46,10 +46,10 @@ log = structlog.get_logger()
 
 
 class Collection(Generic[T]):
-    """Which objects to copy."""
+    """A selection of objects of one kind."""
 
     def __init__(self, path: str, selection: Mapping[str, str], kind: type[T]) -> None:
-        """Arguments as for `KubernetesApi.list_objects`."""
+        """Select objects of the type `kind`; `path` and `selection` as for `KubernetesApi.list_objects`."""
         self.path = path
         self.selection = dict(selection)
         self.kind = kind
@@ -68,20 +68,20 @@ class Reflector(Generic[T]):
         had_objects: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Copy nothing yet.
+        """Create a copy without objects; `run` fills it.
 
         Args:
             on_change: called after `objects` has changed, and after the first list.
-            rng: jitter of the waits.
-            had_objects: whether an earlier copy had objects, so that a first list without any needs to be confirmed.
+            rng: adds jitter to the waits between requests.
+            had_objects: whether an earlier copy had objects, so that an empty first list must be confirmed.
             clock: monotonic, in seconds.
         """
         self.objects: dict[str, T] = {}
-        """By name."""
+        """The last valid version of each object, by name."""
         self.synced = False
         """Whether the collection has been listed."""
         self.heard_at: float | None = None
-        """Time (s) at which the API server last answered."""
+        """Time (s) at which the API server last responded."""
         self._api = api
         self._collection = collection
         self._on_change = on_change
@@ -97,7 +97,7 @@ class Reflector(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """Why the last request failed, or an object is invalid; empty if everything is in force."""
+        """Why the last request failed, or why an object is invalid; empty if all objects are in force."""
         return self._failure or next(iter(self._invalid.values()), "")
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class Reflector(Generic[T]):
         self._on_change()
 
     def _read(self, raw: msgspec.Raw) -> T | None:
-        """The object, or its last valid version; None if there is none."""
+        """Return the decoded object, or its last valid version; None if no version was valid."""
         name = decoded(raw, KubernetesObject).metadata.name
         try:
             item = decoded(raw, self._collection.kind)

@@ -1,7 +1,7 @@
 """The servers of one Service or InferencePool, by watching its objects.
 
-A Service is followed by its EndpointSlices. An InferencePool is followed by itself and by the pods that its selector
-matches; when the selector changes, the former servers stay until the pods of the new one are listed.
+For a Service, its EndpointSlices are watched. For an InferencePool, the pool and the pods that its selector matches are
+watched; when the selector changes, the previous servers are kept until the pods of the new selector are listed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from regional_agent.endpoints.discovery.kubernetes_reflector import Collection, 
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 
 MAX_POOL_PORTS: Final = 8
-"""Ports of a pool that are used; the API admits as many."""
+"""Maximum number of ports of a pool that are used; the API has the same limit."""
 
 
 class KubernetesWatch:
-    """Watches one source; `refresh` updates `servers` by what has arrived."""
+    """Watches one source; `refresh` updates `servers` from the received objects."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class KubernetesWatch:
         rng: Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch nothing yet.
+        """Create a watch; `run` starts it.
 
         Args:
-            servers: those of an earlier run of the agent, used until the API server has listed the objects.
-            rng: jitter of the waits.
+            servers: servers of an earlier run of the agent, used until the API server has listed the objects.
+            rng: adds jitter to the waits between requests.
             clock: monotonic, in seconds.
         """
         self.servers = servers
@@ -86,7 +86,7 @@ class KubernetesWatch:
             self._api.close()
 
     def refresh(self) -> bool:
-        """Update `servers`; whether they have changed."""
+        """Update `servers`; returns whether they have changed."""
         if not self._dirty:
             return False
         self._dirty = False
@@ -98,12 +98,12 @@ class KubernetesWatch:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the objects were listed once, or could not be."""
+        """Whether all objects were listed at least once, or a request failed."""
         reflectors = self._reflectors()
         return any(each.problem for each in reflectors) or all(each.synced for each in reflectors)
 
     def status(self) -> dict[str, Any]:
-        """For the status page: the number of servers, the age of the last answer, and problems."""
+        """Return the number of servers, the age of the last response, and problems, for the status page."""
         answered = [each.heard_at for each in self._reflectors()]
         times = [at for at in answered if at is not None]
         age_s = round(self._clock() - min(times), 1) if times and len(times) == len(answered) else None
@@ -116,7 +116,7 @@ class KubernetesWatch:
         return [each for each in (self._slices, self._pool, self._pods) if each is not None]
 
     def _listed(self) -> Listed | None:
-        """The servers of the present objects; None while these are not listed."""
+        """Return the servers of the current objects; None until all objects have been listed."""
         if self._slices is not None:
             if not self._slices.synced:
                 return None

@@ -1,9 +1,9 @@
 """Endpoints of SRV records (RFC 2782): each target and port, with its priority and weight.
 
 A record is queried again when its answer expires. If a query fails or has no answer, the last answer stays in use and
-its age is shown. Endpoints of a higher priority number are used while none of a lower number is ready. Within one
-priority the slots of an endpoint are proportional to its weight; without weights, and if they are learned, they are
-equal.
+the status shows its age. Endpoints of a higher priority number are used while no lower number has a ready endpoint.
+Within one priority the slots of an endpoint are proportional to its weight; without weights all endpoints have the same
+slots. Weights have no effect on learned slots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MIN_TTL_S: Final = 5.0
 MAX_TTL_S: Final = 300.0
-"""Bounds of the time (s) between two queries; a shorter or longer TTL is replaced by them."""
+"""Bounds of the time (s) between two queries; a TTL outside of the bounds is replaced by the nearer bound."""
 RETRY_S: Final = 5.0
 """Time (s) until a failed query is repeated."""
 TIMEOUT_S: Final = 5.0
@@ -42,9 +42,9 @@ TIMEOUT_S: Final = 5.0
 CHECK_S: Final = 0.2
 """Interval (s) between two checks for due queries and for the readiness of endpoints."""
 FALLBACK_AFTER_S: Final = 2.0
-"""Time (s) without a ready endpoint after which those of the next priority are used as well."""
+"""Time (s) without a ready endpoint after which the endpoints of the next priority are used as well."""
 RETURN_AFTER_S: Final = 10.0
-"""Time (s) with a ready endpoint of a lower number after which those of higher numbers drain."""
+"""Time (s) with a ready endpoint of a lower priority number after which the endpoints of higher numbers drain."""
 
 _SERVICE_NAME: Final = re.compile(r"(_[A-Za-z0-9-]{1,62})\.(_tcp)\.(.+)")
 
@@ -55,11 +55,11 @@ class SrvEntry(msgspec.Struct, frozen=True):
     """An entry of the endpoints file with the name of an SRV record."""
 
     template: EndpointSpec
-    """The endpoints; its address has no host and port."""
+    """Template of the endpoints; its address has no host and port."""
     record: str
 
     def expanded(self, servers: Iterable[DiscoveredServer]) -> tuple[EndpointSpec, ...]:
-        """The endpoints of the servers, with slots by weight."""
+        """Return the endpoints of the servers, with slots by weight."""
         servers = tuple(servers)
         heaviest: dict[int, int] = {}
         for server in servers:
@@ -87,17 +87,17 @@ class SrvAnswer(msgspec.Struct):
     due_at: float = 0.0
     """Time (s) of the next query."""
     priorities: int = 1
-    """How many of the priorities, from the lowest number on, are in use."""
+    """Number of priorities in use, from the lowest priority number on."""
     changes_since: float | None = None
-    """Time (s) since when another number of priorities is due; None if none is."""
+    """Time (s) since which another number of priorities is required; None if the current number is right."""
 
     def servers_in_use(self) -> list[DiscoveredServer]:
-        """The servers of the priorities in use."""
+        """Return the servers of the priorities in use."""
         used = sorted({server.priority for server in self.servers})[: self.priorities]
         return [server for server in self.servers if server.priority in used]
 
     def update_priorities(self, ready: Set[tuple[str, int]], now: float) -> bool:
-        """Use more or fewer priorities, by the addresses of ready endpoints; whether this has changed."""
+        """Update the number of priorities in use, by the addresses of ready endpoints; returns whether it changed."""
         all_priorities = sorted({server.priority for server in self.servers})
         with_ready = {server.priority for server in self.servers if (server.address, server.port) in ready}
         used = all_priorities[: self.priorities]
@@ -130,8 +130,8 @@ class SrvResolver:
         Args:
             rng: adds jitter to the query interval.
             on_change: called after the endpoints of a record have changed.
-            ready: host and port of each ready endpoint.
-            make_resolver: None uses the name servers of the system.
+            ready: returns host and port of each ready endpoint.
+            make_resolver: returns a resolver; None uses the name servers of the system.
             clock: monotonic, in seconds.
         """
         self.answers: dict[str, SrvAnswer] = {}
@@ -142,13 +142,13 @@ class SrvResolver:
         self._clock = clock
 
     def use(self, records: Iterable[str], stored: Mapping[str, Sequence[DiscoveredServer]]) -> None:
-        """Query these records alone; `stored` are answers of an earlier run, by record."""
+        """Set the records to query; `stored` contains the answers of an earlier run, by record."""
         self.answers = {
             record: self.answers.get(record) or SrvAnswer(tuple(stored.get(record, ()))) for record in records
         }
 
     def servers(self, record: str) -> list[DiscoveredServer]:
-        """The servers of a record that are in use."""
+        """Return the servers of a record that are in use."""
         return self.answers[record].servers_in_use()
 
     def has_answered(self) -> bool:
@@ -156,7 +156,7 @@ class SrvResolver:
         return all(answer.resolved_at is not None or answer.problem for answer in self.answers.values())
 
     def status(self) -> dict[str, Any]:
-        """For the status page: the targets of each record and the age of the answer."""
+        """Return the targets of each record and the age of the answer, for the status page."""
         now = self._clock()
         return {
             record: {
@@ -184,7 +184,7 @@ class SrvResolver:
             await sleep_until_tick(CHECK_S)
 
     async def resolve(self, record: str) -> bool:
-        """Query a record and the addresses of its targets; true if they have changed."""
+        """Query a record and the addresses of its targets; returns whether the servers have changed."""
         answer = self.answers.get(record)
         if answer is None:
             return False
@@ -207,7 +207,7 @@ class SrvResolver:
 
 
 def read_record(value: Any) -> tuple[str, bool]:
-    """Parse `_service._tcp.name`, or `https://` and that: the name, and whether TLS is used; raises InvalidField."""
+    """Parse `[https://]_service._tcp.name`; returns the name, and whether TLS is used. Raises InvalidField."""
     given = text(value)
     record = given.removeprefix("https://")
     match = _SERVICE_NAME.fullmatch(record)
@@ -217,7 +217,7 @@ def read_record(value: Any) -> tuple[str, bool]:
 
 
 def domain_of(record: str) -> str:
-    """The domain of a record: its name without service and protocol."""
+    """Return the domain of a record: its name without service and protocol."""
     return record.split(".", 2)[2].rstrip(".")
 
 
@@ -228,12 +228,12 @@ def _system_resolver() -> Resolver:
 
 
 async def _query(resolver: Resolver, record: str) -> tuple[tuple[DiscoveredServer, ...], float]:
-    """The servers of a record, and the time (s) for which the answer is valid.
+    """Return the servers of a record, and the time (s) for which the answer is valid.
 
-    A record whose only target is the root is an answer: the service does not exist at this domain (RFC 2782).
+    If the only target is the root (`.`), the service does not exist at this domain (RFC 2782): no servers are returned.
 
     Raises:
-        DNSException, OSError: a query failed, or no target has an address.
+        DNSException, OSError: the query of the record failed, or no target has a usable address.
     """
     found = await resolver.resolve(record, "SRV", search=True, lifetime=TIMEOUT_S)
     ttl_s = float(found.rrset.ttl if found.rrset is not None else MIN_TTL_S)
@@ -257,7 +257,7 @@ async def _query(resolver: Resolver, record: str) -> tuple[tuple[DiscoveredServe
 
 
 async def _addresses(resolver: Resolver, host: str) -> tuple[tuple[str, ...], float]:
-    """The IPv4 addresses of a target, else its IPv6 addresses, and their time to live (s)."""
+    """Return the IPv4 addresses of a target, or its IPv6 addresses if it has none, and their time to live (s)."""
     from dns.resolver import NoAnswer
 
     try:
