@@ -1,8 +1,8 @@
 """Reads the values at a set of JSON pointers from a body, without decoding the rest of the body.
 
-Each object on the way to a pointer is decoded to its fields' undecoded values; everything else is only skipped, which
-checks its syntax. The fields decoded in one body are limited, so that the time is proportional to the size of the body
-with a small factor, for any bytes.
+An object on the path of a pointer is split into fields, whose values stay undecoded; all other values are skipped,
+which checks their syntax. The number of fields decoded in one body is limited, so that the time to read a body is
+proportional to its size, with a small factor, for any bytes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX, array_index, parse_pointer
 
 MAX_FIELDS = 1024
-"""Most fields, in total, of the objects that the pointers lead through: about half a millisecond."""
+"""Maximum number of fields of all objects on the paths of the pointers; decoding takes about half a millisecond."""
 
 MAX_NUMBER_CHARS = 32
-"""Longest JSON number that is read; longer ones count as absent."""
+"""Maximum length (characters) of a JSON number that is read; a longer number counts as absent."""
 
 if TYPE_CHECKING:
     Raw = Any
@@ -34,11 +34,11 @@ class _Key(str):
 
 
 class _FieldError(Exception):
-    """The body is valid JSON, and is refused. No ValueError, which msgspec would wrap."""
+    """The body is valid JSON, but is refused. Not a subclass of ValueError, because msgspec would wrap a ValueError."""
 
 
 _OTHER_KEY = _Key("\ud800")
-"""Replaces the keys that no pointer contains, whose values are dropped. A lone surrogate is no key of valid JSON."""
+"""Replaces each key that no pointer contains; its value is dropped. No key of valid JSON is a lone surrogate."""
 
 _ABSENT = msgspec.Raw(b"")
 
@@ -60,8 +60,8 @@ class BodyFields:
 
         Args:
             pointers: JSON pointers. Of a repeated key, the last value is read.
-            once: JSON pointers that are read too, and along which no key may be repeated, or appear in another case:
-                engines differ in the value they use, and Go's decoder ignores case.
+            once: more JSON pointers to read. No key on their paths may be repeated or appear in another case, because
+                engines differ in the value that they use, and Go's decoder ignores case.
 
         Raises:
             ValueError: a pointer is malformed, or denotes the whole body.
@@ -73,9 +73,9 @@ class BodyFields:
             self._add(pointer, once=True)
 
     def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:
-        """The undecoded value at each pointer that the body contains, or the problem of the body.
+        """The undecoded value at each pointer that the body contains, or a description of the body's problem.
 
-        A body that is neither an object nor an array contains none.
+        The result is empty if the body is neither an object nor an array.
         """
         found: dict[str, Raw] = {}
         budget = _Budget()
@@ -98,7 +98,7 @@ class BodyFields:
 
 
 class _Budget:
-    """The fields that one read may still decode."""
+    """The number of fields that one call of `BodyFields.read` may still decode."""
 
     __slots__ = ("left",)
 
@@ -107,7 +107,7 @@ class _Budget:
 
 
 class _Level:
-    """The pointers, or the rest of them, that continue at one value."""
+    """One value of a body: the pointers that denote it, and the next levels of the pointers on whose path it is."""
 
     __slots__ = ("_budget", "_by_token", "_decoder", "_keys", "_once", "_seen", "pointers")
 
@@ -117,20 +117,20 @@ class _Level:
         self._by_token: dict[str, _Level] = {}
         self._keys: dict[str, _Key] = {}
         self._once: dict[str, str] = {}
-        """Keys that may appear once, by their form without case."""
+        """Keys that may appear only once, by their case-folded form."""
         self._seen: set[str] = set()
         self._budget = _Budget()
         self._decoder = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=self._on_key)
 
     def add(self, token: str, *, once: bool) -> _Level:
-        """The level that a reference token leads to."""
+        """Returns the level of the value that a reference token selects; creates the level if it does not exist."""
         if once:
             self._once[token.casefold()] = token
         self._keys[token] = _Key(token)
         return self._by_token.setdefault(token, _Level())
 
     def read(self, value: bytes | bytearray | Raw, found: dict[str, Raw], budget: _Budget) -> None:
-        """Add what the pointers denote below `value` to `found`."""
+        """Add the values that the pointers denote below `value` to `found`, by pointer."""
         self._seen.clear()
         self._budget = budget
         try:
@@ -183,7 +183,7 @@ def flag_value(value: Raw | None) -> bool | None:
 
 
 def number_value(value: Raw | None) -> float | None:
-    """A JSON number; None for any other value, and for a number of more than MAX_NUMBER_CHARS."""
+    """The value of a JSON number; None for any other value, and for a number longer than MAX_NUMBER_CHARS."""
     if value is None or len(memoryview(value)) > MAX_NUMBER_CHARS:
         return None
     number: float | None = _decoded(_number, value)

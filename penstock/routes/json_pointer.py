@@ -6,17 +6,17 @@ import re
 
 MAX_POINTER_CHARS = 256
 MAX_POINTER_TOKENS = 8
-"""Most reference tokens of a pointer: each costs a pass over the value that it selects from."""
+"""Maximum number of reference tokens of a pointer. Each token costs a pass over the value that contains its target."""
 
 MAX_ARRAY_INDEX = 15
-"""Largest array index in a pointer: the elements up to it are indexed on each read."""
+"""Maximum array index in a pointer. The elements up to this index are indexed on each read."""
 
 _ESCAPE = re.compile(r"~[01]?")
 _CHARACTERS = {"~0": "~", "~1": "/"}
 
 
 def parse_pointer(pointer: str) -> tuple[str, ...]:
-    """The reference tokens of a JSON pointer; none for the whole document.
+    """The reference tokens of a JSON pointer; empty for the whole document.
 
     Raises:
         ValueError: the text is no JSON pointer, can never match a value, or exceeds a limit of this module.
@@ -39,7 +39,7 @@ def parse_pointer(pointer: str) -> tuple[str, ...]:
 
 
 def array_index(token: str) -> int | None:
-    """The array index that a reference token denotes; None if it selects no element that is indexed here."""
+    """The array index that a reference token denotes; None if it is not an index of at most MAX_ARRAY_INDEX."""
     canonical = token.isascii() and token.isdigit() and len(token) <= 2 and (token == "0" or token[0] != "0")
     return int(token) if canonical and int(token) <= MAX_ARRAY_INDEX else None
 

@@ -14,13 +14,13 @@ import msgspec
 from penstock.routes.json_pointer import parse_pointer
 
 MAX_SCANNED_BYTES: Final = 64 * 1024
-"""An identifier that begins later in the response is not found."""
+"""Maximum number of bytes of a response that are scanned; an identifier that ends later is not found."""
 
 MAX_SCANS: Final = 16
-"""Parts of a response in which the identifier has to be complete: each part costs a scan of what has arrived."""
+"""Maximum number of parts of a response that are scanned. Each part costs a scan of all bytes received so far."""
 
 _TOKEN: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)("\s*+(:)?)?|[{}\[\],]', re.DOTALL)
-"""A string, with its closing quote unless the data ends before, and with the colon of a key; or a delimiter."""
+"""Matches a delimiter or a string; the closing quote is absent if the data ends, the colon if the string is no key."""
 _DATA: Final = re.compile(rb"^data:([^\r\n]*)", re.MULTILINE)
 
 
@@ -47,7 +47,7 @@ class ObjectIdScanner:
         return self._scans >= MAX_SCANS or len(self._data) >= MAX_SCANNED_BYTES
 
     def feed(self, part: bytes) -> str | None:
-        """The identifier, once it is complete; None before, and if a limit was reached."""
+        """Scan one more part; returns the identifier, or None while it is incomplete and after a limit was reached."""
         if self.gave_up:
             return None
         self._data = (self._data + part)[:MAX_SCANNED_BYTES]

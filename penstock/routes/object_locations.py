@@ -1,6 +1,6 @@
 """The endpoints that created objects, so that later requests for an object are sent to the endpoint that has it.
 
-An object belongs to the tenant whose request created it. The identifier alone finds nothing.
+An object belongs to the tenant whose request created it: a lookup needs the tenant and the identifier.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ MAX_OBJECTS: Final = 100_000
 """Maximum number of objects, of all tenants together: about 30 MB with identifiers of OpenAI's length."""
 
 MAX_OBJECT_ID_CHARS: Final = 256
-"""An object with a longer identifier is not remembered."""
+"""Maximum length (characters) of an identifier; an object with a longer identifier is not stored."""
 
 OBJECT_LIFETIME_S: Final = 24 * 3600.0
-"""Time (s) after the last request for an object, or after its creation, for which its location is remembered."""
+"""Time (s) after the last request for an object, or after its creation, for which its location is stored."""
 
 
 class ObjectLocation(NamedTuple):
-    """Where an object is."""
+    """The model, region and endpoint of an object."""
 
     model: str
     """The model that the endpoint served for the request that created the object."""
     region: str
     endpoint: str
-    """Name of the endpoint; empty in another region, whose agent has the name."""
+    """Name of the endpoint; empty if the object is in another region, whose agent stores the name."""
 
 
 class _Entry(NamedTuple):
@@ -34,7 +34,7 @@ class _Entry(NamedTuple):
 
 
 class ObjectLocations:
-    """The locations of the objects that one agent has seen created."""
+    """The locations of objects that one agent stores, by tenant and identifier."""
 
     __slots__ = ("_by_tenant", "_max_objects", "_size")
 
@@ -49,10 +49,10 @@ class ObjectLocations:
         return self._size
 
     def learn(self, tenant: str, object_id: str, location: ObjectLocation, now: float) -> None:
-        """Remember an object that was created at `now` (s, monotonic). A repeated identifier replaces the earlier one.
+        """Store the location of an object that was created at `now` (s, monotonic); replaces an entry of the same name.
 
-        A full map evicts the least recently used object of the tenant with the most objects: a tenant that creates
-        many objects evicts its own.
+        A full map evicts the least recently used object of the tenant with the most objects, so a tenant that creates
+        many objects evicts its own objects.
         """
         if not 0 < len(object_id) <= MAX_OBJECT_ID_CHARS:
             return

@@ -22,7 +22,7 @@ MAX_SEGMENTS: Final = 32
 """Maximum number of segments of a template."""
 
 MAX_VALUE_BYTES: Final = 512
-"""Maximum length (bytes) of a segment that a parameter matches."""
+"""Maximum length (bytes) of a parameter's value; a percent-encoded character counts as one byte."""
 
 NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -77,7 +77,7 @@ class PathTemplate:
         self.parameters = tuple(names)
         """Names of the parameters, in order."""
         self.shape = tuple(isinstance(segment, str) for segment in segments)
-        """Whether each segment is a parameter. Templates with smaller shapes are matched first: literals precede."""
+        """Whether each segment is a parameter. Templates are matched in ascending order, so that literals precede."""
         self._segments = tuple(segments)
         self._pattern = re.compile(
             b"/" + b"/".join(re.escape(segment) if isinstance(segment, bytes) else b"([^/]+)" for segment in segments)
@@ -126,7 +126,7 @@ class PathTemplate:
 
 
 def decode_parameter(segment: bytes, *, may_have_slash: bool = False) -> str | None:
-    """The value of a path segment; None if servers could read the segment differently, see the module."""
+    """The value of a path segment; None if servers could read the segment differently (see the module docstring)."""
     if _SEGMENT.fullmatch(segment) is None:
         return None
     if b"%" not in segment:

@@ -1,7 +1,7 @@
 """A route: a kind of request that the fleet accepts, as policy describes it.
 
 Fields are located by JSON pointers (RFC 6901). A tuple of pointers lists alternatives: the first that the body contains
-is used. Time limits of None take the agent's limits.
+is used. A time limit of None takes the agent's limit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import StrEnum
 import msgspec
 
 API_KEY_HEADERS = frozenset({"api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"})
-"""Headers with an API key, in addition to Authorization. Engines and peers never receive a client's."""
+"""Headers with an API key, in addition to Authorization. An agent never forwards a client's key to engines or peers."""
 
 
 class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all parts of a route. Unknown fields are rejected, because one could restrict the known ones."""
+    """Base of all parts of a route. Rejects unknown fields, because such a field could restrict the known fields."""
 
 
 class ModelSource(StrEnum):
@@ -34,7 +34,7 @@ class ModelSource(StrEnum):
 
 
 class ModelLocation(RouteStruct, frozen=True):
-    """One place where a request names its model."""
+    """A location in a request at which the request may name its model."""
 
     source: ModelSource
     name: str
@@ -78,18 +78,18 @@ class ErrorFormat(StrEnum):
 
 
 class Timeouts(RouteStruct, frozen=True):
-    """Time limits (s) of requests; None takes the next more general one: model, route, agent."""
+    """Time limits (s) of requests; None takes the next more general limit, in the order model, route, agent."""
 
     connect_s: float | None = None
-    """Opening a connection to an endpoint."""
+    """Maximum time (s) to open a connection to an endpoint."""
     first_byte_s: float | None = None
-    """From sending a request to the first byte of a response that is sent as a whole."""
+    """Maximum time (s) from sending a request to the first byte of a response that is not streamed."""
     stream_first_byte_s: float | None = None
-    """The same, of a response that is streamed."""
+    """Maximum time (s) from sending a request to the first byte of a streamed response."""
     idle_s: float | None = None
-    """Between two parts of a response."""
+    """Maximum time (s) between two parts of a response."""
     total_s: float | None = None
-    """From the receipt of a request to the end of its response."""
+    """Maximum time (s) from the receipt of a request to the end of its response."""
 
 
 class CostFields(RouteStruct, frozen=True):
@@ -125,11 +125,11 @@ class UsageFields(RouteStruct, frozen=True):
     """Names of the fields in which a response states its usage."""
 
     object: str = "usage"
-    """The object that contains the fields; empty if they are at the top level of the response."""
+    """Name of the object that contains the fields; empty if the fields are at the top level of the response."""
     prompt_tokens: str = "prompt_tokens"
     answer_tokens: str = "completion_tokens"
     cached_tokens: str = "cached_tokens"
-    """Prompt tokens that a cache spared; at any depth within the object."""
+    """Name of the field with the prompt tokens read from a cache; at any depth within the object."""
 
 
 class Route(RouteStruct, frozen=True):
@@ -140,7 +140,8 @@ class Route(RouteStruct, frozen=True):
     """Path template. A segment `{name}` is a parameter, which matches one non-empty segment."""
     methods: frozenset[str] = frozenset({"POST"})
     model: tuple[ModelLocation, ...] = ()
-    """Where the model is named; all that a request contains must agree. Empty for routes that are not offered."""
+    """Locations of the model's name; all names in one request must agree. Empty if requests name an object instead, and
+    for routes that are not offered."""
     body: BodyKind = BodyKind.JSON
     stream: StreamKind = StreamKind.NONE
     """Format of a response that is streamed."""
@@ -149,9 +150,9 @@ class Route(RouteStruct, frozen=True):
     streams_by_default: bool = False
     """Whether a response is streamed if the flag is absent."""
     repeatable: bool = True
-    """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
+    """Whether a request may be sent again if an endpoint may have started the request but has sent no response."""
     hedged: bool = False
-    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled. Not if it is streamed."""
+    """Whether a slow unstreamed request is also sent to a second endpoint; the slower attempt is cancelled."""
     timeouts: Timeouts = Timeouts()
     cost: CostFields = CostFields()
     usage: UsageFields = UsageFields()
@@ -159,29 +160,31 @@ class Route(RouteStruct, frozen=True):
     api_key_header: str = ""
     """Header with the API key, in addition to `Authorization: Bearer`: one of API_KEY_HEADERS; empty for none."""
     session: tuple[str, ...] = ()
-    """JSON pointers to the name of the conversation, of which the first that exists is used."""
+    """JSON pointers to the name of the conversation; the first that the body contains is used."""
     object_id: str = ""
     """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
-    pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
-    path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint that
-    created the object for the same tenant, or refused. It names no model, unless it may lack the query parameter."""
+    pointer applies to the data of an event, or to the member `response` of the data. Of a route for an existing object:
+    the path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint
+    that created the object for the same tenant, or refused. The request names no model, unless the query parameter is
+    optional."""
     client_object: str = ""
     """Where a request contains an identifier that its client chose: a JSON pointer into the body, or `?name` for a
-    query parameter. The first endpoint that accepts such a request is preferred for all others with the identifier."""
+    query parameter. The first endpoint that accepts such a request is preferred for later requests with the
+    identifier."""
     previous_object: str = ""
     """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
     earlier object is preferred."""
     occupies_slot: bool = True
-    """False for a WebSocket that only notifies: it needs no free slot of its endpoint."""
+    """Whether a request needs a free slot of its endpoint; False for a WebSocket that only sends notifications."""
     offered: bool = True
-    """False for a route of the API that the fleet does not offer: such requests are refused with status 501."""
+    """Whether the fleet offers the route; requests for a route that is not offered are refused with status 501."""
     preset: str = ""
     """Of a route that is not offered: the preset that lists it; empty for a route of the bundle."""
     source: str = ""
-    """The file and line it was written at; empty for a route of a preset."""
+    """File and line of the route in the bundle; empty for a route of a preset."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a key header that would be forwarded."""
+        """Raises ValueError for a key header that is not in API_KEY_HEADERS, because that header would be forwarded."""
         if self.api_key_header and self.api_key_header not in API_KEY_HEADERS:
             names = ", ".join(sorted(API_KEY_HEADERS))
             raise ValueError(f"api_key_header {self.api_key_header!r} is none of {names}")
@@ -193,5 +196,5 @@ class Route(RouteStruct, frozen=True):
 
     @property
     def object_parameter(self) -> str:
-        """The path parameter, or `?` and the query parameter, with the identifier of an object; empty for others."""
+        """Path parameter, or `?` and query parameter, with the identifier of an existing object; empty if none."""
         return "" if self.creates_objects else self.object_id

@@ -1,4 +1,4 @@
-"""The route of a request that is described and not sent, and the refusals of requests without a route."""
+"""Finds the route of a request that is described but not sent, and creates the refusals of requests without a route."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.routing.reasons import Reason, Refusal
 
 
 class MatchedRoute(msgspec.Struct, frozen=True):
-    """The route of a request, and what it requires."""
+    """The route of a request, with its requirements."""
 
     name: str
     path: str
-    """Its path template."""
+    """Path template of the route."""
     source: str
-    """File and line; empty for a route of a preset."""
+    """File and line of the route; empty for a route of a preset."""
     parameters: dict[str, str]
     """Values of the path parameters."""
     requires: tuple[str, ...]
-    """What a request of the route has to contain, for people."""
+    """Parts that a request of the route must contain, as text for people."""
 
 
 def matched_route(policy: Policy, method: str, path: str, model: str) -> MatchedRoute | Refusal:
@@ -50,7 +50,7 @@ def matched_route(policy: Policy, method: str, path: str, model: str) -> Matched
 
 
 def unreached_models(policy: Policy) -> list[str]:
-    """The models that no request can name, because all routes that are offered are for other models."""
+    """The models that no request can name, because all offered routes are for other models."""
     fixed: set[str] = set()
     for route in policy.routes:
         if route.offered and route.model:

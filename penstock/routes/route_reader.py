@@ -1,4 +1,4 @@
-"""Reads what routing needs from the JSON bodies of one route: the model's name, the stream flag, quantities of cost."""
+"""Reads the values that routing needs from JSON bodies: the model's name, the stream flag, and quantities of cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPENAI_COST: Final = {
 
 
 class RouteReader:
-    """The places of one route where its requests name the model, and its reader of JSON bodies."""
+    """Reads the requests of one route: the locations of the model's name, and the values in JSON bodies."""
 
     __slots__ = ("_fields", "by_source", "fixed", "model_pointers", "object_parameter", "requires_json", "route")
 
@@ -47,21 +47,21 @@ class RouteReader:
         self.model_pointers = self.by_source[ModelSource.JSON]
         self.fixed = self.by_source[ModelSource.FIXED]
         self.object_parameter = route.object_parameter
-        """The path parameter with the identifier of the object whose model is that of the request; empty for none."""
+        """The route's `object_parameter`: the model of the object that it identifies is the model of the request."""
         self.requires_json = self.model_pointers != () and len(self.model_pointers) == len(route.model)
-        """Whether only the body names the model, so that it has to be JSON."""
+        """Whether only the body names the model, so that the body must be JSON."""
         once = [*self.model_pointers, *([route.stream_field] if route.stream_field else ())]
         self._fields = BodyFields([*pointers_of(route.cost), *route.session], once)
 
     def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:
-        """The undecoded value at each pointer of the route that the body contains, or the problem of the body."""
+        """The undecoded value at each pointer of the route that the body contains, or a description of its problem."""
         return self._fields.read(body)
 
     def is_streaming(self, values: dict[str, Raw]) -> bool:
         """Whether the response to a request is streamed.
 
         Args:
-            values: of the body, as read.
+            values: undecoded values of the body, from `read`.
         """
         route = self.route
         if route.stream is StreamKind.NONE:
@@ -72,10 +72,10 @@ class RouteReader:
         return route.streams_by_default if flag is None else flag
 
     def models_in(self, values: dict[str, Raw]) -> set[str] | str:
-        """The names of models in a body, or the problem of one.
+        """The names of models in a body, or a description of an invalid name.
 
         Args:
-            values: of the body, as read.
+            values: undecoded values of the body, from `read`.
         """
         names = set()
         for pointer in self.model_pointers:
@@ -87,7 +87,7 @@ class RouteReader:
         return names
 
     def replace_in_body(self, body: bytes | bytearray, model: str) -> bytes | None:
-        """The body with another model at each pointer that it contains; None where it cannot be replaced."""
+        """The body with another model at each model pointer that it contains; None if the model cannot be replaced."""
         replaced = bytes(body)
         for pointer in self.model_pointers:
             found = _replaced(msgspec.Raw(replaced), parse_pointer(pointer), msgspec.json.encode(model))
@@ -97,7 +97,7 @@ class RouteReader:
         return replaced
 
     def what_to_send(self) -> str:
-        """Where a request can name its model, for people."""
+        """The locations at which a request can name its model, as text for people."""
         return " or ".join(_PLACE[place.source] % place.name for place in self.route.model)
 
 
@@ -114,7 +114,7 @@ _PLACE: Final = {
 def has_openai_fields(route: Route) -> bool:
     """Whether a request of the route names model, stream flag, session and quantities where OpenAI's requests do.
 
-    Such requests are read by the agent's decoder for them, which is faster.
+    The agent reads such requests with its decoder for OpenAI's requests, which is faster.
     """
     if route.object_parameter:
         return False
@@ -139,7 +139,7 @@ _OPENAI_BODIES: Final = frozenset({BodyKind.JSON, BodyKind.UPLOAD})
 
 
 def pointers_of(cost: CostFields) -> list[str]:
-    """The JSON pointers to the quantities of a cost, except to the prompt, whose size is that of the body."""
+    """The JSON pointers to the quantities of a cost, except the prompt, whose size is that of the body."""
     return [
         pointer
         for name in CostFields.__struct_fields__
@@ -149,7 +149,8 @@ def pointers_of(cost: CostFields) -> list[str]:
 
 
 def _replaced(value: Any, tokens: tuple[str, ...], text: bytes) -> Any | None:
-    """`value` with `text` at a path of object keys; unchanged if the path is absent, None if it leads elsewhere."""
+    """`value` with `text` at a path of object keys; unchanged if a key is absent, None if the path leads to no
+    object."""
     try:
         fields = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
 """Finds the route of a request by its method and path.
 
-Paths without parameters are found by one dictionary lookup. Among templates, one with a literal segment precedes one
-with a parameter in that place. A route for GET also receives HEAD. A request to upgrade to a WebSocket is looked up as
-the method `websocket`, so that one path can have both kinds of route.
+Paths without parameters are found by one dictionary lookup. Among templates, a literal segment precedes a parameter at
+the same position. A route for GET also receives HEAD. A request to upgrade to a WebSocket is looked up as the method
+`websocket`, so that one path can have both kinds of route.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WEBSOCKET: Final = b"websocket"
 
 
 class Miss(Enum):
-    """Why a request has no route."""
+    """The reason why a request has no route."""
 
     UNKNOWN_PATH = auto()
     METHOD_NOT_ALLOWED = auto()
     UPGRADE_REQUIRED = auto()
     """The path is served over WebSocket only."""
     NOT_OFFERED = auto()
-    """The path belongs to an API, and the fleet does not offer this part of it."""
+    """The path belongs to a part of an API that the fleet does not offer."""
 
 
 class RouteMatch:
@@ -39,20 +39,20 @@ class RouteMatch:
         self.route = route
         self.parameters = parameters
         self.reader = reader
-        """Reads requests of the route; None where they have the fields of OpenAI's."""
+        """Reads requests of the route; None if `has_openai_fields` is true of the route."""
 
 
 class RouteMiss:
-    """Why a request has no route."""
+    """The result of a lookup that finds no route."""
 
     __slots__ = ("allow", "miss", "route")
 
     def __init__(self, miss: Miss, route: Route | None = None, allow: tuple[str, ...] = ()) -> None:
         self.miss = miss
         self.route = route
-        """A route of the same path, if there is one."""
+        """A route of the same path; None if the path has no route."""
         self.allow = allow
-        """The methods that the path has."""
+        """The methods of the path, if only the method of the request is wrong; else empty."""
 
 
 _UNKNOWN: Final = RouteMiss(Miss.UNKNOWN_PATH)
@@ -64,7 +64,7 @@ class RouteTable:
     __slots__ = ("_by_name", "_exact", "_templates")
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        """Index routes. If two match a request, the one with a literal segment first wins, else the earlier one.
+        """Index routes. If two match a request, a literal segment precedes a parameter, else the earlier route wins.
 
         Raises:
             TemplateError: a path template is malformed.
@@ -73,7 +73,7 @@ class RouteTable:
         self._by_name: dict[str, Route] = {}
         self._exact: dict[bytes, dict[bytes, RouteMatch]] = {}
         self._templates: dict[int, list[_Entry]] = {}
-        """By the number of segments, in the order of matching."""
+        """Routes with parameters, by the number of segments, in the order of matching."""
         for route in routes:
             template = PathTemplate(route.path)
             reader = None if has_openai_fields(route) else RouteReader(route)
@@ -91,8 +91,8 @@ class RouteTable:
         """The route of a request.
 
         Args:
-            method: of the request, or WEBSOCKET for an upgrade to one.
-            path: as received, without the query.
+            method: HTTP method of the request, or WEBSOCKET for an upgrade to a WebSocket.
+            path: path of the request as received, without the query.
         """
         by_method = self._exact.get(path)
         if by_method is not None:
@@ -107,7 +107,7 @@ class RouteTable:
         return found is not None and found.offered
 
     def _find_template(self, method: bytes, path: bytes, exact: Mapping[bytes, RouteMatch]) -> RouteMatch | RouteMiss:
-        """The match among templates, or why there is none; `exact` has the routes of this very path."""
+        """The match among templates, or the reason for its absence; `exact` has the exact routes of this path."""
         others = dict(exact)
         if method not in others:
             for entry in self._templates.get(path.count(b"/"), ()):

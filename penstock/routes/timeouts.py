@@ -1,4 +1,4 @@
-"""Resolves the time limits of a request: those of its model precede those of its route, and these the agent's."""
+"""Resolves the time limits of a request: a limit of the model precedes the route's, which precedes the agent's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.routes.route import Timeouts
 
 NO_TIMEOUTS = Timeouts()
-"""States no limit, so that the next more general limits apply."""
+"""Timeouts without a limit: the next more general limits apply."""
 
 
 class TimeLimits(NamedTuple):
@@ -30,8 +30,8 @@ def time_limits(model: Timeouts, route: Timeouts, agent: TimeLimits) -> TimeLimi
 
     Args:
         model: the limits that the policy sets for the requested model.
-        route: those of the request's route.
-        agent: those of the agent that serves the request, which apply where neither is set.
+        route: the limits of the request's route.
+        agent: the limits of the agent that serves the request, used where model and route set none.
     """
     if model == NO_TIMEOUTS and route == NO_TIMEOUTS:
         return agent

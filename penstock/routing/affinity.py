@@ -1,14 +1,13 @@
-"""Which endpoints already hold part of a request: its conversation, the beginning of its prompt, or the model that it
-asks for.
+"""Records which endpoints hold part of a request: its conversation, the beginning of its prompt, or its model.
 
-An endpoint with the beginning of a prompt in its cache is spared that part of prefill, and endpoint selection accounts
-for it (`choose_endpoint`). A conversation that names itself stays with its endpoint only while the endpoint is a
-bounded time behind the best. Unbounded affinity collapses under skew (Mirrokni, Thorup, Zadimoghaddam, "Consistent
-Hashing with Bounded Loads", SODA 2018, for the same reason).
+An endpoint with the beginning of a prompt in its cache skips that part of prefill, which endpoint selection takes into
+account (`choose_endpoint`). A conversation with a session name stays at its endpoint only while the endpoint would
+complete the request at most a bounded time later than the best endpoint. Unbounded affinity would overload endpoints
+under skew (compare Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018).
 
-The agents of a region remember where they sent requests, in bounded memory and for a limited time, and exchange what is
-new (`take_unpublished`, `receive`): keys are equal in all processes. Engines that publish the events of their KV caches
-correct this estimate (`HeldPrefixes`).
+The agents of a region record the endpoints of their requests, in bounded memory and for a limited time, and exchange
+new records (`take_unpublished`, `receive`); keys are equal in all processes. The KV cache events of engines that
+publish them correct this estimate (`HeldPrefixes`).
 """
 
 from __future__ import annotations
@@ -23,51 +22,53 @@ BLOCK_BYTES = 1024
 """Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
 
 MAX_BLOCKS = 64
-"""Blocks of one prompt that are compared; beyond these, prompts rarely differ."""
+"""Maximum number of leading blocks of a prompt that are compared; prompts rarely differ only after these blocks."""
 
 MAX_KEYS = 65_536
-"""Prefix blocks and sessions that one agent remembers; the least recently used is evicted first."""
+"""Maximum number of prefix blocks and sessions that one agent records; the least recently used is evicted first."""
 
 NOTED_S = 1.0
-"""A holder noted less than this time (s) ago is not noted again for the same block: entries are kept for minutes."""
+"""Minimum time (s) between two records of one holder for the same block; records are kept for minutes."""
 
 MAX_HOLDERS = 16
-"""Endpoints remembered for one block or session; the latest are kept."""
+"""Maximum number of endpoints recorded for one block or session; the latest are kept."""
 
 MAX_UNPUBLISHED = 4096
-"""Keys that wait to be published to the other agents; while there are as many, no more are added."""
+"""Maximum number of keys that wait for publication to the other agents; further keys are not published."""
 
 PUBLISHED_AGAIN_S = 60
-"""A holder that is noted again is published again once in this time (s), so that the other agents' notes stay young."""
+"""Interval (s) at which a holder that is recorded again is published again, so that other agents keep its record."""
 
 HELD_S = 300.0
-"""After this time (s) since it was last sent to an endpoint, a prefix or session has likely left the endpoint's
+"""Time (s) after the last request to an endpoint for which its prefix and session count as held in the endpoint's
 cache."""
 
 STORING_S = 2.0
-"""Time (s) after a request was sent to an endpoint for which events that report its prefix missing are too early."""
+"""Time (s) after sending a request to an endpoint during which its prefix counts as held even if engine events do not
+report the prefix: the engine may not have stored it yet."""
 
 SESSION_GAP_S = 0.5
-"""How much later (s) than the best the endpoint that had the session's previous request may complete the next one."""
+"""Maximum additional time (s), compared with the best endpoint, for a request at the endpoint of its session."""
 
 MODEL_GAP_S = 0.5
-"""The same for an endpoint whose last request was for this model, where endpoints serve several models."""
+"""Maximum additional time (s), compared with the best endpoint, for a request at an endpoint whose last request was for
+the same model, in pools whose endpoints serve several models."""
 
 SESSION_BIT = 1 << 32
 
 EVICTION_PRESSURE = 0.5
-"""An endpoint at or above this pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
-queued in it as it runs) evicts what it holds, so nothing there counts as held."""
+"""Pressure (see `engine_signals.pressure`: a KV cache used to 95 %, or half as many requests queued as running) from
+which on an endpoint is assumed to evict its cache, so that nothing counts as held."""
 
 
 class AffinityHint(NamedTuple):
-    """What some endpoints hold of a request, by endpoint name."""
+    """The endpoints that hold a part of a request."""
 
     blocks: Mapping[str, int]
-    """Leading blocks of its prompt."""
+    """Number of leading blocks of the prompt that an endpoint holds, by endpoint name."""
     gap_s: float
-    """How much later (s) than the best such an endpoint may complete the request and still be chosen, beyond what the
-    blocks spare."""
+    """Maximum additional time (s), compared with the best endpoint and beyond the time that the blocks spare, at which
+    such an endpoint is still chosen."""
 
 
 NOTHING = AffinityHint({}, 0.0)
@@ -76,11 +77,11 @@ NOTHING = AffinityHint({}, 0.0)
 def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """A key for each whole leading block of a prompt: the CRC-32 of the scope and of all bytes up to the block's end.
 
-    Equal beginnings have equal keys. Of MAX_KEYS others one has the same key with a probability of 1 in 65,536; the
-    request then merely goes to an endpoint that holds nothing of it.
+    Equal beginnings have equal keys. The probability that any of MAX_KEYS other beginnings has the same key is 1 in
+    65,536; the request may then be sent to an endpoint that holds no part of it.
 
     Args:
-        scope: tenant and model; neither shares prompts with another.
+        scope: tenant and model; prompts are not shared between tenants or models.
         prompt: the text as received, JSON included; the next turn of a conversation begins with the same bytes.
     """
     keys = []
@@ -92,31 +93,31 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
 
 
 def session_key(scope: str, session: bytes) -> int:
-    """The key of a conversation that its client names; differs from that of every prefix."""
+    """The key of a conversation that its client names; differs from the key of every prefix."""
     return crc32(session, crc32(scope.encode())) | SESSION_BIT
 
 
 class AffinityIndex:
-    """Where recent requests went, by what they have in common."""
+    """The endpoints of recent requests, by prefix block, session and model."""
 
     def __init__(self, most: int = MAX_KEYS) -> None:
-        """Create an empty record of at most `most` keys."""
+        """Create an empty index of at most `most` keys."""
         self.publishes = False
-        """Whether this agent exchanges its notes with the other agents of its region."""
+        """Whether this agent exchanges its records with the other agents of its region."""
         self.exact = HeldPrefixes()
-        """What endpoints hold by the events of their engines, where there are any."""
+        """Prefixes that endpoints hold according to the KV cache events of their engines; empty without events."""
         self._most = most
         self._unpublished: dict[str, list[int]] = {}
         self._unpublished_keys = 0
         self._holders: dict[int, tuple[float, tuple[str, ...]]] = {}
         self._models: dict[str, tuple[str, float]] = {}
-        """The model that each endpoint ran last and when, the oldest first."""
+        """The model of the last request of each endpoint and its time (s), the oldest first."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def sent(self, endpoint: str, prefix: Iterable[int], session: int | None, model: str, now: float) -> None:
-        """Record that a request went to an endpoint."""
+        """Record that a request was sent to an endpoint at `now` (s, monotonic)."""
         holders, renewed_before = self._holders, now - NOTED_S
         for key in prefix:
             found = holders.get(key)
@@ -132,12 +133,12 @@ class AffinityIndex:
             del models[oldest]
 
     def take_unpublished(self) -> dict[str, list[int]]:
-        """The keys noted since the last call that other agents do not have yet, by endpoint."""
+        """Return the keys recorded since the last call that other agents do not have yet, by endpoint."""
         taken, self._unpublished, self._unpublished_keys = self._unpublished, {}, 0
         return taken
 
     def receive(self, endpoint: str, keys: Iterable[int], at: float) -> None:
-        """Note what another agent sent to an endpoint at `at` (monotonic, in seconds)."""
+        """Record the keys of requests that another agent sent to an endpoint at `at` (s, monotonic)."""
         holders = self._holders
         for key in keys:
             found = holders.get(key)
@@ -147,7 +148,7 @@ class AffinityIndex:
                 self._hold(key, endpoint, found[0])
 
     def held(self, prefix: list[int], session: int | None, now: float) -> AffinityHint:
-        """Which endpoints hold something of a request, and how many blocks of its prompt."""
+        """The endpoints that hold a part of a request, with the number of leading blocks of its prompt."""
         blocks = self._blocks(prefix, now)
         names = self._names(session, now) if session is not None else ()
         if names:
@@ -160,9 +161,7 @@ class AffinityIndex:
         return [name for name, (last, at) in self._models.items() if last == model and now - at < HELD_S]
 
     def _blocks(self, prefix: list[int], now: float) -> dict[str, int]:
-        """Leading blocks that each endpoint holds. Mostly the same endpoints hold all blocks, so only changes cost
-        time.
-        """
+        """Number of leading blocks that each endpoint holds. Fast while consecutive blocks have the same holders."""
         if self.exact.endpoints:
             return self._confirmed_blocks(prefix, now)
         blocks: dict[str, int] = {}
@@ -184,7 +183,7 @@ class AffinityIndex:
         return blocks | dict.fromkeys(holding, count)
 
     def _confirmed_blocks(self, prefix: list[int], now: float) -> dict[str, int]:
-        """As `_blocks`, with the events of engines: they end what was evicted, and prolong what is still held."""
+        """Like `_blocks`, with engine events: evicted blocks do not count, and held blocks count beyond HELD_S."""
         blocks: dict[str, int] = {}
         holds, oldest, storing = self.exact.holds, now - HELD_S, now - STORING_S
         holding: tuple[str, ...] | None = None

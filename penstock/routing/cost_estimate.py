@@ -1,10 +1,10 @@
 """Estimates the cost of a request from its body before it runs, in time on the reference accelerator.
 
-Prompt tokens are estimated from the size of the text in the body and from the media in it. Answer tokens are
-estimated from the tenant's recent answers: as a part of the requested limit, from requests with a similar limit if
-there were any. Where clients set `max_tokens` to what they need, the limit separates long answers from short ones;
-where all clients set the same limit it does not. Estimates are corrected by the usage that engines report (`usage` in
-OpenAI's responses).
+Prompt tokens are estimated from the size of the text in the body and from the media in it. Answer tokens are estimated
+from the tenant's recent answers: as a part of the requested limit if recent requests had a similar limit, else as the
+mean length. The limit separates long answers from short answers if clients set `max_tokens` to their need, but not if
+all clients set the same limit. Estimates are corrected by the usage that engines report (`usage` in OpenAI's
+responses).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from penstock.routing.work import CostInputs, Work
 Key = TypeVar("Key")
 
 BYTES_PER_TOKEN: Final = 4.0
-"""English text under the tokenizers of GPT-3 and Llama alike; used until an engine has reported usage."""
+"""Bytes per token of English text, for the tokenizers of GPT-3 and Llama; used until an engine has reported usage."""
 
 OVERHEAD_BYTES: Final = 120
 """Bytes of a request's JSON that are not prompt: braces, field names, the model, roles."""
 
 TEMPLATE_TOKENS: Final = 200
-"""Tokens that an engine adds to a prompt, at most: its chat template and default system prompt."""
+"""Maximum number of tokens that an engine adds to a prompt: its chat template and default system prompt."""
 
 ANSWER_TOKENS: Final = 211.0
-"""Mean answer of a chat service (Azure LLM inference trace 2023, conversation); used until an engine has reported
-usage."""
+"""Mean number of tokens of an answer of a chat service (Azure LLM inference trace 2023, conversation); used until an
+engine has reported usage."""
 
 TEXT_BYTES_PER_SECOND: Final = 15.0
 """Characters of English in a second of speech: about 150 words a minute."""
@@ -39,24 +39,27 @@ BYTES_PER_ELEMENT: Final = 4.0
 """Bytes of a tensor element in a request that states no shape: a 32-bit number in binary, or a short one in JSON."""
 
 MEMORY_REQUESTS: Final = 50
-"""Requests that a mean remembers, about."""
+"""Approximate number of requests that determine a mean."""
 
 LIKE_ENOUGH: Final = 2
-"""Answers to requests with a similar limit from which on their mean is used."""
+"""Minimum number of answers to requests with a similar limit for their mean to be used."""
 
 NEAREST_LIMITS = (0, -1, 1, -2, 2)
-"""Size classes of limits to look in, in steps of half a doubling: requests with half or twice the limit are similar
-enough, and those with the largest limits, which cost most, are too rare to have two in each class."""
+"""Offsets of the size classes that are searched for similar limits, in steps of half a doubling. Requests with half or
+twice the limit are similar enough; requests with the largest limits, which cost most, are too rare for two in each
+class."""
 
 LEARN_EVERY_S: Final = 0.02
-"""Minimum time (s) between two answers that one mean takes in, so that it remembers seconds at any rate."""
+"""Minimum time (s) between two answers that are added to one mean, so that it covers seconds at any request rate."""
 
 MAX_FOLLOWED: Final = 4096
-"""Means by (tenant, model) that are kept, and as many by limit; the least recently updated is evicted first."""
+"""Maximum number of means of each kind: by model, by (tenant, model), and by limit; the least recently updated mean is
+evicted first. Also the maximum number of models in `linked_images`."""
 
 DEFAULT_PIXELS: Final = 1024 * 1024
 DEFAULT_STEPS: Final = 30
-"""Used where a request states neither: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
+"""Used, like DEFAULT_PIXELS, if a request does not state the value; both are close to the defaults of Stable Diffusion
+XL in Hugging Face's diffusers."""
 
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -67,17 +70,17 @@ class CostEstimator:
     """Recent lengths of prompts and answers, from which the cost of a request is estimated."""
 
     def __init__(self) -> None:
-        """Create expectations without observations."""
+        """Create an estimator without observations."""
         self._tokens_per_byte: dict[str, _Mean] = {}
         self._media_tokens = MediaTokens()
         self.linked_images: set[str] = set()
-        """Models whose short requests have had more tokens than bytes, so that they refer to images."""
+        """Models for which a prompt had more tokens than its body can contain as text, so that it linked images."""
         self._answer_tokens: dict[tuple[str, str], _Mean] = {}
         self._used_of_limit: dict[tuple[str, str, int], _Mean] = {}
-        """Used part of the limit, of requests with a similar limit."""
+        """Used part (0-1) of the limit, by (tenant, model, size class of the limit)."""
 
     def tokens_per_byte(self, model: str) -> float:
-        """Tokens in a byte of a prompt, about."""
+        """Approximate number of tokens per byte of a prompt."""
         ratio = self._tokens_per_byte.get(model)
         return ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN
 
@@ -88,7 +91,7 @@ class CostEstimator:
         return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
 
     def answer_tokens(self, tenant: str, model: str, max_tokens: int | None) -> float:
-        """Expected tokens of an answer to this tenant."""
+        """Expected number of tokens of an answer of the model to this tenant."""
         if max_tokens is None:
             mean = self._answer_tokens.get((tenant, model))
             return mean.value if mean is not None else ANSWER_TOKENS
@@ -148,7 +151,7 @@ class CostEstimator:
 
 
 def actual_work(cost: Cost, usage: Usage) -> Work:
-    """The actual work of a finished request."""
+    """The actual work of a finished request, without the prefill of cached tokens."""
     uncached = max(1, usage.prompt_tokens - usage.cached_tokens)
     return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)
 

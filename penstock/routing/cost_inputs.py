@@ -1,6 +1,6 @@
 """The quantities that determine the cost of a request, from the values at the JSON pointers of its route.
 
-Every number is bounded: clients choose them, and an estimate must not exceed what an engine would run.
+Clients choose these numbers, so each number is bounded: an estimate must not exceed the work that an engine would run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.routing.usage import MAX_TOKENS
 from penstock.routing.work import CostInputs
 
 MAX_AT_ONCE: Final = 128
-"""Upper bound for the number of results; larger values count as this one, here and below."""
+"""Upper bound for the number of results. Larger values are replaced by this bound and by the bounds below."""
 
 MAX_STEPS: Final = 1000
 """Upper bound for the steps of a diffusion model."""
@@ -37,7 +37,7 @@ MAX_ELEMENTS: Final = 1 << 32
 """Upper bound for the elements of all tensors of a request."""
 
 MAX_SHAPE_BYTES: Final = 256
-"""Longest shape, as JSON, that is read."""
+"""Maximum length (bytes) of a shape in JSON; a longer shape is ignored."""
 
 _SHAPES: Final = BodyFields(f"/{index}/shape" for index in range(MAX_ARRAY_INDEX + 1))
 _shape: Final = msgspec.json.Decoder(list[int])
@@ -47,8 +47,8 @@ def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, bod
     """The cost inputs of a request.
 
     Args:
-        cost: of the route.
-        values: the undecoded values in its body, by JSON pointer.
+        cost: cost fields of the route.
+        values: undecoded values of the body, by JSON pointer.
         unit: cost unit of the model.
         body_bytes: size of the body (bytes).
     """
@@ -74,7 +74,7 @@ def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, bod
 
 
 def _pixels(cost: CostFields, values: Mapping[str, Raw]) -> int | None:
-    """The area of an image: of its width and height, or of a size such as "1024x768"."""
+    """The pixels of an image, from its width and height or from a size such as "1024x768"; None if not stated."""
     width, height = _whole(cost.width, values, MAX_SIDE), _whole(cost.height, values, MAX_SIDE)
     if width is None or height is None:
         left, by, right = (text_value(_first(cost.size, values)) or "").partition("x")
@@ -85,7 +85,7 @@ def _pixels(cost: CostFields, values: Mapping[str, Raw]) -> int | None:
 
 
 def _elements(tensors: Raw | None) -> int | None:
-    """The elements of all tensors, by their shapes; None where no shape is stated. Later tensors are not counted."""
+    """The elements of the first MAX_ARRAY_INDEX + 1 tensors, by their shapes; None if no shape is stated."""
     shapes = {} if tensors is None else _SHAPES.read(tensors)
     if isinstance(shapes, str):
         return None

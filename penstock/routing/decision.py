@@ -24,23 +24,23 @@ from penstock.routing.region_selection import (
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The regions that may touch the request, and the one that serves it. That region's agent selects the endpoint."""
+    """The permitted regions of a request and its serving region, whose agent selects the endpoint."""
 
     mask: Mask
     choice: RegionChoice
     options: tuple[RegionOption, ...]
-    """Every choice that the draw could have made, `choice` among them."""
+    """Every possible result of the draw, including `choice`."""
 
 
 def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
-    """The residency mask of a request that arrived at `origin`; a forbidden origin refuses with permitted entries."""
+    """The residency mask of a request at `origin`; for a forbidden origin, a refusal with the permitted entries."""
     if model not in policy.models:
         return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
     return mask_at_origin(policy, origin, facts)
 
 
 def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | Refusal:
-    """The residency mask of a request at `origin`, for any model; a forbidden origin refuses with permitted entries."""
+    """The residency mask of a request at `origin`, for any model, or a refusal (see `admit_at_origin`)."""
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict
@@ -68,9 +68,10 @@ def decide(
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Decision | Refusal:
-    """Selects the region of an admitted request that arrived at `origin`; called again when a region refuses it.
+    """Selects the region of an admitted request that arrived at `origin`; called again after a region refuses it.
 
-    Args are those of `region_options`, with the origin's whole plan and what `admit_at_origin` returned.
+    The arguments are those of `region_options`; `plan` is the origin's whole plan, and `admitted` is the result of
+    `admit_at_origin`.
     """
     options = region_options(
         policy,

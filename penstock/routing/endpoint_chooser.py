@@ -44,7 +44,7 @@ class EndpointChooser:
     def choose(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
     ) -> tuple[Member, float] | Reason:
-        """The endpoint of a request and the prefill (s, reference) that its cache spares; or the reason for none.
+        """The endpoint of a request and the prefill (s, reference) that its cache spares; a reason if none is chosen.
 
         Args:
             tried: names of endpoints that did not start this request.
@@ -78,7 +78,7 @@ class EndpointChooser:
     def consider(
         self, pool: PoolAccount[Member], model: Model, tenant: str, session: str, now: float
     ) -> tuple[ConsideredEndpoint, ...]:
-        """The candidates that `choose` would compare for a request of usual size. Changes no state.
+        """The candidates that `choose` compares for a minimal prompt and an expected answer length. Changes no state.
 
         Args:
             session: the conversation of the request; empty if it has none.
@@ -100,7 +100,8 @@ class EndpointChooser:
         """Update answer length, decode speed and concurrency limit from a complete response.
 
         Args:
-            tail: its last bytes, in parts, which may contain its usage, and its first ones if they may do so too.
+            tail: the last bytes of the response, in parts, which may contain the usage, and the first bytes if its
+                format may state usage there.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
         length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
@@ -129,7 +130,7 @@ class EndpointChooser:
         """Update answer length from a response that several endpoints generated.
 
         Args:
-            tail: its last bytes, in parts, which may contain its usage.
+            tail: the last bytes of the response, in parts, which may contain the usage.
         """
         if estimate.cost.unit is not _TOKEN or not self.expectations.is_due(estimate.tenant, estimate.model, now):
             return
@@ -140,7 +141,7 @@ class EndpointChooser:
     def _held(
         self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float
     ) -> tuple[Mapping[int, float], float]:
-        """Prefill (s) that a cache spares by index of the endpoints that hold something, and their gap (s)."""
+        """Spared prefill (s, reference) by index, for endpoints that hold a part of the request; and their gap (s)."""
         if known is not NOTHING:
             per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
             held = {

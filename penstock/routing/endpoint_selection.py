@@ -1,13 +1,13 @@
 """Selects the endpoint that would complete a request soonest; near ties are broken at random.
 
-A request completes after the prefill that is reserved ahead of it and its own work at that endpoint's speed. The delay
-that it adds to the other requests there counts as well, and so do their decodes, by how full the endpoint is. Until
-speeds are known, the same rule applies to request counts: least request. Both beat round-robin and local views. A view
-older than about a tenth of a mean service time is too old for a scan, and two random choices on it do better
-(Mitzenmacher, "How useful is old information?", IEEE TPDS 2000).
+A request completes after the prefill that is reserved ahead of it and its own work at the endpoint's speed. The score
+adds the delay that the request causes to the other requests on the endpoint, and their decodes, weighted by the
+occupancy of the endpoint. Until speeds are known, the same rule applies to request counts: least request. Both rules
+are better than round-robin and than local views. With a view older than about a tenth of a mean service time, two
+random choices are better than a scan (Mitzenmacher, "How useful is old information?", IEEE TPDS 2000).
 
-An endpoint's contribution to every score is computed when the endpoint changes and not when it is compared, so a choice
-among a hundred endpoints costs three multiplications and additions each.
+The coefficients of an endpoint's score are computed when the endpoint changes and not when endpoints are compared, so a
+choice costs two multiplications and two additions for each endpoint.
 """
 
 from __future__ import annotations
@@ -23,91 +23,93 @@ from penstock.routing.speed_learning import MICROSECONDS
 from penstock.routing.work import NO_WORK, Speed, Work
 
 STALE_SHARE_OF_SERVICE: Final = 0.1
-"""A view older than this share of the mean service time is too old to rank a whole pool by."""
+"""Share of the mean service time; a view older than this is too old to rank a whole pool."""
 
 NEAR_TIE: Final = 0.02
 NEAR_TIE_S: Final = 0.05
-"""Scores that are worse than the best by at most this share of it, and at most this time (s), count as equal: estimates
-are no more exact, and agents with the same view must not all choose the same endpoint."""
+"""Scores that exceed the best score by at most NEAR_TIE of it, and by at most NEAR_TIE_S (s), count as equal: estimates
+are not more exact, and agents with the same view must not all choose the same endpoint."""
 
 NEWCOMER_S: Final = 1e6
-"""Penalty (s) of a new endpoint that has more requests than its completions justify: all others come first."""
+"""Penalty (s) of a new endpoint that has more requests than its completions justify; other endpoints are preferred."""
 
 NEWCOMER_UNTIL: Final = 8
-"""Completions after which an endpoint is no longer new."""
+"""Number of completions after which an endpoint is no longer new."""
 
 ZONE_GAP_S: Final = 0.05
-"""How much later (s) than elsewhere a request may complete in its agent's zone."""
+"""Maximum additional time (s), compared with the best endpoint, for a request at an endpoint in the agent's zone."""
 
 REUSE: Final = 1.0
-"""Value of a prefix beyond the prefill that it spares this request, as a share of that: the next turn of the
-conversation finds all of it there, and no second endpoint evicts other prefixes for it. In simulation of chats with
-shared prefixes 1 does best in time to first token and in GPU time, over 0, 0.5, 2 and any fixed time."""
+"""Additional value of a held prefix, as a share of the prefill that it spares this request: the next turn of the
+conversation finds the whole prefix at the endpoint, and no second endpoint evicts other prefixes for it. In simulations
+of chats with shared prefixes, 1 is best in time to first token and in GPU time, compared with 0, 0.5, 2 and any fixed
+time."""
 
 NOTHING_HELD: Mapping[int, float] = {}
 
 NO_SCORE: Final = float("inf")
-"""The score of an endpoint that may not have the request."""
+"""The score of an endpoint that does not accept the request."""
 
 MAX_S: Final = float_info.max
-"""Every other score is below this."""
+"""Upper bound of every score other than NO_SCORE."""
 
 MAX_DRAWS: Final = 8
-"""Random draws for two open endpoints, before all endpoints are scanned for them."""
+"""Maximum number of random draws for two open endpoints; after these, all endpoints are scanned."""
 
 CLOSED = (NO_SCORE, 0.0, 0.0)
-"""The coefficients of an endpoint that may take no request."""
+"""The coefficients of an endpoint that accepts no request."""
 
 AT_ONCE = (0.0, 0.0, 0.0)
-"""The coefficients of an endpoint on trial, which gets the next request."""
+"""The coefficients of an endpoint on trial, which receives the next request."""
 
 
 @dataclass(slots=True, eq=False)
 class EndpointView:
-    """One endpoint as endpoint selection sees it. Its owner updates it in place and then calls `update_score`."""
+    """The state of one endpoint for endpoint selection. Its owner updates it in place and then calls `update_score`."""
 
     name: str
     slots: int
-    """Requests that it runs at once without queueing."""
+    """Number of requests that the endpoint runs concurrently without queueing."""
     limit: int
-    """Requests, running or queued on it, from which on it takes no more; at least `slots`."""
+    """Maximum number of requests, running or queued, on the endpoint; at least `slots`."""
     ready: bool = False
     draining: bool = False
     in_flight: int = 0
-    """Requests on it now, from every agent that reports."""
+    """Number of requests on the endpoint now, from every agent that reports."""
     trial: bool = False
-    """It was ejected, and its next request decides whether it stays so: other agents should see this soon."""
+    """Whether the endpoint was ejected and its next request decides whether it stays ejected; it is preferred, so that
+    the decision is made soon."""
     weight: float = 1.0
-    """Its warm-up: 1 when warm, less while it should get fewer requests."""
+    """Warm-up weight: 1 for a warm endpoint, less while the endpoint should receive fewer requests."""
     pressure: float = 0.0
-    """How close to full its engine reports to be (0-1), beyond what the requests on it show; faded with age. A hint
-    that closes no endpoint."""
+    """Load (0-1) that the engine reports beyond the counted requests, discounted by its age. A hint, which never closes
+    the endpoint."""
     prefill_us: int = 0
-    """Reserved for prefill that has not ended, by every agent that reports (microseconds at its own speed)."""
+    """Reserved prefill that has not ended, of every agent that reports (microseconds at the endpoint's speed)."""
     decode_us: int = 0
-    """Reserved for the rest of the requests on it (microseconds at its own speed)."""
+    """Reserved decode of the requests on the endpoint (microseconds at the endpoint's speed)."""
     completions: int = 0
-    """Requests that it has completed for this agent."""
+    """Number of requests that the endpoint has completed for this agent."""
     speed: Speed | None = None
-    """Its speed; None until that of some endpoint of its pool is known."""
+    """Speed of the endpoint; None until the speed of any endpoint of the pool is known."""
     service_s: float = 1.0
-    """Mean time (s) a request holds one of its slots."""
+    """Mean time (s) for which a request holds a slot of the endpoint."""
     unready_reason: Reason = Reason.ENDPOINT_NOT_READY
-    """Why it is not ready, if it is not."""
+    """Why the endpoint is not ready; unused while it is ready."""
     score_coefficients: tuple[float, float, float] = CLOSED
     """Result of `update_score`: time (s) before a new request begins, and its time per second of reference prefill and
-    of reference decode, the delay of requests that are there included."""
+    of reference decode, including the delay of the other requests on the endpoint."""
 
     def __post_init__(self) -> None:
         self.update_score()
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may take one more request."""
+        """Whether the endpoint accepts one more request."""
         return self.score_coefficients[0] < NO_SCORE
 
     def update_score(self) -> None:
-        """Compute `score_coefficients` again; called after every other change."""
+        """Compute `score_coefficients` again; called after every change of another field."""
         streams = self.in_flight + 1
         if streams > self.limit or not self.ready or self.draining:
             self.score_coefficients = CLOSED
@@ -122,21 +124,23 @@ class EndpointView:
             busy = streams / self.slots + self.pressure
             self.score_coefficients = (busy * self.service_s / weight, 0.0, 0.0)
             return
-        # Decodes run side by side, so those there delay requests only through the slots that they leave. What is left
-        # of them, on average half of what was reserved, counts by how full the endpoint is. In simulation the median
-        # and the mean are better than with all of it at any occupancy, and tails and evenness better than without it.
+        # Decodes run concurrently, so running decodes delay a new request only by occupying slots. Their remaining
+        # time, on average half of the reservation, is weighted by the occupancy of the endpoint. In simulation, the
+        # median and the mean are better than with the whole remaining time at any occupancy, and tails and evenness are
+        # better than without it.
         left_us = self.decode_us * self.in_flight / (2.0 * self.slots * self.slots)
         ahead_s = speed.start_s + (self.prefill_us + left_us) / MICROSECONDS
         if self.pressure > 0.0:
             ahead_s += self.pressure * self.service_s
         if streams > self.slots:
-            # The request cannot begin before others end, and can no longer move: a whole service time of each that is
-            # too many, and not the part that it would wait, keeps time to first token low. That is worth it even for
-            # a long answer, which would take much longer at a slow endpoint with a free slot.
+            # The request cannot begin before other requests end, and can no longer be moved. A whole service time is
+            # added for each request beyond the slots, and not only the expected wait, which keeps time to first token
+            # low. This is the better choice even for a long answer, which takes much longer at a slow endpoint with a
+            # free slot.
             ahead_s += (streams - self.slots) * self.service_s
         if self.completions < NEWCOMER_UNTIL and streams > 2 * self.completions + 2:
             ahead_s += NEWCOMER_S
-        # The requests there wait for each pass over a prompt as the new one does, for their next token.
+        # The other requests on the endpoint wait for each pass over a prompt too, so prefill delays every stream.
         prefill = speed.prefill * streams
         decode = speed.decode + speed.crowding * streams
         if weight == 1.0:
@@ -161,17 +165,17 @@ def choose_endpoint(
     view_age_s: float = 0.0,
     service_s: float = 1.0,
 ) -> EndpointChoice:
-    """Choose the endpoint that would complete the request soonest, of those that may take one more.
+    """Choose the endpoint that would complete the request soonest, among the endpoints that accept one more request.
 
     Args:
         endpoints: the pool.
-        rng: breaks ties, so that agents do not herd onto the first.
+        rng: breaks ties, so that agents do not all choose the first endpoint.
         work: the estimated work of the request.
         tried: names of endpoints that did not start this request.
         held: prefill (s, reference) spared on each endpoint that holds this request's prefix or session, by index.
-        held_gap_s: how much later (s) than the best such an endpoint may complete the request and still be chosen,
-            beyond what the held prefill is worth.
-        same_zone: indexes of the endpoints in the agent's zone; preferred while at most ZONE_GAP_S later.
+        held_gap_s: maximum additional time (s), compared with the best endpoint and beyond the value of the held
+            prefill, at which an endpoint in `held` is still chosen.
+        same_zone: indexes of the endpoints in the agent's zone, which are preferred if at most ZONE_GAP_S later.
         view_age_s: age of the oldest number in the view, in seconds.
         service_s: mean time a request holds its slot, in seconds.
     """
@@ -181,7 +185,7 @@ def choose_endpoint(
     elif tried or same_zone:
         candidates = [candidate for candidate in candidates if candidate[1].name not in tried]
     best, as_good = _soonest(candidates, work)
-    # Only a trial completes at once: it comes before endpoints that hold something.
+    # Only an endpoint on trial has a score of 0; it precedes endpoints that hold a part of the request.
     if held and best > 0.0:
         holders = _spared(endpoints, work, held, tried)
         index = min(holders, key=holders.__getitem__)
@@ -194,7 +198,7 @@ def choose_endpoint(
         near, near_good = _soonest([candidate for candidate in candidates if candidate[0] in same_zone], work)
         if near <= best + ZONE_GAP_S:
             as_good = near_good
-    # `Random.randrange` takes eight times as long.
+    # `Random.random` is used because `Random.randrange` takes eight times as long.
     return EndpointChoice(as_good[0] if len(as_good) == 1 else as_good[int(rng.random() * len(as_good))])
 
 
@@ -205,7 +209,7 @@ def consider(
     held: Mapping[int, float] = NOTHING_HELD,
     same_zone: Sequence[int] = (),
 ) -> tuple[ConsideredEndpoint, ...]:
-    """What `choose_endpoint` compares, soonest first; the args are those of it."""
+    """The endpoints that `choose_endpoint` compares, soonest first; the arguments are those of `choose_endpoint`."""
     scores = [_done_s(endpoint, work, tried) for endpoint in endpoints]
     for index, score in _spared(endpoints, work, held, tried).items():
         scores[index] = score
@@ -224,17 +228,17 @@ def consider(
 
 
 def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) -> tuple[Rejection, ...]:
-    """Every endpoint that may not take the request, and the reason."""
+    """Every endpoint that does not accept the request, and the reason."""
     reasons = [(endpoint.name, _reject(endpoint, tried)) for endpoint in endpoints]
     return tuple(Rejection(name, reason) for name, reason in reasons if reason is not None)
 
 
 def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[int]]:
-    """When the soonest would complete the request (s from now), and the indexes of all that tie with it.
+    """The lowest score (s from now), and the indexes of all endpoints that tie with it.
 
-    The time is NO_SCORE where none may have the request.
+    The score is NO_SCORE if no endpoint accepts the request.
 
-    The one pass over the pool: only this step grows with its size.
+    This is the only pass over the whole pool, except for the preference of the agent's zone.
     """
     prefill_s, decode_s = work.prefill_s, work.decode_s
     best, bound = NO_SCORE, MAX_S
@@ -251,7 +255,7 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
 
 
 def _done_s(endpoint: EndpointView, work: Work, tried: Container[str]) -> float:
-    """When an endpoint would complete the request (s from now); infinite where it may not have it."""
+    """The score of an endpoint (s from now); NO_SCORE if the endpoint does not accept the request."""
     ahead_s, prefill, decode = endpoint.score_coefficients
     return NO_SCORE if endpoint.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
 
@@ -259,7 +263,7 @@ def _done_s(endpoint: EndpointView, work: Work, tried: Container[str]) -> float:
 def _spared(
     endpoints: Sequence[EndpointView], work: Work, held: Mapping[int, float], tried: Container[str]
 ) -> dict[int, float]:
-    """The same for the endpoints that hold something of the request, by index: less what that is worth there."""
+    """The scores of endpoints that hold a part of the request, less the value of that part, by index."""
     return {
         index: _done_s(endpoints[index], work, tried)
         - (1.0 + REUSE) * min(spared_s, work.prefill_s) * endpoints[index].score_coefficients[1]
@@ -268,7 +272,7 @@ def _spared(
 
 
 def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Random) -> list[Candidate]:
-    """Two random open endpoints; fewer where there are no more. Drawn until found, for most endpoints are open."""
+    """Two random open endpoints; fewer if fewer are open. Draws first, because most endpoints are open."""
     found: list[Candidate] = []
     count, draw = len(endpoints), rng.random
     for _ in range(MAX_DRAWS):

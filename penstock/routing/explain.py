@@ -1,7 +1,7 @@
-"""Explains where a request would go: every region considered, kept or rejected and why, and the choice.
+"""Explains the selection of a request's region: the verdict on every region with its reasons, and the choice.
 
-Nothing is decided here. The functions that the live router calls (`decision`, `residency`, `region_selection`,
-`endpoint_selection`) are called once more, and their results are arranged by region.
+This module makes no decisions: it calls the functions of the live router (`decision`, `residency`, `region_selection`,
+`endpoint_selection`) and arranges their results by region.
 """
 
 from __future__ import annotations
@@ -24,64 +24,64 @@ from penstock.routing.region_selection import RegionChoice, RegionOption, Region
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
-    """What of a request decides where it runs."""
+    """The properties of a request that determine its serving region."""
 
     origin: str
-    """The region that it arrives at."""
+    """Region that receives the request."""
     model: str
     tenant: str | None = None
-    """None: no key was sent, so the request is the anonymous tenant's, where policy has one."""
+    """Name of the tenant; None for a request without an API key, which belongs to the anonymous tenant, if any."""
     location: Location = NOWHERE
-    """The location of its client."""
+    """Location of the client."""
     tried: dict[str, Reason] = {}
-    """Regions that did not start it, and the reason of each."""
+    """Regions that did not start the request, and the reason of each."""
     overflow: bool = False
-    """Its origin is full, so it may only go where a spill credit is held."""
+    """Whether the origin is full, so that only a region that granted a spill credit may serve the request."""
     path: str = ""
-    """Its path, of which the route is explained; empty for any."""
+    """Path of the request, whose route is explained; empty for any path."""
     method: str = "POST"
-    """Its method; `WEBSOCKET` for an upgrade to one."""
+    """HTTP method of the request; `WEBSOCKET` for an upgrade to a WebSocket."""
 
 
 class RegionVerdict(StrEnum):
-    """The result for a region."""
+    """The result of a decision for one region."""
 
     SERVES = "serves"
-    """It would be chosen, always or with some probability."""
+    """The region would be chosen, always or with some probability."""
     SPARE = "spare"
-    """It could serve and is not needed: the plan gives it nothing, and nothing nearer has failed."""
+    """The region could serve but is not needed: the plan assigns no share to it, and no nearer region has failed."""
     REJECTED = "rejected"
-    """Permitted, but it cannot serve this request now."""
+    """The region is permitted, but cannot serve this request now."""
     FORBIDDEN = "forbidden"
-    """Residency forbids it; no failure ever permits it."""
+    """Residency forbids the region; no failure of other regions permits it."""
     UNCONSIDERED = "unconsidered"
     """The request is refused before this region is considered."""
 
 
 class ConsideredRegion(msgspec.Struct, frozen=True):
-    """One region in the decision."""
+    """The result of a decision for one region, with its reasons."""
 
     region: str
     verdict: RegionVerdict
     reasons: tuple[Rejection, ...] = ()
-    """Reasons against it, or against a larger share: each with the rule's file and line, or the number that was over a
-    limit."""
+    """Reasons against the region, or against a larger share of it: each with the rule's file and line, or the number
+    that exceeded a limit."""
     chance: float = 0.0
-    """Probability (0-1) of being chosen now."""
+    """Probability (0-1) that the region is chosen now."""
     why: ArcReason | None = None
-    """Why it would be chosen."""
+    """Why the region would be chosen; None if it would not."""
     spends_credit: bool = False
-    """Choosing it is spillover beyond the plan, and uses one of its credits."""
+    """Whether the choice of the region is spillover beyond the plan, which uses one of the region's spill credits."""
     arc: Arc | None = None
-    """What the plan gives it."""
+    """The plan's arc to the region; None if the plan has none."""
     fallback: int | None = None
-    """Its position (from 1) among the plan's fallbacks."""
+    """Position (from 1) of the region among the plan's fallbacks; None if it is not among them."""
     closed: bool = False
-    """An operator has closed it: it receives what its arc still gives it, and nothing else."""
+    """Whether an operator has closed the region: it then serves only the share of its arc, or as a last resort."""
     round_trip_ms: float | None = None
-    """From the origin, in milliseconds."""
+    """Round trip from the origin, in milliseconds."""
     view: RegionView | None = None
-    """Its state as the origin sees it; None where the origin has none."""
+    """State of the region in the view of the origin; None if the origin has no view of the region."""
 
 
 class ApplicableRule(msgspec.Struct, frozen=True):
@@ -89,40 +89,42 @@ class ApplicableRule(msgspec.Struct, frozen=True):
 
     name: str
     source: str
-    """File and line."""
+    """File and line of the rule."""
     applies: bool | None
-    """None where that depends on an unknown part of the client's location, so that the request is refused."""
+    """Whether the rule applies; None if this depends on an unknown part of the client's location, so that the request
+    is refused."""
     allows: tuple[str, ...] | None
-    """Regions; None where the rule only denies."""
+    """Regions that the rule allows; None if the rule only denies."""
     denies: tuple[str, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The whole explanation."""
+    """The explanation of the decision for one request."""
 
     query: ExplainQuery
     data_class: str | None
-    """The tenant's; None where there is no such tenant."""
+    """Data class of the tenant; None if the tenant does not exist."""
     policy_digest: str
     plan_generation: int | None
-    """Of the origin's plan; None where there is none."""
+    """Generation of the origin's plan; None without a plan."""
     plan_epoch: int | None
     planned: bool
-    """Whether the plan has an entry for this traffic class; without one the nearest region serves."""
+    """Whether the plan has an entry for this traffic class; without an entry, the nearest region serves."""
     residency: str | None
-    """Name of the residency class; None where the request is refused before it has one."""
+    """Name of the residency class; None if the request is refused before a class is assigned."""
     rules: tuple[ApplicableRule, ...]
     """The residency rules that apply, in the order of application."""
     regions: tuple[ConsideredRegion, ...]
     """Every region of the policy, in the order of `RegionVerdict`, the likeliest first and then the nearest."""
     chosen: RegionChoice | None
-    """One draw of the decision; another request may draw another region, by the chances above."""
+    """One draw of the decision; another request may draw another region, with the probabilities in `regions`."""
     refusal: Refusal | None = None
-    """The refusal that the client receives instead."""
+    """The refusal that the client receives; None if a region is chosen."""
     endpoints: tuple[ConsideredEndpoint, ...] = ()
-    """The origin's endpoints for the model, soonest first, where they are known."""
+    """The origin's endpoints for the model, soonest first; empty if unknown."""
     versions: tuple[Version, ...] = ()
-    """The models that the name selects from, where there are several; the model of the same name is explained."""
+    """The model versions that the name selects from; empty if the name has only one model. The model of the same name
+    is explained."""
     route: MatchedRoute | None = None
     """The route of the path; None where the query has no path, or the path has no route."""
 
@@ -138,9 +140,9 @@ def explain(
     """Explain one request.
 
     Args:
-        plan: the origin's.
-        views: the state of each region for this model, as the origin sees it.
-        rng: makes the draw, as the router's would.
+        plan: the origin's plan; None without a plan.
+        views: the state of each region for this model, in the view of the origin.
+        rng: random source of the draw.
         endpoints: the origin's endpoints, if known.
 
     Raises:
@@ -179,7 +181,7 @@ def explain(
 
 
 def _initial(policy: Policy, plan: RegionPlan | None, query: ExplainQuery) -> Explanation:
-    """The explanation before anything is decided."""
+    """The explanation before the first step of the decision."""
     return Explanation(
         query,
         data_class=None,
@@ -256,7 +258,7 @@ def _regions(
     drawn: tuple[RegionOption, ...],
     noted: tuple[Rejection, ...],
 ) -> tuple[ConsideredRegion, ...]:
-    """Every region, with all reasons that were given on the way."""
+    """Every region of the policy, with all reasons from the steps of the decision."""
     origin = explanation.query.origin
     rejections = (*admitted.rejected, *noted) if admitted is not None else noted
     forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
@@ -292,7 +294,7 @@ def _regions(
 
 
 _OVERFLOW_ONLY = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
-"""Reasons that keep overflow from a region; what the plan sends there still goes there."""
+"""Reasons that keep overflow from a region; requests that the plan assigns to the region are not affected."""
 
 
 def _verdict(

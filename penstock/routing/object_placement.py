@@ -1,6 +1,6 @@
-"""Where a request goes that names an object, such as a stored response or a file: to the endpoint that has the object.
+"""Places requests that name an object, such as a stored response or a file, at the endpoint that has the object.
 
-Residency applies as to any other request, and an object is never sought anywhere else.
+Residency applies as to any other request. An object is never searched for at other endpoints.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, is_usable
 
 BEYOND_LIMIT: Final = 16
-"""Requests for existing objects that an endpoint accepts beyond its slots and queue: reading, deleting or cancelling
-an object generates nothing, and must be possible at an endpoint that is full."""
+"""Maximum number of requests for existing objects that an endpoint accepts beyond its slots and queue. Reading,
+deleting or cancelling an object generates nothing, and must be possible at a full endpoint."""
 
 _UNREACHABLE_STATES: Final = frozenset({RegionState.UNKNOWN, RegionState.FAILED})
 
 
 class ObjectRequest(NamedTuple):
-    """A request that names an object, as far as its placement depends on it."""
+    """The properties that determine the placement of a request that names an object."""
 
     model: str
     is_for_object: bool
-    """It is for the object itself, which no other endpoint has. Otherwise it generates something from the object, and
-    goes elsewhere if it must."""
+    """Whether the request is for the object itself, which no other endpoint has. Otherwise the request generates from
+    the object, and may be sent to another endpoint."""
     occupies_slot: bool
     forwarded: bool
-    """An agent of another region forwarded it here; it is never forwarded again."""
+    """Whether an agent of another region forwarded the request; such a request is never forwarded again."""
 
     @property
     def needs_room(self) -> bool:
-        """Whether it is placed by capacity, like a request without an object."""
+        """Whether the request needs capacity, like a request without an object."""
         return not self.is_for_object and self.occupies_slot
 
 
@@ -49,7 +49,7 @@ def region_with_object(
     view: RegionView,
     tried: Mapping[str, Reason],
 ) -> RegionChoice | Reason:
-    """Return the region that has the object, or the reason why the request cannot go there.
+    """Return the region that has the object, or the reason why the request cannot be sent to that region.
 
     Args:
         here: the region of this agent.
@@ -70,7 +70,7 @@ def region_with_object(
         if not is_usable(view) or not view.ready or view.credits <= 0:
             return Reason.SATURATED
     elif view.state in _UNREACHABLE_STATES:
-        # Only this region can serve the request, so that it needs neither a share nor a spill credit.
+        # Only this region can serve the request, so the request needs neither a share nor a spill credit.
         return Reason.UNREACHABLE
     return RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit=request.needs_room)
 
@@ -78,13 +78,14 @@ def region_with_object(
 def why_not_at_endpoint(
     request: ObjectRequest, view: EndpointView, *, failed: Reason | None, excluded: bool, may_start: bool
 ) -> Reason | None:
-    """Return why the endpoint that has the object cannot have the request; None if it can.
+    """Return the reason why the endpoint that has the object cannot accept the request; None if it can.
 
     Args:
         view: the endpoint.
-        failed: why the request failed at this endpoint before; None if it was not sent there.
+        failed: the reason why the request failed at this endpoint before; None if it was not sent to the endpoint.
         excluded: the endpoint did not start the request, or cannot serve it.
-        may_start: the plan permits a request that needs room to start in this region now, and none waits before it.
+        may_start: the plan permits a request that needs capacity to start in this region now, and the admission queue
+            has no earlier request.
     """
     if request.is_for_object:
         if failed is not None:
@@ -101,7 +102,7 @@ def refuse_object(location: ObjectLocation, reason: Reason, wait_s: float) -> Re
     """Return the refusal of a request for an object.
 
     Args:
-        reason: why it cannot go to the object.
+        reason: why the request cannot be sent to the endpoint that has the object.
         wait_s: expected time in the admission queue.
     """
     where = location.endpoint or location.region

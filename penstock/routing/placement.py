@@ -38,11 +38,11 @@ class WorkEstimate:
         self.streaming = streaming
         self.work = work
         self.prefix: list[int] = []
-        """Keys of the leading blocks of its prompt."""
+        """Keys of the leading blocks of the prompt."""
         self.session: int | None = None
-        """Key of its conversation."""
+        """Key of the conversation; None without a session name."""
         self.usage_fields: UsageFields | None = None
-        """Where the response states its usage; None where OpenAI's does."""
+        """Names of the usage fields of the response; None for the names in OpenAI's API."""
 
 
 class Reservation(Generic[Member]):
@@ -51,7 +51,7 @@ class Reservation(Generic[Member]):
     __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
     def __init__(self, endpoint: Member, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Create a reservation of work at the endpoint's speed (microseconds), which counts after `take`."""
+        """Create a reservation of work at the endpoint's speed (microseconds); the reservation counts after `take`."""
         self.endpoint = endpoint
         self.prefill_us = prefill_us
         """The remaining reservation for prefill."""
@@ -114,16 +114,16 @@ class Placement(Reservation[Member]):
         self.since = now
         """Time (s) of creation."""
         self.streams = streams
-        """Requests on the endpoint at that time, this one included."""
+        """Number of requests on the endpoint at creation, this request included."""
         self.queued = streams > view.slots
-        """The endpoint had no free slot."""
+        """Whether the endpoint had no free slot at creation."""
         self.ahead_s = ahead_s
-        """Prefill (s, reference) that precedes its first byte, its own included."""
+        """Prefill (s, reference) ahead of the first byte, the request's own included; 0 if the speed is unknown."""
         self.prefill_over_at = now + start_s + prefill_s
-        """Time (s) at which its prefill is expected to end."""
+        """Time (s) at which the request's prefill is expected to end."""
         limit = endpoint.concurrency_limit
         self.concurrency_area = limit.advance(streams, now) if limit is not None else 0.0
-        """Integral of the endpoint's concurrency over time (request-seconds), where its limit is learned."""
+        """Integral of the endpoint's concurrency over time (request-seconds); 0 if its limit is not learned."""
         self.first_byte_at: float | None = None
         """Time (s) of the first byte of a streamed response."""
 
@@ -152,7 +152,7 @@ class Placement(Reservation[Member]):
         return expected_s
 
     def mean_streams(self) -> float:
-        """Mean of the requests on the endpoint at its start and now, this one included in both."""
+        """Mean of the numbers of requests on the endpoint at creation and now, this request included in both."""
         now = self.endpoint.view.in_flight
         if self.released:
             now += 1

@@ -43,7 +43,7 @@ class PoolTotals(ABC):
 
         Args:
             service_s: mean service time (s) before any completion.
-            rules: outlier detection, which bounds how many endpoints of the pool may be ejected.
+            rules: rules of outlier detection, which limit the number of ejected endpoints of the pool.
         """
         self.rules = rules
         self.size = 0
@@ -51,7 +51,7 @@ class PoolTotals(ABC):
         self.ejected = 0
         """Endpoints that outlier detection has ejected, those on probation included."""
         self.panics = False
-        """So few endpoints remain that the pool ignores ejections (Envoy's panic mode)."""
+        """Whether the pool ignores ejections, because too few endpoints remain (Envoy's panic mode)."""
         self.in_flight = 0
         """Requests on the endpoints that may take requests, from all agents of the region."""
         self.service_s = service_s
@@ -93,7 +93,7 @@ class GroupAccount(PoolTotals):
         """Requests that the ready endpoints run at once, of all models together."""
 
     def has_room_to_eject(self) -> bool:
-        """As `PoolTotals.has_room_to_eject`: always."""
+        """Always true, since groups do not limit ejections."""
         return True
 
     def update_readiness(self) -> None:
@@ -109,7 +109,7 @@ class GroupAccount(PoolTotals):
 
 
 class EndpointAccount:
-    """One endpoint's account at one agent. Its `view` is what endpoint selection reads."""
+    """One endpoint's account at one agent. Endpoint selection reads its `view`."""
 
     __slots__ = ("completions", "concurrency_limit", "learner", "name", "pools", "remote_load", "service_s", "view")
 
@@ -126,7 +126,7 @@ class EndpointAccount:
         self.learner = SpeedLearner(accelerator)
         """The endpoint's speed, learned from completions."""
         self.concurrency_limit: ConcurrencyLimit | None = None
-        """Learns the slots; None where they are configured."""
+        """Learns the number of slots; None if the slots are configured."""
         self.service_s: float | None = None
         """Recent mean time (s) a request holds its slot; None before the first completion."""
         self.completions = 0
@@ -150,7 +150,7 @@ class EndpointAccount:
         self._add(0, -prefill_us, 0)
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Count one request fewer, and release what was still reserved for it (microseconds)."""
+        """Count one request fewer, and release its remaining reservations (microseconds)."""
         self._add(-1, -prefill_us, -decode_us)
 
     def set_remote_load(self, remote: Load) -> None:
@@ -172,7 +172,7 @@ class EndpointAccount:
         self.view.completions = self.completions
 
     def set_slots(self, slots: int, queue: int) -> None:
-        """Apply a number of slots, and of requests that may wait in the engine."""
+        """Set the number of slots and the number of requests that may wait in the engine (`queue`)."""
         view = self.view
         if view.slots != slots or view.limit != slots + queue:
             view.slots, view.limit = slots, slots + queue
@@ -204,7 +204,7 @@ class PoolAccount(PoolTotals, Generic[Member]):
 
         Args:
             prior_s: mean service time (s) before any completion.
-            rules: outlier detection; None takes the defaults.
+            rules: rules of outlier detection; None for the defaults.
         """
         super().__init__(prior_s, rules or EjectionRules())
         self.endpoints: list[Member] = []
@@ -243,7 +243,7 @@ class PoolAccount(PoolTotals, Generic[Member]):
             endpoint.view.update_score()
 
     def update_readiness(self) -> None:
-        """As `PoolTotals.update_readiness`, without outlier detection."""
+        """Update the totals; this class has no outlier detection."""
         self.recount()
 
     def recount(self) -> None:

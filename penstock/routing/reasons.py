@@ -1,4 +1,4 @@
-"""Why something was rejected: the stable, machine-readable codes that every decision uses."""
+"""Reasons for rejections: the stable, machine-readable codes that every decision uses."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class EndpointChoice(msgspec.Struct, frozen=True):
     """The chosen endpoint."""
 
     index: int | None
-    """In the sequence of candidates; None where none may have the request."""
+    """Index of the endpoint in the sequence of candidates; None if no candidate accepts the request."""
     rejected: tuple[Rejection, ...] = ()
-    """Where none may have it, the reason of each candidate."""
+    """The reason of each candidate, if no candidate accepts the request; else empty."""
 
 
 class ConsideredEndpoint(msgspec.Struct, frozen=True):
@@ -84,29 +84,31 @@ class ConsideredEndpoint(msgspec.Struct, frozen=True):
 
     name: str
     done_s: float | None
-    """When the endpoint would complete the request (s from now), plus the delay of the requests there; None where it
-    may not have the request."""
+    """Expected time (s) until the endpoint completes the request, plus the delay that the request causes to the other
+    requests on the endpoint; None if the endpoint does not accept the request."""
     in_flight: int
-    """Requests on it now."""
+    """Number of requests on the endpoint now."""
     reason: Reason | None = None
-    """Why it may not have the request."""
+    """Why the endpoint does not accept the request; None if it does."""
     holds: bool = False
-    """It holds the request's session or prefix, or has its model loaded, and may be chosen though a little later."""
+    """Whether the endpoint holds the session or prefix of the request, or has its model loaded: the endpoint may then
+    be chosen although another endpoint would complete the request slightly earlier."""
     near: bool = False
-    """It is in the agent's zone, and may be chosen though a little later."""
+    """Whether the endpoint is in the agent's zone: it may then be chosen although another endpoint would complete the
+    request slightly earlier."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The refusal of a request, with everything that was considered before."""
+    """The refusal of a request, with the rejections of all regions or endpoints that were considered."""
 
     reason: Reason
     detail: str
     rejected: tuple[Rejection, ...] = ()
     retry_after_s: float | None = None
-    """When a retry makes sense (s from now); None where it never does."""
+    """Time (s) after which the client should retry; None if a retry cannot succeed."""
     try_regions: tuple[str, ...] = ()
-    """Entry regions that may take this request instead, the best first."""
+    """Entry regions that may accept this request instead, the best first."""
     allow: tuple[str, ...] = ()
-    """The methods of the path, if the request has another one."""
+    """The methods of the path, if the request has another method; else empty."""
     tenant: str = ""
     """The tenant whose quota is used up, for the access log; empty for other refusals."""

@@ -24,13 +24,13 @@ from penstock.routing.reasons import Reason, Refusal, Rejection
 
 
 class RegionView(msgspec.Struct, frozen=True):
-    """The state of one region for one model, as an origin sees it now. The origin's own region has one too."""
+    """The current state of one region for one model, in the view of an origin; the origin has a view of itself too."""
 
     state: RegionState
     ready: bool
-    """Some endpoint there can serve the model."""
+    """Whether an endpoint of the region can serve the model."""
     weight: float = 1.0
-    """Part (0-1) of its share that the region may receive while it ramps back."""
+    """Part (0-1) of its share that the region may receive; below 1 during its failback ramp."""
     expected_wait_s: float = 0.0
     credits: int = 0
     """Spill credits that the region granted to this origin."""
@@ -42,16 +42,16 @@ class RegionChoice(msgspec.Struct, frozen=True):
     region: str
     why: ArcReason
     spends_credit: bool
-    """The request exceeds the plan's share and uses one spill credit of the region."""
+    """Whether the request exceeds the plan's share and uses one spill credit of the region."""
     rejected: tuple[Rejection, ...] = ()
 
 
 class RegionOption(msgspec.Struct, frozen=True):
-    """One possible choice."""
+    """One possible choice and its probability."""
 
     choice: RegionChoice
     probability: float
-    """0-1."""
+    """Probability (0-1) of the choice."""
 
 
 NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
@@ -81,12 +81,12 @@ def region_options(
 
     Args:
         permitted: the residency class; no other region is considered.
-        plan: the origin's plan for this traffic class; None where the planner has not seen the class.
+        plan: the origin's plan for this traffic class; None if the plan has no entry for the class.
         views: state by region; a region without one counts as unknown.
         tried: regions that did not start this request, and the reason of each.
         overflow: the origin's pool is full, so only a region that granted a spill credit may serve.
         ramp: part (0-1) of a class without a plan that the origin may serve itself while it returns.
-        closed: regions that receive only what the plan's arcs give them, and whether each is a last resort.
+        closed: regions that receive only the shares of the plan's arcs, and whether each is a last resort.
         limited: regions closed in the same way by a spillover limit, with the limit; each is used before those in
             `closed`.
     """
@@ -105,7 +105,7 @@ def region_options(
     for region, share in shares.items():
         noted, spill = list(rejected), None
         wait_s = usable[region].expected_wait_s
-        # Only requests that wait at the origin itself spill; a planned arc's wait is its receiver's to resolve.
+        # Only requests that would wait at the origin spill: the receiver of a planned arc resolves its own wait.
         if region == origin and wait_s > 0.0:
             spill = _spill_region(policy, origin, order, usable, wait_s - policy.spillover.margin_s, noted)
         reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
@@ -122,7 +122,7 @@ def draw(options: Sequence[RegionOption], rng: Random) -> RegionChoice:
 
 
 def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) -> float:
-    """When (s from now) a client refused for want of room should retry: by the permitted region of shortest wait."""
+    """Time (s) after which a client refused for lack of capacity should retry, by the shortest wait in the views."""
     waits = [view.expected_wait_s for name in permitted.regions if (view := views.get(name)) is not None and view.ready]
     return retry_after_s(min(waits, default=0.0))
 
@@ -182,7 +182,7 @@ def _no_region(
 def _nearest_of(
     usable: Mapping[str, RegionView], closed: Mapping[str, bool], limited: Mapping[str, str]
 ) -> frozenset[str]:
-    """The regions that proximity may select: closed and limited regions only where no other is usable."""
+    """The regions that proximity may select: closed and limited regions only if no other region is usable."""
     names = frozenset(usable)
     if closed or limited:
         return names - closed.keys() - limited.keys() or names
@@ -199,9 +199,9 @@ def _open(
 ) -> dict[str, RegionView]:
     """Removes the closed and limited regions to which the plan gives no share.
 
-    Where that leaves no region, the limited ones return; where there are none of these either, the closed ones that
-    are a last resort. A region that is merely full prevents this, since overflow must not fill a region that is being
-    emptied.
+    If no region remains, the limited regions are used; if there are none, the closed regions that are a last resort.
+    Regions of a later step are not used if a region of an earlier step refused this request because it is full:
+    overflow must not fill a region that is being emptied.
     """
     resorts = {**dict.fromkeys(limited, 1), **dict.fromkeys(closed, 2)}
     given = {arc.server for arc in plan.arcs if arc.share > 0.0} if plan is not None else set()
@@ -228,10 +228,10 @@ def plan_shares(
     origin: str,
     ramp: float,
 ) -> tuple[dict[str, float], dict[str, ArcReason]]:
-    """The plan's shares over the usable regions, and the reason of each; the nearest where no share remains.
+    """The plan's shares over the usable regions, and the reason of each; the nearest region if no share remains.
 
-    The share of a lost region follows the plan's failover table, else it is spread in proportion. What a failback ramp
-    withholds is spread as `ramped` does, and has no reason of its own.
+    The plan's failover table assigns the share of a lost region; without a table, the other arcs receive the share in
+    proportion. `ramped` assigns the part that a failback ramp withholds; that part has no reason of its own.
 
     Args:
         order: usable regions, the nearest first.
@@ -266,7 +266,7 @@ def plan_shares(
 def _apply_failover_tables(
     plan: ClassPlan, usable: Mapping[str, RegionView], tried: Mapping[str, Reason], shares: dict[str, float]
 ) -> None:
-    """Adds the shares of lost regions to `shares`, as the failover table spreads them over usable regions.
+    """Adds the shares of lost regions to the `shares` of usable regions, in the proportions of the failover tables.
 
     A region that only refused this request is not lost, and its share does not follow the table.
     """
@@ -288,9 +288,9 @@ def _overflow(
     views: Mapping[str, RegionView],
     rejected: list[Rejection],
 ) -> RegionChoice | Refusal:
-    """The region that receives a request for which the origin has no room.
+    """The region that receives a request for which the origin has no free slot.
 
-    A full origin whose estimated wait is zero has an estimate that an engine contradicted: any start is then worth the
+    If the expected wait of a full origin is zero, an engine has contradicted the estimate, so every start is worth the
     trip.
     """
     home = views.get(origin)

@@ -1,10 +1,10 @@
-"""Learns how fast each endpoint works from its completions, and converts work to reserved time.
+"""Learns the speed of each endpoint from its completions, and converts work to reserved time.
 
-Two relations are learned for each endpoint, each a straight line that starts as its accelerator's prior and forgets
-slowly: time to the first byte against the prefill ahead of it, and time per unit of decode against the concurrent
-streams. Policy's costs may be far off, so an endpoint's first responses calibrate the decode line. All values are
-relative to the reference accelerator, so endpoints of different hardware, and requests for different models, are
-comparable (see `penstock.routing.cost_estimate`).
+Two relations are learned for each endpoint: time to the first byte against the prefill ahead of it, and time per unit
+of decode against the concurrent streams. Each is a straight line that starts as the prior of the accelerator and
+discounts old observations. The costs in the policy may be wrong by a large factor, so an endpoint's first responses
+calibrate the decode line. All values are relative to the reference accelerator, so endpoints of different hardware, and
+requests for different models, are comparable (see `penstock.routing.cost_estimate`).
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from penstock.policy.accelerators import RELATIVE_SPEEDS, RelativeSpeed
 from penstock.routing.work import Speed, Work
 
 MEMORY: Final = 50.0
-"""Observations that a line remembers, about."""
+"""Approximate number of observations that determine a line."""
 
 PRIOR_WEIGHT: Final = 2.0
-"""Observations that the prior counts as."""
+"""Weight of the prior, in observations."""
 
 CROWDING: Final = 0.02
-"""How much (as a share of a lone stream's time) each further stream slows a decode, until that is learned: a batch is
-read once for all its streams, so it is little (Yu et al., "Orca", OSDI 2022)."""
+"""Slowdown of a decode by each further stream, as a share of a lone stream's time, until the slowdown is learned. A
+batch is read once for all its streams, so the slowdown is small (Yu et al., "Orca", OSDI 2022)."""
 
 CALIBRATED_AFTER: Final = 4
 """Observations after which an endpoint's own speed replaces its prior."""
 
 MIN_RATIO: Final = 1e-6
-"""Lower bound of an endpoint's time relative to its prior: nothing takes no time."""
+"""Lower bound of an endpoint's calibrated time relative to its prior, so that the time is above zero."""
 
 LEARN_EVERY_S: Final = 0.02
-"""Minimum time (s) between two responses that a learner takes in, so that it remembers seconds at any rate."""
+"""Minimum time (s) between two responses that a learner uses, so that a line covers seconds at any request rate."""
 
 MAX_SURPRISE: Final = 4.0
-"""An observation counts as at most this many times, and at least this part, of the expectation: one hang or one lucky
-hit must not overturn a line."""
+"""Maximum ratio of an observation to the expectation, and of the expectation to an observation; values beyond are
+clipped, so that a single outlier does not dominate a line."""
 
 MIN_OF_PRIOR: Final = 0.05
-"""Lower bound of a slope as a share of its prior: more work is never free."""
+"""Lower bound of a fitted slope as a share of its prior, since more work takes more time. The slope of a line through
+the origin may be lower."""
 
 FRESH_S, FADED_S = 30.0, 180.0
-"""Observations of an endpoint count in full until those of its siblings are newer by the first (s), then fade, and
-count for nothing from the second on: an endpoint that was slow for a while is tried again. Where all endpoints are
-silent nothing fades. Within a line, observations fade likewise by how much older they are than its newest."""
+"""Observations of an endpoint have full weight while the observations of its siblings are newer by at most the first
+time (s), and no weight from the second time (s) on, so that an endpoint that was slow for a while is tried again. While
+no endpoint has new observations, weights do not change. Within a line, observations lose weight in the same way, by
+their age relative to the newest observation."""
 
 LEFT_WEIGHT: Final = 1.0
-"""Observations that the faded part of a line counts as."""
+"""Minimum weight of the earlier observations of a line, in observations."""
 
 MICROSECONDS: Final = 1_000_000
 
 
 def left_of(age_s: float) -> float:
-    """The part (0-1) of an observation of this age (s) that counts."""
+    """The weight (0-1) of an observation of this age (s)."""
     return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
 
 
 class OnlineRegression:
-    """y against x as a straight line: least squares over exponentially forgotten observations, with a slope above
-    zero.
-    """
+    """A straight line of y against x with a slope above zero: exponentially weighted least squares."""
 
     __slots__ = ("_cross", "_mean_x", "_mean_y", "_min_slope", "_square", "_weight", "at_zero", "mean_at", "slope")
 
@@ -74,7 +74,7 @@ class OnlineRegression:
         self._weight = 0.0
         self._mean_x = self._mean_y = self._square = self._cross = 0.0
         self.mean_at = -inf
-        """Mean time (s) of the observations that it remembers."""
+        """Weighted mean time (s) of the observations; -inf before the first observation."""
 
     def at(self, x: float) -> float:
         """The expected y."""
@@ -106,7 +106,7 @@ class OnlineRegression:
 
 
 def prior(accelerator: str) -> Speed | None:
-    """The speed assumed for an accelerator before completions; None for one that is not in the table."""
+    """The speed assumed for an accelerator before completions; None if the accelerator is not in the table."""
     pace = RELATIVE_SPEEDS.get(accelerator.lower())
     return None if pace is None else _speed_of(pace)
 
@@ -125,7 +125,7 @@ class SpeedLearner:
     )
 
     def __init__(self, accelerator: str) -> None:
-        """Create a learner; an `accelerator` (as in the endpoints file) that is not known starts as the reference."""
+        """Create a learner; an unknown `accelerator` (as in the endpoints file) starts as the reference accelerator."""
         self._prior = prior(accelerator)
         start = self._prior or _speed_of(RelativeSpeed(1.0, 1.0))
         self._first_byte = OnlineRegression(start.start_s, start.prefill)
@@ -134,11 +134,11 @@ class SpeedLearner:
         """The first decodes, relative to the prior."""
         self._wants_at = self._wants_first_at = 0.0
         self.observations = 0
-        """Requests that it has learned from."""
+        """Number of requests from which decode speed was learned."""
 
     @property
     def prior(self) -> Speed | None:
-        """The speed assumed at first; None where the accelerator is not known."""
+        """The speed assumed before completions; None if the accelerator is unknown."""
         return self._prior
 
     @property
@@ -148,7 +148,7 @@ class SpeedLearner:
 
     @property
     def seen_at(self) -> float:
-        """Mean time (s) of the completions that it remembers."""
+        """Weighted mean time (s) of the completions that determine the decode speed."""
         return self._decode.mean_at
 
     @property
@@ -164,7 +164,7 @@ class SpeedLearner:
         return True
 
     def is_first_byte_due(self, now: float) -> bool:
-        """The same for a response that begins now."""
+        """Whether to learn from a response that begins now (s, monotonic); once true, false for LEARN_EVERY_S."""
         if now < self._wants_first_at:
             return False
         self._wants_first_at = now + LEARN_EVERY_S
@@ -174,7 +174,8 @@ class SpeedLearner:
         """Learn from the first byte of a response.
 
         Args:
-            prefill_s: prefill (s, reference) that preceded it when the request was sent, its own included.
+            prefill_s: prefill (s, reference) ahead of the first byte when the request was sent, the request's own
+                included.
             took_s: time (s) since the request was sent.
             now: seconds, monotonic.
         """
@@ -184,9 +185,9 @@ class SpeedLearner:
         """Learn from a whole response.
 
         Args:
-            decode_s: its decode (s, reference).
-            took_s: time (s) since its first byte.
-            streams: requests on the endpoint meanwhile, itself included.
+            decode_s: decode (s, reference) of the request.
+            took_s: time (s) since the first byte.
+            streams: mean number of requests on the endpoint since the first byte, this request included.
             now: seconds, monotonic.
         """
         if decode_s <= 0.0:
@@ -194,8 +195,8 @@ class SpeedLearner:
         pace = max(0.0, took_s) / decode_s
         self.observations += 1
         if self.observations <= CALIBRATED_AFTER:
-            # Policy's costs may be wrong by a large factor: endpoints with more completions would then look faster
-            # than their siblings, get more requests, and have more completions yet.
+            # The costs in the policy may be wrong by a large factor. Without calibration, endpoints with more
+            # completions would then seem faster than their siblings, and would receive even more requests.
             self._early.append(pace / self._decode.at(streams))
             if self.observations == CALIBRATED_AFTER:
                 ratio = max(MIN_RATIO, median(self._early))
@@ -205,10 +206,11 @@ class SpeedLearner:
 
 
 def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
-    """The speed to use for each endpoint of a pool: its own, else its prior as its siblings correct it.
+    """The speed to use for each endpoint of a pool: the learned speed, else the prior as corrected by siblings.
 
-    An endpoint's own speed fades as its siblings' become newer. Endpoints with neither use the mean of those that have
-    one. Where no endpoint has one, all are None, and least request applies.
+    The learned speed of an endpoint loses weight as the speeds of its siblings become newer. Endpoints with neither
+    speed use the mean of the endpoints with a speed. If no endpoint has a speed, all are None, and least request
+    applies.
     """
     learners = list(learners)
     newest = max((learner.seen_at for learner in learners), default=-inf)
@@ -223,16 +225,16 @@ def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
 
 
 class _Known(NamedTuple):
-    """What is known of one endpoint."""
+    """The learned and the assumed speed of one endpoint."""
 
     learned: Speed | None
     prior: Speed | None
     left: float
-    """The part (0-1) of the learned speed that still counts."""
+    """Weight (0-1) of the learned speed."""
 
 
 def _likely(known: list[_Known]) -> list[Speed | None]:
-    """The prior of each endpoint as its siblings correct it; None where there is none."""
+    """The prior of each endpoint, corrected by the learned speeds of its siblings; None without a prior."""
     ratios = [
         (endpoint.learned, endpoint.prior, endpoint.left)
         for endpoint in known
@@ -245,7 +247,7 @@ def _likely(known: list[_Known]) -> list[Speed | None]:
 
 
 def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
-    """The mean of the speeds that are known or likely; None where there are none."""
+    """The mean of the learned and likely speeds; None if no endpoint has a speed."""
     candidates = [
         (endpoint.learned, endpoint.left) if endpoint.learned is not None else (before, 1.0)
         for before, endpoint in zip(likely, known, strict=True)
@@ -262,7 +264,7 @@ def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
 
 
 def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | None:
-    """The learned speed as far as it counts, and the likely one for the rest."""
+    """The mean of the learned speed, with the weight `left`, and the likely speed."""
     if learned is None or left >= 1.0 or likely is None:
         return learned or likely
     return Speed(
@@ -274,14 +276,14 @@ def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | 
 
 
 def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float = 0.0) -> tuple[int, int]:
-    """What a request reserves on an endpoint: its prefill and its decode there, in whole microseconds.
+    """The reservation of a request on an endpoint: prefill and decode at the endpoint's speed, in microseconds.
 
-    Whole numbers, so that sums over requests return to exactly zero when the requests have ended.
+    Both are whole numbers, so that sums over requests return to exactly zero when the requests have ended.
 
     Args:
-        speed: of the endpoint; None uses the reference.
-        streams: requests on it, this one included.
-        spared_s: prefill (s, reference) that its cache spares.
+        speed: speed of the endpoint; None for the reference accelerator.
+        streams: requests on the endpoint, this request included.
+        spared_s: prefill (s, reference) that the endpoint's cache spares.
     """
     prefill_s = work.prefill_s - spared_s if spared_s < work.prefill_s else 0.0
     if speed is None:

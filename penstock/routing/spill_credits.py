@@ -1,8 +1,9 @@
 """Spill credits: headroom that a receiving region grants to one origin, so that no region receives more spillover than
 it granted.
 
-A receiver's unexpired grants never sum to more than its headroom at the time of granting. A grant replaces the previous
-one to the same origin and expires soon, so a lost or dead origin returns its credits by doing nothing.
+The unexpired grants of a receiver never sum to more than its headroom at the time of granting. A grant replaces the
+previous grant to the same origin and expires soon, so the credits of an unreachable origin become free without a
+message.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from penstock.fleet.expected_wait import headroom_slots
 from penstock.fleet.slot_ledger import SlotLedger
 
 MAX_WANTED = 10_000
-"""Credits that one origin requests from one receiver at most."""
+"""Maximum number of credits that one origin requests from one receiver for one model."""
 
 ROUNDING = 1e-6
-"""Added before a number of requests is rounded down; sums of whole numbers of slots may be short by less."""
+"""Added before a number of requests is rounded down, since rounding errors in sums of slots are smaller than this."""
 
 
 class Credit(msgspec.Struct, frozen=True):
@@ -28,11 +29,11 @@ class Credit(msgspec.Struct, frozen=True):
 
     requests: int
     expires_at: float
-    """By the holder's own clock (s); only durations cross the wire."""
+    """Expiry time (s) by the clock of the process that stores the credit; messages contain only durations."""
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """What one receiver has granted for one model, by origin."""
+    """The credits that one receiver has granted for one model, by origin."""
 
     by_origin: dict[str, Credit] = {}
 
@@ -49,8 +50,8 @@ def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, t
     """Grant up to `wanted` credits to an origin; returns the new state and the number granted.
 
     Args:
-        headroom: requests that the receiver could take now, in slots.
-        ttl_s: how long the credits may be spent, in seconds.
+        headroom: number of requests (slots) that the receiver can accept now.
+        ttl_s: lifetime of the credits, in seconds.
     """
     given = max(0, min(wanted, headroom - grants.outstanding(now, besides=origin)))
     alive = {name: credit for name, credit in grants.by_origin.items() if credit.expires_at > now}
@@ -65,9 +66,9 @@ class GroupLoad(NamedTuple):
 
     models: tuple[str, ...]
     in_flight: int
-    """Requests of all models on its endpoints."""
+    """Requests of all models on the endpoints of the group."""
     slots: int
-    """Concurrent requests that its ready endpoints run."""
+    """Concurrent requests that the ready endpoints of the group run."""
 
 
 def shared_headroom(
@@ -79,7 +80,7 @@ def shared_headroom(
     rank: int,
     agents: int,
 ) -> int:
-    """The headroom of a model, beside the credits of the models that it shares slots with, at one of a region's agents.
+    """The headroom of a model at one of a region's agents, less the credits granted for models that share its slots.
 
     Args:
         model: the model.
@@ -122,16 +123,16 @@ def fair_part(headroom: int, rank: int, agents: int) -> int:
 def wanted(
     in_flight: int, slots: int, target_utilisation: float, service_s: float, requests_per_s: float, ttl_s: float
 ) -> int:
-    """How many credits an origin requests from each receiver: by how much it will exceed its target when they expire.
+    """The number of credits that an origin requests from each receiver: its excess over the target, now or at expiry.
 
-    An origin that stays below its target requests none, so that it does not hold credits that others need.
+    An origin that stays below its target requests no credits, so that other origins can hold them.
 
     Args:
-        in_flight: requests on its own pool now.
-        slots: what that pool runs at once.
+        in_flight: requests on the origin's own pool now.
+        slots: concurrent requests that the pool runs.
         service_s: mean time a request holds a slot, in seconds.
         requests_per_s: demand offered to the origin.
-        ttl_s: how long credits last, in seconds.
+        ttl_s: lifetime of the credits, in seconds.
     """
     served_per_s = min(in_flight, slots) / max(service_s, 1e-6)
     then = in_flight + (requests_per_s - served_per_s) * ttl_s
@@ -149,7 +150,7 @@ class HeldCredits(msgspec.Struct, frozen=True):
         return credit.requests if credit is not None and credit.expires_at > now else 0
 
     def received(self, region: str, granted: Mapping[str, int], now: float, ttl_s: float) -> HeldCredits:
-        """The held_credits after a response of a receiver. Its grants replace all earlier ones of that receiver.
+        """The held credits after a response of a receiver, whose grants replace all earlier grants of that receiver.
 
         Args:
             granted: number of credits by model.
@@ -162,10 +163,11 @@ class HeldCredits(msgspec.Struct, frozen=True):
         )
 
     def spent(self, region: str, model: str) -> HeldCredits:
-        """The held_credits with one credit fewer.
+        """The held credits with one credit fewer.
 
         Raises:
-            KeyError: no credit was ever granted, so the caller did not check `available` first.
+            KeyError: the last response of the receiver granted no credit, so the caller did not check `available`
+                first.
         """
         credit = self.credits[region, model]
         return HeldCredits({**self.credits, (region, model): Credit(credit.requests - 1, credit.expires_at)})

@@ -1,7 +1,8 @@
 """Recommends the entry regions of a client: the permitted ones, the best first, for DNS, SDKs and edge workers.
 
-An entry region reads the request, so residency masks the advice with the same function as every other step. Advice for
-an unknown tenant must hold for every tenant: it contains the regions that all tenants permit, which may be none.
+An entry region reads the request, so advice contains only regions that the residency mask permits; the same function
+computes the mask in every other step. Advice for an unknown tenant contains only the regions that are permitted for
+every tenant, and may be empty.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ STEADY_TTL_S = 60.0
 """Maximum cache time (s) of advice while every permitted region is healthy."""
 
 CHANGING_TTL_S = 5.0
-"""The same while some permitted region is not healthy, so that clients soon follow a return or a failure."""
+"""Maximum cache time (s) of advice while a permitted region is not healthy: clients then soon follow changes."""
 
 MAX_MASKS = 16_384
-"""Maximum number of cached masks, by sender and location."""
+"""Maximum number of cached residency masks; a full cache is cleared."""
 
 _RANK = {
     RegionState.HEALTHY: 0,
@@ -37,8 +38,8 @@ _RANK = {
     RegionState.DRAINING: 3,
     RegionState.FAILED: 4,
 }
-"""Order of the states. A failed or draining region is recommended only if no better one is permitted; a degraded region
-keeps its clients, since the plan forwards the demand beyond its capacity."""
+"""Order of the states. A failed or draining region is recommended only if all permitted regions are failed or draining.
+A degraded region keeps its clients, since the plan forwards the demand beyond its capacity."""
 
 _ABSENT = {RegionState.DRAINING: Reason.REGION_DRAINING, RegionState.FAILED: Reason.REGION_FAILED}
 
@@ -48,9 +49,9 @@ class Client(msgspec.Struct, frozen=True):
 
     location: Location = NOWHERE
     tenant: str | None = None
-    """None if unknown, as in DNS; then only regions that every tenant may use are recommended."""
+    """Name of the tenant; None if unknown, as in DNS: only regions permitted for every tenant are then recommended."""
     model: str | None = None
-    """None for any model."""
+    """Name of the requested model; None for any model."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True):
     round_trip_ms: float | None
     """Expected round trip from the client, in milliseconds; None if the client's location is unknown."""
     serves_model: bool | None
-    """Whether the requested model is ready there, so that requests need no forwarding; None if no model is given."""
+    """Whether the requested model is ready in the region, so that requests need no forwarding; None without a model."""
 
 
 class SteeringAdvice(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ class SteeringAdvice(msgspec.Struct, frozen=True):
 
     entries: tuple[Entry, ...]
     ttl_s: float
-    """How long it may be cached, in seconds."""
+    """Maximum time for which the advice may be cached, in seconds."""
     residency: str | None = None
     """Name of the residency class."""
     rejected: tuple[Rejection, ...] = ()
@@ -77,7 +78,7 @@ class SteeringAdvice(msgspec.Struct, frozen=True):
 
 
 class SteeringAdvisor:
-    """Advises under one policy; residency masks are cached by sender and place."""
+    """Recommends entry regions under one policy; residency masks are cached by tenant and location."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -89,8 +90,8 @@ class SteeringAdvisor:
         """The entry regions for a client.
 
         Args:
-            states: of the regions; a region without one counts as unknown.
-            ready: pairs of region and model of which some endpoint is ready.
+            states: state by region; a region without a state counts as unknown.
+            ready: pairs of region and model for which an endpoint is ready.
         """
         models = models_for(self._policy, client.model) if client.model is not None else ()
         if client.model is not None and not models:
@@ -141,7 +142,7 @@ class SteeringAdvisor:
 
 
 def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
-    """The regions that may read what a client sends; without a tenant, those that may read any tenant's requests."""
+    """The regions that may read a client's requests; without a tenant, the regions that may read every tenant's."""
     if client.tenant is not None:
         tenant = policy.tenants.get(client.tenant)
         if tenant is None:
@@ -161,7 +162,7 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
 
 
 def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
-    """Facts that represent every tenant: those that a rule names, and one of each data class for the others."""
+    """Facts that represent every tenant: one per tenant that a rule names, and one per data class of other tenants."""
     named = {name for rule in policy.residency for name in rule.tenants}
     kinds = {(tenant.name if tenant.name in named else "", tenant.data_class) for tenant in policy.tenants.values()}
     return [RequestFacts(name, data_class, location) for name, data_class in sorted(kinds)]
@@ -170,8 +171,9 @@ def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
 def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
     """The expected round trip (ms) between a client and each region; empty if the client's location is unknown.
 
-    Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
-    region nearest to the client. A client of which only the country is known is placed at that country's first region.
+    The estimate from geography is multiplied by the ratio of the measured to the estimated round trip between the
+    region nearest to the client and the other region. A client with a country but without coordinates is placed at that
+    country's first region.
     """
     regions = sorted(policy.regions.values(), key=lambda region: region.name)
     latitude_deg, longitude_deg = location.latitude_deg, location.longitude_deg

@@ -1,7 +1,7 @@
 """Reads the usage that an engine reports at the end of a response, without parsing the response.
 
-By default, the object is OpenAI's (https://platform.openai.com/docs/api-reference/chat/object). vLLM, SGLang, TGI and
-TensorRT-LLM send it too, in event streams when the client asks for it (`stream_options.include_usage`).
+By default, the usage is the object of OpenAI's API (https://platform.openai.com/docs/api-reference/chat/object). vLLM,
+SGLang, TGI and TensorRT-LLM send the same object, in event streams only on request (`stream_options.include_usage`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from penstock.routes.route import Route, UsageFields
 
 TAIL_BYTES = 2048
-"""Usage is searched in this many bytes of each of the last two writes of a response, and of the beginning of a stream
-whose format states some of it there."""
+"""Number of bytes searched for usage: of each of the last two writes of a response, and of the beginning of a stream if
+its format states usage there."""
 
 MAX_TOKENS = 1_000_000
-"""Usage above this many tokens is ignored, and no estimate exceeds it: bodies with inlined images are large for other
-reasons."""
+"""Maximum number of tokens of a prompt or answer. Larger reported numbers are ignored, and estimates are limited to
+this number, because inlined images make a body large without tokens in proportion."""
 
 OPENAI_USAGE = Route("", "").usage
-"""The default of routes, which is this one object."""
+"""The default `usage` of all routes: one object, which can be compared by identity."""
 
 Pattern = re.Pattern[bytes]
 
@@ -36,7 +36,7 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     answer_tokens: int
     cached_tokens: int = 0
-    """Prompt tokens that the engine's cache spared."""
+    """Prompt tokens that the engine read from its cache."""
 
 
 class _Details(msgspec.Struct):
@@ -53,11 +53,11 @@ _decoder = msgspec.json.Decoder(_ReportedUsage)
 
 
 def read_usage(tail: bytes, fields: UsageFields | None = None) -> Usage | None:
-    """The usage in the last bytes of a response: JSON, an event stream, or JSON lines; None where they state none.
+    """The usage in the last bytes of a response (JSON, an event stream, or JSON lines); None if they state no usage.
 
     Args:
         tail: the last bytes.
-        fields: where the response states its usage; None where OpenAI's does.
+        fields: names of the usage fields; None for the names in OpenAI's API.
     """
     if fields is not None:
         return _read_fields(tail, *_patterns(fields))
@@ -78,7 +78,7 @@ def read_usage(tail: bytes, fields: UsageFields | None = None) -> Usage | None:
 def _read_fields(
     tail: bytes, of_object: Pattern | None, of_prompt: Pattern, of_answer: Pattern, of_cached: Pattern
 ) -> Usage | None:
-    """The usage in named fields. The prompt's tokens may be 0: some APIs state them at the start of a stream alone."""
+    """The usage in named fields. Prompt tokens may be 0: some APIs state them only at the start of a stream."""
     if of_object is not None:
         # A stream may state its usage several times, as in Anthropic's events message_start and message_delta.
         tail = b"".join(of_object.findall(tail))

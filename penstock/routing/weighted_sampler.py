@@ -1,8 +1,8 @@
 """Selects the region of most requests with one draw from the plan's shares, prepared when the plan arrives.
 
-A sampler applies while every region to which the plan gives the traffic class accepts its full share, and no request
-waits at home where home is one of them. `region_options` and `draw` then come to the same choice by the same random
-number; the sampler spares the request the view of every other region.
+A sampler applies while every region to which the plan gives the traffic class accepts its full share and, if home is
+one of these regions, no request waits at home. `region_options` and `draw` then return the same choice for the same
+random number, but need the views of all other regions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class WeightedSampler(msgspec.Struct, frozen=True):
     includes_home: bool
 
     def within(self, permitted: ResidencyClass) -> bool:
-        """Whether every remote choice is permitted. Admission has checked that home is."""
+        """Whether every remote choice is permitted; admission has checked home."""
         return self.remote <= permitted.regions
 
     def sample(self, rng: Random) -> RegionChoice:
-        """One of the choices, each as often as its share is large."""
+        """Draw one of the choices with a probability proportional to its share."""
         cumulative = self.cumulative
         if len(cumulative) == 1:
             return self.choices[0]
@@ -44,7 +44,7 @@ class WeightedSampler(msgspec.Struct, frozen=True):
 
 
 def sampler_of(plan: ClassPlan, origin: str) -> WeightedSampler | None:
-    """The sampler of one traffic class; None where the plan gives the class to no region."""
+    """The sampler of one traffic class; None if the plan assigns the class to no region."""
     servers = {arc.server: _HEALTHY for arc in plan.arcs if arc.share > 0.0}
     if not servers:
         return None
@@ -68,5 +68,5 @@ def samplers_of(plan: RegionPlan) -> dict[tuple[str, str], WeightedSampler]:
 
 
 def accepts_full_share(view: RegionView) -> bool:
-    """Whether another region accepts all that the plan gives it."""
+    """Whether a remote region accepts its full share of the plan."""
     return view.ready and view.weight >= 1.0 and is_usable(view)

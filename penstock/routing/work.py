@@ -16,41 +16,42 @@ class CostInputs(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     """The client's limit on the answer, in tokens."""
     count: int = 1
-    """Answers or images requested at once."""
+    """Number of answers or images requested at once."""
     pixels: int | None = None
-    """Of one image."""
+    """Pixels of one image."""
     steps: int | None = None
     """Denoising steps."""
     text_bytes: int | None = None
-    """Of the text to be spoken."""
+    """Size (bytes) of the text to be spoken."""
     audio_s: float | None = None
     """Duration (s) of audio that the request states."""
     elements: int | None = None
-    """Elements of all input tensors."""
+    """Number of elements of all input tensors."""
     media: MediaParts | None = None
     """Inline and linked images, audio and documents."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The two parts of a request's work: time (s) on the reference accelerator, alone."""
+    """The two parts of a request's work: time (s) on the reference accelerator, without other requests."""
 
     prefill_s: float
-    """Until the first byte, without what caches spare. Prefills run one after the other."""
+    """Time (s) until the first byte. Prefills of several requests run one after the other. An estimate covers the whole
+    prompt; `actual_work` covers only the tokens that no cache spared."""
     decode_s: float
-    """From the first byte to the end. The decodes of several requests run side by side."""
+    """Time (s) from the first byte to the end. The decodes of several requests run concurrently."""
 
 
 NO_WORK = Work(0.0, 0.0)
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The speed of an endpoint, by which work is multiplied."""
+    """The speed of an endpoint, as factors that convert work to time on the endpoint."""
 
     start_s: float
     """Time (s) to the first byte besides prefill."""
     prefill: float
-    """Time per second of reference prefill."""
+    """Time (s) on the endpoint per second of reference prefill."""
     decode: float
-    """Time per second of reference decode, alone."""
+    """Time (s) on the endpoint per second of reference decode, without `crowding`."""
     crowding: float
-    """Added to `decode` for each concurrent stream."""
+    """Time (s) added to `decode` for each stream on the endpoint, including the request's own stream."""

@@ -1,1 +1,1 @@
-"""How many endpoints each region needs, which ones to drain, and what they cost."""
+"""Recommends the number of endpoints of each region and the endpoints to drain, and computes the cost of a fleet."""

@@ -1,4 +1,4 @@
-"""What a fleet costs an hour: the GPUs of its endpoints, and the egress between regions by the plan in force."""
+"""The hourly cost of a fleet: the GPUs of its endpoints, and the egress between regions under the plan in force."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 def gpu_hourly_cost(policy: Policy, pools: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], float]:
     """The price of the GPUs of each (region, model), in the currency of the bundle per hour.
 
-    Endpoints cost whether they are busy or not, ready or not. Of an endpoint that several models share, each has an
-    equal part.
+    The price of an endpoint does not depend on its load or readiness. The price of an endpoint that several models
+    share is divided equally among them.
     """
     found = {}
     for (region, model), pool in pools.items():

@@ -1,7 +1,7 @@
 """Recommends the number of endpoints for each region and model, from the snapshot and a forecast.
 
-Penstock starts no endpoint: an autoscaler (KEDA, an HPA, or a person) applies the recommendations. More endpoints are
-recommended at once; fewer, after STABLE_S without a need for more.
+Penstock starts no endpoint: an autoscaler (KEDA, an HPA, or a person) applies the recommendations. A higher number is
+recommended at once, a lower number after STABLE_S without a need for more.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ REACTION_S: Final = 60.0
 """Time (s) from a recommendation until the autoscaler orders an endpoint."""
 
 STABLE_S: Final = 600.0
-"""A lower number is recommended after it has been enough for this long (s); also the time after the start of a leader
-in which nothing lower than what exists is recommended."""
+"""Time (s) for which a lower number must have been sufficient before it is recommended; also the time after the start
+of a leader during which no number below the existing endpoints is recommended."""
 
 MAX_STEP_S: Final = 300.0
 """Maximum time (s) between two moments at which demand is forecast."""
 
 Forecast = Callable[[float], Mapping[Key, float]]
-"""Expected requests per second by key, so many seconds ahead."""
+"""Function from a time ahead (s) to the expected demand (requests per second) by key."""
 
 
 class Recommendation(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     region: str
     model: str
     endpoints: int
-    """Endpoints that it has, whether they are ready or not, without those that drain."""
+    """Number of existing endpoints, ready or not, without draining endpoints."""
     ready: int
     desired_endpoints: int
     cause: Cause
@@ -51,20 +51,20 @@ class Recommendation(msgspec.Struct, frozen=True):
     requests_per_s: float
     """Measured demand of the region's own clients for the model."""
     forecast_per_s: float
-    """Expected demand for which this is the nearest permitted region: the highest up to `horizon_s` ahead."""
+    """Highest expected demand, up to `horizon_s` ahead, whose nearest permitted region this is."""
     horizon_s: float
-    """How far ahead demand is forecast (s): the cold start of the model, and a minute."""
+    """Time (s) ahead for which demand is forecast: the cold start of the model, plus a minute."""
     drain: tuple[str, ...] = ()
-    """Names of the endpoints to drain, in this order, where fewer are desired."""
+    """Names of the endpoints to drain, in this order; empty unless fewer endpoints are desired."""
 
 
 class Recommender:
-    """Recommends capacity while its control plane leads; a new leader starts with a new one."""
+    """Recommends capacity while its control plane leads; a new leader creates a new recommender."""
 
     def __init__(self) -> None:
         self._began_at: float | None = None
         self._recent: dict[tuple[str, str], deque[tuple[float, Need]]] = {}
-        """Needs of the last STABLE_S, by (region, model): only those that no later one exceeds, in order of time."""
+        """Needs of the last STABLE_S by (region, model), in order of time; only needs above all later needs."""
 
     def recommend(
         self, policy: Policy, snapshot: Snapshot, forecast: Forecast, now: float
@@ -74,8 +74,8 @@ class Recommender:
         Args:
             policy: the policy in force.
             snapshot: the newest reports.
-            forecast: of demand, as of `now`.
-            now: Unix time, in seconds; not before that of the last call.
+            forecast: forecast of demand, as of `now`.
+            now: Unix time, in seconds; at least the time of the previous call.
         """
         if self._began_at is None:
             self._began_at = now
@@ -113,7 +113,7 @@ class Recommender:
         )
 
     def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
-        """The highest need of the last STABLE_S; not below what exists while less than that has been observed."""
+        """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of the recommender."""
         recent = self._recent.setdefault(key, deque())
         while recent and recent[-1][1].endpoints <= need.endpoints:
             recent.pop()
@@ -139,13 +139,13 @@ def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]
 
 
 def _existing(configured: int, model: str, reports: list[EndpointReport]) -> int:
-    """The endpoints of a pool without those that drain."""
+    """The number of endpoints of a pool, without draining endpoints."""
     leaving = sum(model in row.models and row.condition is EndpointCondition.DRAINING for row in reports)
     return max(0, configured - leaving)
 
 
 def _sizes(policy: Policy, seen: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], PoolSize]:
-    """What one endpoint can do, as measured, else by policy."""
+    """The capacity of one endpoint by (region, model): as measured, else from the policy."""
     sizes = {}
     for (region, model), pool in seen.items():
         if model in policy.models:

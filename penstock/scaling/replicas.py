@@ -1,8 +1,8 @@
 """The endpoints that each region needs for each model: for expected demand, and in reserve for the loss of a region.
 
-Demand is counted in its nearest permitted region that has the model, wherever the plan sends it now: a region that is
-short of endpoints spills, and needs them all the same. The reserve for each loss is placed first where capacity is free
-already, and the rest where the fewest slots are.
+Demand is counted in its nearest permitted region that has the model, regardless of the current plan: a region with too
+few endpoints spills demand, but still needs the endpoints. The reserve for each loss uses free capacity first; the
+remainder is placed in the regions with the fewest slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.planning.share_moves import Key
 from penstock.policy.policy import Policy
 
 ROUNDING = 1e-6
-"""Part of an endpoint that is not worth another one."""
+"""Part of an endpoint up to which a number of endpoints is rounded down."""
 
 
 class Cause(StrEnum):
@@ -30,14 +30,14 @@ class Cause(StrEnum):
     MINIMUM = "minimum"
     """`min_endpoints` of the model."""
     MAXIMUM = "maximum"
-    """`max_endpoints` of the model: more would be needed."""
+    """`max_endpoints` of the model; the need is higher."""
 
 
 class PoolSize(msgspec.Struct, frozen=True):
-    """What one endpoint of a region can do for a model."""
+    """The capacity of one endpoint of a region for a model."""
 
     slots_per_endpoint: float
-    """Concurrent requests."""
+    """Concurrent requests of one endpoint."""
     service_s: float
     """Mean time (s) for which a request holds a slot."""
 
@@ -47,7 +47,7 @@ class Expected(msgspec.Struct, frozen=True):
 
     requests_per_s: float
     regions: frozenset[str]
-    """The regions that may serve it."""
+    """The regions that may serve the demand."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Need(msgspec.Struct, frozen=True):
     """Expected demand whose nearest permitted region this is."""
     cause: Cause
     lost: str | None = None
-    """The region whose loss determines the number; None of other causes."""
+    """The region whose loss determines the number; None for other causes."""
 
 
 class _Load:
@@ -70,9 +70,9 @@ class _Load:
         self.pool = pool
         self.per_s = 0.0
         self.slots = 0.0
-        """Slots that are needed so far."""
+        """Slots needed for the demand and losses that were placed so far."""
         self.lost: str | None = None
-        """The loss that last raised them."""
+        """The region whose loss last raised `slots`; None if demand determines them."""
 
 
 def needs(
@@ -83,7 +83,8 @@ def needs(
     Args:
         policy: distances, the target utilisation, whether to survive a loss, and the limits of each model.
         pools: every (region, model) that can have endpoints.
-        expected: the demand to serve, by origin and traffic class. What no region of `pools` may serve is left out.
+        expected: the demand to serve, by origin and traffic class. Demand that no region of `pools` may serve is
+            ignored.
     """
     by_model: dict[str, dict[str, _Load]] = {}
     for (region, model), pool in sorted(pools.items()):
@@ -102,7 +103,7 @@ def needs(
 
 
 def _place(policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, Expected]]) -> None:
-    """Count the slots that one model's demand needs, and those for each loss."""
+    """Count the slots that one model's demand needs, and the slots for the loss of each region."""
     placed: list[tuple[str, float, frozenset[str]]] = []
     for origin, demand in demands:
         servers = demand.regions & loads.keys()
@@ -114,7 +115,7 @@ def _place(policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, 
         load.slots = load.per_s * load.pool.service_s / policy.spillover.target_utilisation
     if not policy.objective.survive_one_loss:
         return
-    # Demand with the fewest alternatives first, and the largest loss: the others can use what these make necessary.
+    # Demand with the fewest alternatives and the largest losses come first, since later losses can reuse their slots.
     placed.sort(key=lambda moved: len(moved[2]))
     for lost in sorted(loads, key=lambda region: (-loads[region].slots, region)):
         _reserve(loads, lost, [(per_s, others) for home, per_s, others in placed if home == lost and others])
@@ -137,7 +138,7 @@ def _reserve(loads: Mapping[str, _Load], lost: str, moved: list[tuple[float, fro
 
 
 def _levelled(loads: Mapping[str, _Load], regions: frozenset[str], per_s: float) -> dict[str, float]:
-    """Divide demand that fits nowhere so that the regions with the fewest slots get more, up to equal numbers."""
+    """Divide demand beyond the free capacity: regions with the fewest slots receive more, up to equal numbers."""
     ordered = sorted(regions, key=lambda region: (loads[region].slots, region))
     added = dict.fromkeys(ordered, 0.0)
     for count, region in enumerate(ordered, 1):

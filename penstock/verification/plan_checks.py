@@ -27,13 +27,13 @@ from penstock.verification.breach import Breach, breach
 from penstock.verification.situations import Situation
 
 MAX_FOR_PAIRS = 12
-"""Maximum number of regions for which every loss of two is planned; larger policies get every loss of one."""
+"""Maximum number of regions for which every loss of two regions is planned; else, only every loss of one region."""
 
 SLOTS = 100
 """Slots of every region for the one model that is planned."""
 
 AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
-"""Demand of each class at each origin in requests per second: one that fits at home, one that fits nowhere."""
+"""Demand of each class at each origin in requests per second: within the slots of a region, and beyond all slots."""
 
 
 class Plans(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Plans(msgspec.Struct, frozen=True):
 
 
 def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Plans:
-    """Plan demand of all classes at all permitted origins, without loss and for each loss after the plan before it.
+    """Plan demand of all classes at all permitted origins: without loss, and for each loss from the plan without loss.
 
     Args:
         policy: the policy to check.

@@ -48,7 +48,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 def places(policy: Policy) -> list[Location]:
-    """One location for each that rules distinguish: the unknown one, each named one, and one that is not named."""
+    """One location of each kind that rules distinguish: unknown, each that a rule names, and one that no rule names."""
     countries = {country for rule in policy.residency for country in rule.client_countries}
     subdivisions: dict[str, set[str]] = {}
     for rule in policy.residency:

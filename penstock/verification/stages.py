@@ -30,10 +30,10 @@ MAX_REGIONS = 6
 """Maximum size of a residency class of which every set of losses is enumerated."""
 
 MAX_DECISIONS = 20_000
-"""Approximate limit of decisions for larger classes: the smallest losses and the smallest remainders."""
+"""Approximate maximum number of decisions for a larger class: small losses and remainders are enumerated first."""
 
 _SIGNER = SpiffeId("verification", ProcessRole.AGENT, "agent", "elsewhere")
-"""The agent that has signed the route contexts that servers are checked with."""
+"""The signer of the route contexts with which servers are checked; the check computes no signature."""
 
 
 class EveryDraw(Random):

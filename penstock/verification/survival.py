@@ -73,7 +73,7 @@ def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation
 
 
 def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]) -> bool:
-    """Whether a permitted origin remains and the decision finds a region at every remaining one."""
+    """Whether a permitted origin remains, and the decision selects a region at every remaining permitted origin."""
     views = {
         name: RegionView(RegionState.FAILED if name in lost else RegionState.HEALTHY, ready=True)
         for name in policy.regions

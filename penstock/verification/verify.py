@@ -1,6 +1,6 @@
-"""Verify a policy: no failure, fallback, retry or stickiness reaches a forbidden region; no class is left without one.
+"""Verifies a policy: no failure, fallback, retry or affinity reaches a forbidden region; every class keeps a region.
 
-What is proved, and by what:
+The properties and their proofs:
 
 1. *The mask agrees with the rules*, for every request. Every request that the rules distinguish (`situations`: exact
    and finite) is checked at every origin and in steering, against an independent evaluation of the rules
@@ -12,16 +12,16 @@ What is proved, and by what:
    draw, and plans, credits and weights that favour forbidden regions (`stages.at_decisions`). Classes of many regions
    have too many sets; the report then states that only small losses and small remainders were enumerated.
 4. *A server does not trust the origin*: for every situation and every region, it accepts a forwarded request exactly if
-   its own policy and the policy of the origin permit the region (`stages.at_servers`, with real signatures).
-5. *Plans name permitted regions only*: those of every planner, with fallbacks and failover tables, without loss, and at
-   every loss of one region and, in small policies, of two; with spare capacity and without (`plan_checks`).
+   its own policy and the policy of the origin permit the region (`stages.at_servers`, which assumes a valid signature).
+5. *Plans name permitted regions only*: the plans of every planner, with fallbacks and failover tables, without loss,
+   and for every loss of one region and, in small policies, of two; with spare capacity and without (`plan_checks`).
 6. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
-While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision:
-the origin itself, which admission permitted, and others only if all are permitted (`WeightedSampler.within`). A
-fallback model or a model version changes the model of a request, but not its mask, which does not depend on models.
-Session and prefix affinity need no proof, since they choose among the endpoints of the region that the decision chose
-(`endpoint_selection.choose_endpoint`).
+While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.
+A draw returns the origin, which admission permitted, or another region; draws are used only if all other regions are
+permitted (`WeightedSampler.within`). A fallback model or a model version changes the model of a request, but not its
+mask, which does not depend on models. Session and prefix affinity need no proof, since they choose among the endpoints
+of the region that the decision chose (`endpoint_selection.choose_endpoint`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class SlotSet(NamedTuple):
 def slot_sets(
     pools: Mapping[tuple[str, str], Capacity], loads: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], SlotSet]:
-    """By (region, model): the slot set that its pool belongs to.
+    """The slot set of each pool, by (region, model).
 
     Args:
         pools: capacity by (region, model).
@@ -56,7 +56,7 @@ def slot_sets(
 def served_shares(
     pools: Mapping[tuple[str, str], Capacity], loads: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """By (region, model) with a load: the share (0-1) of its load that its slots can run."""
+    """The share (0-1) of each pool's load that its slots can run, by (region, model) with a load."""
     free: list[float] = []
     draws: dict[tuple[str, str], list[int]] = {}
     known: dict[tuple[str, tuple[str, ...]], int] = {}

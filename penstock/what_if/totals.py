@@ -28,7 +28,7 @@ def totals(
     """Compute the totals of a demand.
 
     Args:
-        policy: gives distances and prices.
+        policy: the policy with the distances and prices.
         demand: the groups of the demand.
         demand_outcomes: the outcome of each group of the demand.
         pools: capacity by (region, model).
@@ -79,7 +79,7 @@ def _wait_s(of_set: SlotSet) -> float:
     waiting_now = waiting(np.array([utilisation]), np.array([of_set.slots]))
     service_s = of_set.busy / of_set.load_per_s
     completed_per_s = utilisation * of_set.slots / service_s
-    # A rate near the smallest float is rounded to 0.
+    # A rate near the smallest float is rounded to 0, so the division would fail.
     return float(waiting_now[0]) / completed_per_s if completed_per_s > 0.0 else 0.0
 
 

@@ -1,1 +1,1 @@
-"""What agents sign and send to each other: signatures, route contexts, trace contexts, probes."""
+"""Identities of the fleet's processes, and signed messages between them: route contexts, trace contexts, probes."""

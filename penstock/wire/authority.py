@@ -1,7 +1,7 @@
 """A private certificate authority that issues the fleet's certificates. Pure: keys and certificates are PEM bytes.
 
-Certificates have a P-256 key, one SPIFFE ID, and the DNS names and addresses that TLS clients connect to. They serve
-TLS servers, TLS clients and signatures alike.
+Certificates have a P-256 key, one SPIFFE ID, and the DNS names and addresses that TLS clients connect to. They are
+valid for TLS servers, TLS clients and signatures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.wire.identity import BadIdentity, Identity, SpiffeId, TrustBundle
 from penstock.wire.region_key import KEY_BYTES
 
 BACKDATED = timedelta(minutes=5)
-"""Certificates are valid from this long before they are issued, for machines whose clocks are behind."""
+"""Time before its issue from which a certificate is valid, for machines whose clocks are behind."""
 
 
 class Authority:
@@ -31,7 +31,7 @@ class Authority:
         certificate: in PEM.
 
     Raises:
-        BadIdentity: they are malformed or do not belong together.
+        BadIdentity: the key or the certificate is malformed, or the two do not belong together.
     """
 
     def __init__(self, private_key: bytes, certificate: bytes) -> None:
@@ -68,8 +68,8 @@ class Authority:
         Args:
             hosts: DNS names and IP addresses at which TLS clients reach the process.
             now: Unix time, in seconds.
-            lifetime_s: how long the certificate is valid, in seconds.
-            private_key: in PEM; without one, a new key is made.
+            lifetime_s: lifetime of the certificate, in seconds; ends at the latest with the authority's certificate.
+            private_key: in PEM; None generates a new key.
         """
         if id_.trust_domain != self.fleet:
             raise BadIdentity(f"this is the authority of fleet {self.fleet!r}, not of {id_.trust_domain!r}")
@@ -99,7 +99,7 @@ def make_authority(fleet: str, now: float, lifetime_s: float) -> tuple[bytes, by
     Args:
         fleet: name of the fleet: the trust domain of its SPIFFE IDs.
         now: Unix time, in seconds.
-        lifetime_s: how long the authority is valid, in seconds.
+        lifetime_s: lifetime of the authority's certificate, in seconds.
     """
     SpiffeId.parse(f"spiffe://{fleet}/control-plane/x")
     key = ec.generate_private_key(ec.SECP256R1())

@@ -1,7 +1,8 @@
 """Identities of the fleet's processes: X.509 certificates that the fleet's own authority issued, with SPIFFE IDs.
 
-A process may do what its SPIFFE ID permits: an agent signs for its own name in its own region, a control plane writes
-policies, plans and overrides (ADR 15). SPIFFE IDs: https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md
+The SPIFFE ID of a process determines its permissions: an agent signs for its own name in its own region, a control
+plane writes policies, plans and overrides (ADR 15). SPIFFE IDs:
+https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 MAX_CERTIFICATE_BYTES = 4096
-"""A certificate of this fleet's authority has about 500 bytes."""
+"""Maximum size (bytes) of a certificate; a certificate of the fleet's authority has about 500 bytes."""
 
 MAX_PEERS = 16_384
-"""Verified certificates that are remembered; above that, the memory starts anew."""
+"""Maximum number of verified certificates that are cached; a full cache is cleared."""
 
 PATH = "/penstock/v1/identity"
-"""Where agents (peer listener) and control planes return their certificate: DER in base64. It is public."""
+"""Path at which agents (peer listener) and control planes return their certificate, which is public: DER in base64."""
 
 HEADER = "x-penstock-certificate"
 """Header in which a sender states its certificate: DER in base64."""
@@ -37,7 +38,7 @@ _SPIFFE_ID = re.compile(rf"spiffe://({_NAME})/(?:(control-plane|server|monitor)/
 
 
 class BadIdentity(Exception):
-    """A certificate is not one of this fleet's, or not valid now; the message states the reason."""
+    """A certificate was not issued by this fleet's authority or is not valid now; the message states the reason."""
 
 
 class ProcessRole(StrEnum):
@@ -46,13 +47,13 @@ class ProcessRole(StrEnum):
     AGENT = "agent"
     CONTROL_PLANE = "control-plane"
     SERVER = "server"
-    """etcd or Redis: a certificate for TLS, which no process of Penstock accepts anything from."""
+    """etcd or Redis. The certificate is for TLS; no process of Penstock accepts messages or stored values with it."""
     MONITOR = "monitor"
-    """Reads metrics, with the certificate as client certificate."""
+    """A monitoring system, which reads metrics with the certificate as TLS client certificate."""
 
 
 SIGNERS = frozenset({ProcessRole.AGENT, ProcessRole.CONTROL_PLANE})
-"""Roles whose certificates are accepted with messages and stored values."""
+"""Roles whose certificates are accepted as signers of messages and stored values."""
 
 
 class SpiffeId(msgspec.Struct, frozen=True):
@@ -88,12 +89,12 @@ class SpiffeId(msgspec.Struct, frozen=True):
 
 
 def encode_certificate(certificate: bytes) -> str:
-    """Returns a certificate (DER) as it is sent: in base64."""
+    """Returns a certificate (DER) in base64, as used in messages."""
     return b64encode(certificate).decode()
 
 
 def decode_certificate(text: str | bytes) -> bytes:
-    """Returns the certificate (DER) that was sent; raises BadIdentity if the text is not base64."""
+    """Returns the certificate (DER) of a base64 text; raises BadIdentity if the text is not base64 or is too long."""
     if len(text) > 2 * MAX_CERTIFICATE_BYTES:
         raise BadIdentity(f"a certificate may have {MAX_CERTIFICATE_BYTES} bytes")
     try:
@@ -120,11 +121,11 @@ class Peer:
     __slots__ = ("certificate", "fingerprint", "id", "not_after", "not_before", "public_key", "serial")
 
     def __init__(self, certificate: bytes, parsed: x509.Certificate, id_: SpiffeId) -> None:
-        """Describes a certificate; `TrustBundle.verify` is what makes peers.
+        """Describes a verified certificate; only `TrustBundle.verify` creates peers.
 
         Args:
             certificate: in DER.
-            parsed: the same certificate.
+            parsed: the same certificate, parsed.
             id_: the SPIFFE ID in it.
         """
         public_key = parsed.public_key()
@@ -162,13 +163,13 @@ class TrustBundle:
     """The authorities that issue a fleet's certificates, and the certificates that were revoked."""
 
     def __init__(self, authorities: Sequence[x509.Certificate], revoked: Collection[str] = ()) -> None:
-        """Trusts every one of `authorities`; during a change of authority there are two.
+        """Trusts every authority in `authorities`; a fleet has two authorities during a change of authority.
 
         Args:
             revoked: serial numbers (hexadecimal, lower case) of certificates that are no longer accepted.
 
         Raises:
-            BadIdentity: there is no authority.
+            BadIdentity: `authorities` is empty.
         """
         if not authorities:
             raise BadIdentity("there is no certificate authority to trust")
@@ -180,9 +181,9 @@ class TrustBundle:
         """Returns the process that a certificate identifies.
 
         Args:
-            certificate: in DER; any bytes that a stranger may send.
+            certificate: in DER; may be any bytes from an untrusted sender.
             at: Unix time (s) at which the certificate must be valid.
-            roles: what the process may be.
+            roles: the accepted roles of the process.
 
         Raises:
             BadIdentity: no authority of the fleet issued the certificate, the certificate is revoked or not valid at
@@ -247,7 +248,7 @@ class Identity:
             raise BadIdentity(f"the certificate is not PEM: {error}") from None
         self.trust = trust
         self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now, tuple(ProcessRole))
-        """This process as other processes see it."""
+        """The identity of this process as other processes verify it."""
         if key.public_key().public_numbers() != self.peer.public_key.public_numbers():
             raise BadIdentity(f"the certificate of {self.peer.id} was issued for another private key")
         self._private_key = key
@@ -265,5 +266,5 @@ class Identity:
         return self._private_key.sign(message, ec.ECDSA(hashes.SHA256()))
 
     def shared_secret(self, peer: Peer) -> bytes:
-        """Returns the secret that this process shares with `peer` alone (ECDH, RFC 7748 section 6 on P-256)."""
+        """Returns the secret that only this process and `peer` share: ECDH on P-256 (NIST SP 800-56A, 5.7.1.2)."""
         return self._private_key.exchange(ec.ECDH(), peer.public_key)

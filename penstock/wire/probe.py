@@ -1,10 +1,10 @@
 """Probes between regions, four a second: a request for spill credits, and a response with readiness, wait and credits.
 
-Both directions are signed for the other agent alone, so that an outsider can neither learn how full a region is nor
-impersonate an empty one. The response's signature covers the request's nonce, which makes a replayed response invalid.
-A request that is replayed within the clock skew is answered again: it replaces the grant of its sender by an older one
-until the sender's next probe, and its credits are of no use to another process, since route contexts are signed.
-A request carries the certificate of its sender. The certificate of the receiver is fetched before the first probe
+Both messages are signed for the other agent alone, so that an outsider can neither query the load of a region nor
+impersonate an idle region. The response's signature covers the request's nonce, which makes a replayed response
+invalid. A request that is replayed within the clock skew is answered again: it replaces the grant to its sender by an
+older grant until the sender's next probe. Another process cannot use the credits, since route contexts are signed. A
+request carries the certificate of its sender. The certificate of the receiver is fetched before the first probe
 (`penstock.wire.identity.PATH`), and again whenever the receiver rejects a signature with status 401.
 """
 
@@ -22,10 +22,10 @@ HEADER = "x-penstock-probe"
 PATH = "/penstock/v1/probe"
 
 MAX_EXPECTED_WAIT_S = 3600.0
-"""Largest expected wait (s) in a response. Also sent for an infinite one, because JSON has no infinity."""
+"""Maximum expected wait (s) in a response. Also sent for an infinite wait, because JSON has no infinity."""
 
 MAX_CREDIT_TTL_S = 60.0
-"""Longest lifetime (s) of spill credits in a response."""
+"""Maximum lifetime (s) of spill credits in a response."""
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Readiness of one model in the probed region."""
 
     ready: bool
-    """At least one endpoint accepts a new request."""
+    """Whether at least one endpoint accepts a new request."""
     expected_wait_s: float
     """Time until a slot is free for one more request, in seconds."""
     credits: int = 0
@@ -76,7 +76,7 @@ def open_request(token: str, sessions: Sessions, here: str, now: float) -> tuple
     """Returns the request in a probe header and the session with its sender, or the reason for its rejection.
 
     Args:
-        sessions: have the session with the sender, whose certificate came with the probe.
+        sessions: contain the session with the sender, whose certificate came with the probe.
         here: the region that received the probe.
         now: Unix time, in seconds.
 

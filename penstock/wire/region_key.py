@@ -1,8 +1,8 @@
-"""Authentication of what the agents of one region share through Redis: HMAC-SHA256 under the region's key.
+"""Authentication of the data that the agents of one region share through Redis: HMAC-SHA256 under the region's key.
 
-One writer and many readers a hundred times a second are too many for signatures by certificate, so the agents of a
-region share one symmetric key (ADR 15). It authenticates loads, prefixes and the locations
-of objects as the region's, and nothing else.
+Entries with one writer and many readers, a hundred times a second, are too frequent for signatures by certificate, so
+the agents of a region share one symmetric key (ADR 15). The key authenticates only loads, prefixes and the locations of
+objects, as data of the region.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from penstock.wire.session import BadSignature
 KEY_BYTES = 32
 
 TAG_BYTES = 16
-"""HMAC-SHA256 is truncated to half its length (RFC 2104, section 5)."""
+"""Length (bytes) of an authentication tag: HMAC-SHA256, truncated to half its length (RFC 2104, section 5)."""
 
 
 class RegionKeys:
     """The keys that the agents of one region share.
 
-    During a rotation there are several: agents seal with the first, and open what any of them sealed.
+    During a rotation, a region has several keys: agents seal with the first key, and open entries sealed with any key.
     """
 
     __slots__ = ("keys",)
 
     def __init__(self, *keys: bytes) -> None:
-        """Uses keys of KEY_BYTES random bytes each; raises ValueError if there is none, or one has another length."""
+        """Uses keys of KEY_BYTES random bytes each; raises ValueError for no key, or a key of another length."""
         if not keys or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError(f"a region's key has {KEY_BYTES} bytes")
         self.keys = keys
@@ -35,12 +35,12 @@ class RegionKeys:
         return "RegionKeys(...)"
 
     def use(self, renewed: RegionKeys) -> None:
-        """Uses other keys from now on."""
+        """Replaces the keys by the keys of `renewed`."""
         self.keys = renewed.keys
 
 
 class RegionKey:
-    """Seals and opens what the agents of one region share, for one purpose."""
+    """Seals and opens the data that the agents of one region share for one purpose."""
 
     __slots__ = ("_keys", "_region")
 
@@ -48,9 +48,9 @@ class RegionKey:
         """Uses the keys of a region.
 
         Args:
-            keys: may change later.
-            region: its name is part of what is authenticated.
-            purpose: what the payloads are: one that was sealed for another purpose is not accepted.
+            keys: keys of the region, which may be replaced later (`RegionKeys.use`).
+            region: name of the region, which the tag authenticates too.
+            purpose: kind of the payloads; a payload that was sealed for another purpose is rejected.
         """
         self._keys = keys
         self._region = b"penstock/%b\0%b\0" % (purpose.encode(), region.encode())
@@ -63,7 +63,7 @@ class RegionKey:
         return self._tag(self._keys.keys[0], payload) + payload
 
     def open(self, sealed: bytes) -> bytes:
-        """Returns the payload of what an agent of the region sealed; raises BadSignature. Compares in constant time."""
+        """Returns the payload; raises BadSignature if no agent of the region sealed it. Takes constant time."""
         payload = sealed[TAG_BYTES:]
         for key in self._keys.keys:
             if hmac.compare_digest(self._tag(key, payload), sealed[:TAG_BYTES]):

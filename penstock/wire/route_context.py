@@ -23,18 +23,18 @@ MAX_HOPS = 1
 """A server never forwards a request again: the only hop is from the origin to the server."""
 
 CLOCK_SKEW_S = 5.0
-"""Clock difference (s) between two agents up to which they accept each other's probes and route contexts. One bound for
-both: a region whose probes succeed also accepts requests."""
+"""Maximum clock difference (s) between two agents for them to accept each other's probes and route contexts. The bound
+is the same for both, so that a region that accepts probes also accepts requests."""
 
 MAX_TRANSIT_S = 1.0
-"""Difference (s) between the transit times of a probe and of a request. A context may come from a clock that is this
-much further ahead than the clock of any probe that is accepted."""
+"""Maximum difference (s) between the transit times of a probe and of a request. The signer's clock may be ahead by this
+much more for a route context than for a probe."""
 
 LIFETIME_S = 30.0
 """Time (s) after signing within which a context may start a request; a later replay is rejected."""
 
 MAX_DEADLINE_S = 86_400.0
-"""Limit of a request's duration (s): a day. A later deadline is a mistake that would hold a slot indefinitely."""
+"""Maximum duration (s) of a request: a day. A later deadline is an error that would hold a slot indefinitely."""
 
 BOUND_BYTES = 16 * 1024
 """Length of the body prefix that the signature covers, beside the body's length. Hashing it takes about ten
@@ -42,10 +42,10 @@ microseconds; hashing the whole of a long prompt would cost more than the rest o
 agent."""
 
 REPLAY_WINDOW_S = LIFETIME_S + CLOCK_SKEW_S + MAX_TRANSIT_S
-"""Time (s) for which a used context is remembered: its lifetime, if the signer's clock is ahead by the maximum."""
+"""Time (s) for which a used context is stored: its lifetime, if the signer's clock is ahead by the maximum."""
 
 MAX_TRACKED = 1 << 19
-"""Contexts remembered within REPLAY_WINDOW_S: 15,000 a second, more than one agent can serve."""
+"""Maximum number of contexts stored in REPLAY_WINDOW_S: about 15,000 a second, more than one agent can serve."""
 
 MAX_HEADER = 512
 """Maximum length, in characters, of a value that is copied into a header of the upstream request."""
@@ -70,12 +70,12 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_at: float
     """Unix time (s) after which the client no longer waits for the response."""
     queue_s: float = 0.0
-    """Time (s) from `issued_at` for which the request may still wait in an admission queue: what the origin's queue has
-    left of the maximum wait."""
+    """Time (s) from `issued_at` for which the request may still wait in an admission queue: the maximum wait less the
+    wait in the origin's queue."""
     hops: int = 1
     traceparent: str = ""
     traced: bool = False
-    """Whether the origin exports spans: then the sampled flag of `traceparent` is its own decision, not a client's."""
+    """Whether the origin exports spans: the sampled flag of `traceparent` is then the decision of the origin."""
     key_id: str = ""
     """Identifies the API key of the request, so that the serving region can detect its revocation; empty for none."""
     content: str = ""
@@ -83,7 +83,7 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     body_bytes: int | None = None
     """Length (bytes) of the request's body; None if the client did not state the length."""
     extends_text: bool = False
-    """Whether the request continues an answer, which not every kind of engine can do."""
+    """Whether the request continues an answer, which only some kinds of engine support."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""
@@ -172,7 +172,7 @@ def check(context: RouteContext, signer: SpiffeId, policy: Policy, here: str, no
 
 
 def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:
-    """Returns why a policy forbids serving a forwarded request at region `here`; None if it permits it.
+    """Returns the refusal if a policy forbids serving a forwarded request at region `here`; None if it permits it.
 
     Both the data class that the origin states and the one that this policy assigns to the tenant must permit `here`:
     the stricter of two policies decides.

@@ -1,8 +1,8 @@
 """Authentication of messages between two processes: HMAC-SHA256 under a key that only these two share.
 
-The key follows from the two certificates (ECDH), so that no message has to establish it, and signing one message costs
-one HMAC. Each purpose and each direction has its own key (HKDF, RFC 5869): a signature made for one kind of message,
-or sent back to its author, is not valid.
+The key is derived from the two certificates (ECDH), so no message is needed to establish it, and signing one message
+costs one HMAC. Each purpose and each direction has its own key (HKDF, RFC 5869): a signature is invalid for another
+kind of message, and if it is sent back to its author.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Purpose(StrEnum):
 
 
 class Session:
-    """What this process and one other share: signs messages to it, and checks messages from it."""
+    """The keys that this process shares with one peer: signs messages to the peer, and checks its messages."""
 
     __slots__ = ("_own", "_receiving", "_sending", "peer")
 
@@ -79,7 +79,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of this process, by the other's certificate."""
+    """The sessions of this process, by the fingerprint of the peer's certificate."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -90,12 +90,12 @@ class Sessions:
         """Sessions derived since the certificate of this process was renewed."""
 
     def use(self, identity: Identity) -> None:
-        """Signs with a renewed certificate from now on. Messages to the certificate before it remain acceptable."""
+        """Replaces the identity of this process. Messages to the previous certificate remain acceptable."""
         self._previous, self.identity = self.identity, identity
         self._by_fingerprint.clear()
 
     def session_with(self, certificate: bytes, now: float) -> Session:
-        """Returns the session with the owner of a certificate (DER), which messages that name it may use afterwards.
+        """Returns the session with the owner of a certificate (DER), and records the certificate (see `introduce`).
 
         Args:
             now: Unix time, in seconds.
@@ -171,7 +171,7 @@ def _decode(encoded: str) -> bytes:
         payload = urlsafe_b64decode(encoded)
     except (Base64Error, ValueError):
         raise BadSignature("the token is not base64") from None
-    # The decoder ignores some characters: only one token of each payload is accepted.
+    # The decoder ignores some characters, so only the canonical encoding is accepted: each payload has one token.
     if urlsafe_b64encode(payload).decode() != encoded:
         raise BadSignature("the token is not base64 in its canonical form")
     return payload

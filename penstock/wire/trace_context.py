@@ -14,7 +14,7 @@ _LENGTH = 55
 
 
 def continue_trace(traceparent: bytes) -> str | None:
-    """Returns a valid traceparent as it is forwarded, or None if it is invalid."""
+    """Returns a traceparent for forwarding, or None if it is invalid."""
     if len(traceparent) > 512 or not _TRACEPARENT.fullmatch(traceparent):
         return None
     if traceparent.startswith(b"00-") and len(traceparent) != _LENGTH:

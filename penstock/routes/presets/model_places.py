@@ -1,4 +1,4 @@
-"""Where requests of presets name the model, and the routes of an API that a fleet does not offer."""
+"""Locations at which requests of presets name the model, and routes of an API that a fleet does not offer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BESIDE_BODY: Final = (ModelLocation(ModelSource.HEADER, "x-model"), ModelLocatio
 
 
 _TO_LABEL: Final = str.maketrans({"/": "-", "_": "-", ".": "-", "{": None, "}": None})
-"""Makes a path a part of a route's name, which is a DNS label."""
+"""Translates a path into a part of a route's name, which must be a DNS label."""
 
 
 def fixed_or_beside(model: str | None) -> tuple[ModelLocation, ...]:
-    """For APIs whose requests name no model: the fixed model of the preset; without one, a header or the query."""
+    """Locations for an API whose requests name no model: the fixed model, or without it a header or the query."""
     return BESIDE_BODY if model is None else (ModelLocation(ModelSource.FIXED, model),)
 
 
@@ -28,7 +28,7 @@ def not_offered(api: str, paths: Iterable[str], errors: ErrorFormat) -> tuple[Ro
     """Routes that are refused with status 501.
 
     Args:
-        api: name of the preset, with which the names of the routes start.
+        api: name of the preset, which is the prefix of the names of the routes.
         paths: path templates.
         errors: format of the refusals.
     """

@@ -1,4 +1,4 @@
-"""The presets by name, as a policy includes them."""
+"""The presets that a policy can include, by name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Preset(NamedTuple):
     """The routes of one API."""
 
     description: str
-    """One line, for the documentation."""
+    """Description of the API in one line, for the documentation."""
     routes: Callable[[str | None], tuple[Route, ...]]
-    """Creates the routes; the argument is the fixed model of all requests."""
+    """Creates the routes; the argument is the fixed model of all requests, or None."""
     takes_model: bool = False
     """Whether requests of the API name no model, so that a policy can fix one."""
 
@@ -51,11 +51,11 @@ def preset_routes(name: str, model: str | None = None) -> tuple[Route, ...]:
     """The routes of a preset.
 
     Args:
-        name: of the preset.
-        model: the fixed model of all its requests.
+        name: name of the preset.
+        model: the fixed model of all requests of the preset; None for no fixed model.
 
     Raises:
-        ValueError: the preset does not exist, or its requests name their model themselves.
+        ValueError: the preset does not exist, or a model is fixed although requests of the preset name their model.
     """
     preset = PRESETS.get(name)
     if preset is None:

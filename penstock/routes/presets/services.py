@@ -18,11 +18,11 @@ _A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_mod
 
 
 def comfyui_routes(model: str | None) -> tuple[Route, ...]:
-    """ComfyUI. A prompt is a graph with nodes of any names, so that its cost is that of the default size and steps.
+    """ComfyUI. A prompt is a graph with nodes of any names, so its cost is estimated from the default size and steps.
 
-    Requests for the history of a prompt are sent to the ComfyUI that runs the prompt, as are those for a file (`/view`)
-    with the query parameter `prompt_id`, which ComfyUI ignores. The WebSocket and the prompts of one client id are sent
-    to one ComfyUI.
+    Requests for the history of a prompt, and requests for a file (`/view`) with the query parameter `prompt_id`, which
+    ComfyUI ignores, are sent to the ComfyUI that runs the prompt. The WebSocket and the prompts of one client id are
+    sent to one ComfyUI.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
@@ -71,7 +71,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
 
 
 def automatic1111_routes(model: str | None) -> tuple[Route, ...]:
-    """Automatic1111's web UI. A request for another checkpoint than the model is refused, since loading one blocks."""
+    """Automatic1111's web UI. Requests for another checkpoint than the model are refused, since loading it blocks."""
     places, errors = (*fixed_or_beside(model), _A1111_MODEL), ErrorFormat.PROBLEM
     return (
         Route("automatic1111-txt2img", "/sdapi/v1/txt2img", model=places, cost=_A1111_COST, errors=errors),
@@ -93,6 +93,6 @@ def automatic1111_routes(model: str | None) -> tuple[Route, ...]:
 
 
 def predict_routes(model: str | None) -> tuple[Route, ...]:
-    """A plain prediction service. Without a fixed model, the header `x-model`, the query or the body names one."""
+    """A plain prediction service. Without a fixed model, the header `x-model`, the query or the body names it."""
     places = (*BESIDE_BODY, *IN_BODY) if model is None else fixed_or_beside(model)
     return (Route("predict", "/predict", model=places, cost=CostFields(generates=False), errors=ErrorFormat.PROBLEM),)
