@@ -13,7 +13,7 @@ WHOLE_BUNDLE = "(bundle)"
 
 
 MAX_ERRORS = 1_000
-"""Errors after which the rest of a file is not read, and the rest of a bundle is not checked."""
+"""Number of errors after which the remainder of a file is not read, and the remainder of a bundle is not checked."""
 
 
 class PolicyError(msgspec.Struct, frozen=True, order=True):
@@ -21,7 +21,7 @@ class PolicyError(msgspec.Struct, frozen=True, order=True):
 
     file: str
     line: int
-    """From 1; 0 where the error belongs to no line."""
+    """Line number, from 1; 0 if the error belongs to no line."""
     field: str
     """Path of the field, such as `match.countries[1]`; empty where the error concerns no single field."""
     problem: str
@@ -30,7 +30,7 @@ class PolicyError(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         field = f"{self.field}: " if self.field else ""
-        # Names come from the bundle, and errors are shown in terminals and logs.
+        # Names from the bundle may contain control characters, and errors are shown in terminals and logs.
         return printable(f"{place}: {field}{self.problem}; {self.remedy}")
 
 

@@ -13,10 +13,11 @@ from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
 MAX_FILES = 200
 MAX_FILE_BYTES = 1 << 20
 MAX_BUNDLE_BYTES = 4 << 20
-"""The compiled policy must also fit into one value of the store, which is smaller."""
+"""Maximum size (bytes) of a bundle. The compiled policy must also fit into one value of the store, whose limit is
+lower."""
 
 MAX_DOCUMENTS = 10_000
-"""Documents of a bundle: more than fit into one value of the store."""
+"""Maximum number of documents in a bundle: more than fit into one value of the store."""
 
 MAX_DOCUMENTS_OF_FILE = 5_000
 
@@ -42,7 +43,8 @@ def decode_file(name: str, content: bytes | None) -> str | PolicyError:
     """Return the text of one file, or its error.
 
     Args:
-        content: the file's bytes, of a larger file at least MAX_FILE_BYTES + 1; None where it is not a regular file.
+        content: the bytes of the file, or of a larger file at least the first MAX_FILE_BYTES + 1 bytes; None if the
+            file is not a regular file.
     """
     if content is None or PurePosixPath(name).suffix != SUFFIX:
         return not_yaml(name)
@@ -56,6 +58,6 @@ def decode_file(name: str, content: bytes | None) -> str | PolicyError:
 
 
 def not_yaml(name: str) -> PolicyError:
-    """The error of a file that is not a policy file."""
+    """Return the error of a file that is not a policy file."""
     remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
     return PolicyError(name, 0, "", f"is not a {SUFFIX} file", remedy)

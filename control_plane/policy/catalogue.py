@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """A bundle's documents by kind. `names` includes those of documents that are not well-formed."""
+    """A bundle's documents by kind. `names` also contains the names of documents that are not well-formed."""
 
     entries: dict[str, list[Entry]]
     names: dict[str, dict[str, Document]]
@@ -44,7 +44,7 @@ class Catalogue(msgspec.Struct, frozen=True):
         ]
 
     def single(self, shape: type[Shape]) -> Shape:
-        """Return the only document of a kind that a bundle has at most once; with default values where it is absent."""
+        """Return the document of a kind that a bundle has at most once; if absent, a document with default values."""
         documents = self.of(shape)
         if documents:
             return documents[0][1]
@@ -56,7 +56,7 @@ def build_catalogue(documents: Sequence[Document], unread: Iterable[str] = ()) -
     """Validate documents by kind; return the catalogue and the errors. Stops after MAX_ERRORS errors.
 
     Args:
-        unread: kinds of documents that are in the bundle but could not be parsed, so that they are not missing.
+        unread: kinds of documents that are in the bundle but could not be parsed; they are not reported as missing.
     """
     written = set(unread)
     errors: list[PolicyError] = []

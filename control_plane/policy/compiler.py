@@ -78,7 +78,7 @@ from penstock.routes.route import Route
 from penstock.routes.route_query import unreached_models
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-"""The kinds of documents in a text that could not be parsed as YAML."""
+"""Pattern that finds the kinds of documents in a text that cannot be parsed as YAML."""
 
 
 def compile_bundle(files: Mapping[str, str]) -> Policy:
@@ -128,7 +128,7 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
 
 
 def _unreached_models(catalogue: Catalogue, policy: Policy) -> list[PolicyError]:
-    """An error for each model that no request can name."""
+    """Return an error for each model that no request can name."""
     unreached = set(unreached_models(policy))
     remedy = "include a preset whose requests name their model, or add a Route for it"
     return [

@@ -38,7 +38,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyError]]:
-    """Return every valid document of one file, and the errors of the others."""
+    """Return the valid documents of one file, and the errors of its invalid documents."""
     documents, errors = read_yaml(
         text,
         beginning="begin it with `apiVersion` and `kind`",

@@ -1,4 +1,4 @@
-"""The routes of a preset as documents of kind Route, to be changed in a bundle of one's own."""
+"""Converts the routes of a preset to documents of kind Route, which a bundle may contain in modified form."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.routes.route import Route
 
 
 def route_documents(routes: Iterable[Route]) -> str:
-    """YAML with one document a route, which compiles to the same routes."""
+    """Return YAML with one document for each route; the documents compile to the same routes."""
     return "---\n".join(
         yaml.safe_dump(route_document(route), sort_keys=False, default_flow_style=None, width=120) for route in routes
     )
 
 
 def route_document(route: Route) -> dict[str, Any]:
-    """One document; fields with default values are left out."""
+    """Return the document of one route; fields with default values are omitted."""
     values: dict[str, Any] = msgspec.to_builtins(route, order="sorted")
     for field in ("source", "preset"):
         values.pop(field, None)

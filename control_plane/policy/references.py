@@ -15,7 +15,8 @@ from penstock.policy.geography import COUNTRIES
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
 
 MAX_SUGGESTIONS = 100
-"""Unknown names that get a suggestion: with thousands of unknown and known names, suggestions take minutes."""
+"""Number of errors after which unknown names receive no suggestion: with thousands of unknown and known names,
+suggestions take minutes."""
 
 
 class References:

@@ -48,13 +48,13 @@ _OTHER_HEADERS: Final = API_KEY_HEADERS | {
     "upgrade",
     "via",
 }
-"""Headers that name no model: credentials, which must not be taken for a name and logged, and those of HTTP."""
+"""Headers that cannot name a model: credentials, which would be logged as a model name, and headers of HTTP itself."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """Name of a header (RFC 9110, section 5.6.2)."""
 
 
 def compile_routes(catalogue: Catalogue, references: References) -> tuple[Route, ...]:
-    """The routes of a bundle: its own by name, then those of its presets; routes that are not offered come last.
+    """Return the routes of a bundle: custom routes by name, then routes of presets; unoffered routes come last.
 
     Every problem is added to `references.errors`.
     """
@@ -72,12 +72,12 @@ def compile_routes(catalogue: Catalogue, references: References) -> tuple[Route,
 
 
 def timeouts_of(shape: TimeoutsSpec) -> Timeouts:
-    """The time limits of a route or a model."""
+    """Return the time limits of a route or a model."""
     return Timeouts(**shape.model_dump())
 
 
 def _presets(catalogue: Catalogue, references: References) -> list[Route]:
-    """The routes of the presets that a bundle includes."""
+    """Return the routes of the presets that a bundle includes."""
     documents = catalogue.of(RoutePresetsDocument)
     if not documents:
         return [route for name in catalogue.single(RoutePresetsDocument).presets for route in preset_routes(name)]
@@ -225,7 +225,7 @@ def _check_pointer(document: Document, path: Path, pointer: str, shape: RouteDoc
 
 
 def _check_body(document: Document, path: Path, shape: RouteDocument, references: References) -> None:
-    """Refuse a place in the body of requests that have none."""
+    """Refuse a place in the body if the requests have no body."""
     if shape.methods == ["GET"]:
         remedy = "name another place, such as a query parameter, or write `methods: [POST]`"
         references.errors.append(document.error(path, "cannot match: GET requests have no body", remedy))
@@ -247,7 +247,7 @@ def _check_syntax(document: Document, path: Path, pointer: str, references: Refe
 
 
 def _check_overlaps(own: list[tuple[Document, Route]], presets: list[Route], references: References) -> None:
-    """Refuse a route that matches requests of another one. A route may replace one that a preset does not offer."""
+    """Refuse routes that match the same request. A route may replace a route that a preset does not offer."""
     offered = [route for route in presets if route.offered]
     for index, (document, route) in enumerate(own):
         if any(route.name == other.name for other in presets):
@@ -261,7 +261,7 @@ def _check_overlaps(own: list[tuple[Document, Route]], presets: list[Route], ref
 
 
 def _first_overlap(routes: Iterable[Route], others: list[Route]) -> tuple[Route, Route] | None:
-    """The first pair of routes that match the same request; not offered ones of two presets may overlap."""
+    """Return the first pair of routes that match the same request; two routes that are not offered may overlap."""
     for route in routes:
         template, methods = PathTemplate(route.path), set(methods_of(route))
         for other in others:

@@ -16,14 +16,15 @@ from control_plane.policy.bundle_limits import (
 )
 
 MAX_MEMBERS = 4 * MAX_FILES
-"""Members of an archive, documentation and folders included."""
+"""Maximum number of members of an archive, including documentation and folders."""
 
 
 def read_tar(archive: bytes) -> dict[str, str]:
     """Return the text of every policy file, by name. All must be in one folder, which may have any name.
 
     Raises:
-        PolicyRefused: it is not an uncompressed archive, exceeds a limit, or contains a file that is not a policy file.
+        PolicyRefused: the input is not an uncompressed archive, exceeds a limit, or contains a file that is not a
+            policy file.
     """
     files: dict[str, str] = {}
     errors: list[PolicyError] = []

@@ -19,42 +19,42 @@ from penstock.admission.queueing import Item, Place, Queue, QueuedRequest
 Answer = TypeVar("Answer")
 
 YIELD_S = 0.06
-"""Time (s) for which an agent leaves a free slot to another agent: the other detects it within about 20 ms, and all
-agents see that it is used after about as long again."""
+"""Time (s) for which an agent leaves a free slot to another agent: the other agent detects the slot within about 20 ms,
+and its use is visible to all agents after about the same time again."""
 
 PASSED_OVER_S = 1.0
 """Time (s) for which an agent that did not use its turn is skipped: half of the lifetime of an agent's report."""
 
 MAX_WITHOUT_PLACE = 8
-"""Maximum number of requests without a target in one pass."""
+"""Number of requests without a target after which a pass ends."""
 
 MAX_AT_ONCE = 256
-"""Maximum number of requests that one pass serves; the next pass serves the others."""
+"""Maximum number of requests that one pass serves; the next pass serves the remaining requests."""
 
 
 class QueueHead(NamedTuple):
     """The first place in one agent's queue. The smallest of several agents' heads goes first."""
 
     behind: int
-    """Minus its priority."""
+    """Negated priority of the request."""
     since: float
-    """Time (s) at which its request arrived, by the reader's clock."""
+    """Arrival time (s) of the request, by the reader's clock."""
     which: int
-    """Unique among the queues' places in the region."""
+    """Number of the place, unique among the places of all queues in the region."""
 
 
 class TurnOrder:
-    """The agents that one agent skips for one model."""
+    """The other agents' queue heads that one agent skips for one model."""
 
     __slots__ = ("_passed_over",)
 
     def __init__(self) -> None:
-        """Create a record that skips no agent."""
+        """Create a record that skips no head."""
         self._passed_over: dict[int, float] = {}
-        """By `QueueHead.which`, the time (s) until which it is skipped."""
+        """Time (s) until which a head is skipped, by `QueueHead.which`."""
 
     def next_other(self, own: QueueHead, others: Iterable[QueueHead], now: float) -> QueueHead | None:
-        """The head of the other agent whose turn it is; None if it is the turn of `own`."""
+        """Return the head of the other agent whose turn it is; None if it is the turn of `own`."""
         passed_over = self._passed_over
         if passed_over:
             passed_over = self._passed_over = {which: until for which, until in passed_over.items() if until > now}
@@ -73,16 +73,16 @@ class Dispatcher(Protocol[Item, Answer]):
         """Whether some endpoint of the region may take one more request."""
 
     def other_heads(self, now: float) -> Sequence[QueueHead]:
-        """The heads that the region's other agents report for the same model."""
+        """Return the heads that the region's other agents report for the same model."""
 
     def group(self, item: Item, now: float) -> str | None:
-        """The group of a request, whose members all have a target or none has; None to skip the request for now."""
+        """Return the group of a request: all requests of a group have a target, or none has. None skips the request."""
 
     def represents_group(self, item: Item) -> bool:
-        """Whether no target for this request means that its group has none."""
+        """Whether the absence of a target for this request implies that its group has no target."""
 
     def ask(self, item: Item, now: float) -> Answer | None:
-        """The target of a request; None if it continues to wait."""
+        """Return the target of a request; None if the request continues to wait."""
 
     def deliver(self, entry: QueuedRequest[Item], answer: Answer, now: float) -> None:
         """Send a request, which has left the queue, to its target."""
@@ -92,9 +92,9 @@ class PassResult(NamedTuple):
     """Result of a pass over the queue."""
 
     left_to: QueueHead | None = None
-    """The other agent's request that the free slots are left to."""
+    """Head of the other agent to which the free slots are left; None if this agent did not yield."""
     unfinished: bool = False
-    """MAX_AT_ONCE was reached; the rest needs another pass."""
+    """Whether MAX_AT_ONCE was reached, so that the remaining requests need another pass."""
 
 
 class FairQueue(Queue[Item]):
@@ -107,28 +107,29 @@ class FairQueue(Queue[Item]):
         self._turns = TurnOrder()
 
     def own_head(self) -> QueueHead | None:
-        """The first place, as other agents see it; None for an empty queue."""
+        """Return the first place in the form that other agents receive; None for an empty queue."""
         first = self.head()
         return None if first is None else self._head_of(first)
 
     def must_queue(self, priority: int, arrived_at: float, other_heads: Iterable[QueueHead]) -> bool:
-        """Whether requests wait, here or at another agent, that precede a new one.
+        """Whether a waiting request, at this agent or at another one, precedes a new request.
 
-        The deadline of the new request has no effect: a request that does not join takes no place.
+        The deadline of the new request has no effect, because a request that does not join takes no place.
 
         Args:
-            arrived_at: when (s) the new request arrived.
-            other_heads: of the region's other agents.
+            arrived_at: arrival time (s) of the new request.
+            other_heads: heads of the queues of the region's other agents.
         """
         if any(head.behind <= -priority for head in other_heads):
             return True
         return not self.precedes(priority, arrived_at)
 
     def serve(self, dispatcher: Dispatcher[Item, Any], now: float, *, elsewhere: bool = False) -> PassResult:
-        """Serve requests in order, in this agent's turn while slots are free, or other regions may have capacity.
+        """Serve requests in order, in this agent's turn while slots are free, or by other regions if `elsewhere`.
 
         Args:
-            elsewhere: requests may leave the region, so the pass continues although the region has no free slot.
+            elsewhere: whether requests may leave the region, so that the pass continues although the region has no free
+                slot.
         """
         without_place: set[str] = set()
         without_result = served = 0

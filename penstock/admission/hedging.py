@@ -15,10 +15,10 @@ PERCENTILE: Final = 0.95
 """Share of the requests that complete before the second attempt is sent."""
 
 MIN_SAMPLES: Final = 100
-"""Completed requests after which the percentile is used."""
+"""Number of completed requests from which on the percentile is used."""
 
 MEMORY_SAMPLES: Final = 2_000
-"""Samples in a histogram, above which each counts half."""
+"""Total weight of the samples in a histogram at which the weight of each sample is halved."""
 
 MIN_S: Final = 0.001
 """Upper bound (s) of the first bucket of a histogram."""
@@ -27,16 +27,16 @@ GROWTH: Final = 1.1
 """Ratio of the upper bounds of neighbouring buckets, which bounds the error of a percentile."""
 
 BUCKETS: Final = 128
-"""Buckets of a histogram; the last one begins at 164 s."""
+"""Number of buckets of a histogram; the last bucket begins at 164 s."""
 
 MAX_HISTOGRAMS: Final = 1_024
-"""Histograms, one for each route and model. Beyond that the oldest is dropped."""
+"""Maximum number of histograms, one for each route and model; beyond it, the oldest histogram is dropped."""
 
 SHARE: Final = 0.05
-"""Second attempts per request."""
+"""Maximum mean number of second attempts per request."""
 
 MAX_BURST: Final = 10.0
-"""Second attempts that may be sent at once after a time without any."""
+"""Maximum number of second attempts at once after an interval without second attempts."""
 
 _LOG_GROWTH: Final = log(GROWTH)
 
@@ -51,7 +51,7 @@ class LatencyHistogram:
         self._total = 0.0
         self._recorded = 0
         self._value_s: float | None = None
-        """The percentile, if it is up to date."""
+        """The percentile (s); None if a newer sample requires a new computation."""
 
     def record(self, took_s: float) -> None:
         """Record the completion time (s) of one request."""
@@ -65,7 +65,10 @@ class LatencyHistogram:
             self._total /= 2
 
     def percentile_s(self) -> float | None:
-        """The time (s) within which PERCENTILE of the requests completed, up to a factor of GROWTH too long."""
+        """Return the time (s) within which PERCENTILE of the requests completed, at most GROWTH times too long.
+
+        None while there are fewer than MIN_SAMPLES samples.
+        """
         if self._recorded < MIN_SAMPLES:
             return None
         if self._value_s is None:
@@ -73,7 +76,7 @@ class LatencyHistogram:
         return self._value_s
 
     def _find(self) -> float:
-        """The upper bound (s) of the bucket that the percentile is in."""
+        """Return the upper bound (s) of the bucket that contains the percentile."""
         wanted = PERCENTILE * self._total - 1e-9
         index = next(index for index, total in enumerate(accumulate(self._counts)) if total >= wanted)
         return MIN_S * float(GROWTH**index)
@@ -96,7 +99,7 @@ class HedgeDelays:
         histogram.record(took_s)
 
     def delay_s(self, route: str, model: str) -> float | None:
-        """Time (s) after which a second attempt is sent; None while too few requests have completed."""
+        """Return the time (s) after which a second attempt is sent; None while too few requests have completed."""
         histogram = self._histograms.get((route, model))
         return None if histogram is None else histogram.percentile_s()
 
@@ -124,7 +127,7 @@ class HedgeBudget:
 
 
 class Hedging:
-    """What all second attempts of an agent share."""
+    """The delays and the budget that all second attempts of an agent share."""
 
     __slots__ = ("budget", "delays")
 

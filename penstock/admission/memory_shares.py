@@ -1,8 +1,9 @@
 """Memory that the requests of several tenants hold, within one bound.
 
-One tenant may use all of it until another tenant needs some: then the tenant that holds most makes room, for any tenant
-that still holds less. So every tenant can reach an equal share, whatever the others hold. Priorities have no effect:
-they order the use of endpoints, and a tenant of high priority must not be able to lock out the others.
+One tenant may use all of the memory until another tenant needs some. Then the tenant that holds the most is displaced,
+for any tenant that still holds less. Every tenant can therefore reach an equal share, regardless of the use by other
+tenants. Priorities have no effect: they order the use of endpoints, and a tenant of high priority must not be able to
+lock out other tenants.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ Holder = TypeVar("Holder")
 
 
 class MemoryShares(Generic[Holder]):
-    """What each holder (a request) of each tenant holds, in bytes."""
+    """The memory (bytes) of each holder (a request) of each tenant."""
 
     __slots__ = ("_by_tenant", "_max_bytes", "_used")
 
     def __init__(self, max_bytes: int) -> None:
-        """Hold nothing of `max_bytes`."""
+        """Create a record without holders; `max_bytes` is the bound for all tenants together."""
         self._max_bytes = max_bytes
         self._used = TenantShares()
         self._by_tenant: dict[str, dict[Holder, int]] = {}
 
     @property
     def held_bytes(self) -> int:
-        """What all holders hold together."""
+        """Memory (bytes) of all holders together."""
         return self._used.total
 
     def has_room(self, size_bytes: int) -> bool:
@@ -35,10 +36,10 @@ class MemoryShares(Generic[Holder]):
         return self._used.total + size_bytes <= self._max_bytes
 
     def make_room(self, tenant: str, size_bytes: int) -> list[Holder] | None:
-        """Release what has to make room for `size_bytes` more of a tenant: the largest holders of other tenants.
+        """Release the largest holders of the tenants that hold the most, until `size_bytes` more of `tenant` fit.
 
         Returns:
-            the holders that were released; None, without a release, if the tenant has to be refused.
+            the released holders, all of other tenants; None, without a release, if the tenant has to be refused.
         """
         released: list[tuple[str, Holder, int]] = []
         while not self.has_room(size_bytes):
@@ -60,7 +61,7 @@ class MemoryShares(Generic[Holder]):
         self._used.add(_share(tenant), size_bytes)
 
     def release(self, tenant: str, holder: Holder) -> None:
-        """Stop counting a holder. Without effect if it holds nothing."""
+        """Stop counting a holder. No effect if the holder has no memory."""
         held = self._by_tenant.get(tenant)
         if held is not None and holder in held:
             self._used.remove(_share(tenant), held.pop(holder))

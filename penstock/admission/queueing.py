@@ -1,10 +1,10 @@
-"""Late binding: a request without a free slot waits in the agent, bound to no engine, and goes to the first slot that
-becomes free.
+"""Late binding: a request without a free slot waits in the agent, bound to no endpoint, and is sent to the first slot
+that becomes free.
 
-Higher priority goes first; within a priority, the place that was taken first. A tenant's places go to its requests in
-the order of their urgency (`queue_order`), so that a short deadline or little work overtakes only requests of the same
-tenant. The queue is bounded in requests and bytes. A full queue displaces a request of the
-tenant that uses most of the resource that is short. A request that would time out before its turn is refused at once.
+Places with a higher priority are served first; within a priority, the place that was taken first. A tenant's places are
+assigned to its requests in the order of their urgency (`queue_order`), so that a short deadline or little work affects
+only the order within the tenant. The queue is bounded in requests and bytes. A full queue displaces a request of the
+tenant that uses most of the exhausted resource. A request that would time out before its turn is refused at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.admission.tenant_shares import Share, TenantShares
 Item = TypeVar("Item")
 
 MAX_WAIT_S = 20.0
-"""Maximum wait (s) of a request: after that its client, or the client's load balancer, has a better choice."""
+"""Maximum wait (s) of a request, after which the client or its load balancer has a better choice."""
 
 CREDIT_WAIT_S = 1.0
 """Maximum wait (s) for a credit of an idle region if the wait at home is too long: a few rounds of the probes that
@@ -37,7 +37,7 @@ MIN_RETRY_S = 1.0
 """Minimum Retry-After (s); also used if the time to retry is unknown."""
 
 MIN_SPREAD_S = 2
-"""Clients that may retry at the same time are spread over at least this long (s)."""
+"""Minimum interval (s) over which the retries of clients that were refused together are spread."""
 
 _urgency = attrgetter("urgency")
 _size = attrgetter("size_bytes")
@@ -47,11 +47,11 @@ class Place(NamedTuple):
     """A position in the queue, which a request takes when it joins. The smallest is served first."""
 
     behind: int
-    """Minus the priority."""
+    """Negated priority of the request."""
     arrived_at: float
-    """When (s) the request arrived that took the place."""
+    """Arrival time (s) of the request that took the place."""
     number: int
-    """Among all places of this queue, counted from 1."""
+    """Number of the place, counted from 1 over all places of this queue."""
 
 
 class QueuedRequest(Generic[Item]):
@@ -62,24 +62,22 @@ class QueuedRequest(Generic[Item]):
     def __init__(
         self, item: Item, share: Share, size_bytes: int, since: float, urgency_at: float, leave_at: float, number: int
     ) -> None:
-        """Created by `Queue.join`."""
+        """Create a request; only `Queue.join` calls this."""
         self.item = item
         self.share = share
         self.size_bytes = size_bytes
         self.since = since
         self.leave_at = leave_at
         self.number = number
-        """Of the place that it took when it joined."""
+        """Number of the place that the request took when it joined."""
         self.urgency = (urgency_at, number)
-        """The order among the requests of its share."""
+        """Sort key among the requests of the same share."""
         self.waits = True
-        """Whether it is still in the queue."""
+        """Whether the request is still in the queue."""
 
 
 class ShareQueue(Generic[Item]):
-    """The requests of one share, by urgency, and the places they took, in order: the request at an index has the place
-    at that index.
-    """
+    """The requests of one share by urgency, and their places in order; a request has the place at its own index."""
 
     __slots__ = ("places", "requests")
 
@@ -88,29 +86,29 @@ class ShareQueue(Generic[Item]):
         self.places: list[Place] = []
 
     def add(self, request: QueuedRequest[Item], place: Place) -> None:
-        """Add a request and a place, which need not become each other's."""
+        """Add a request and a place; another request of the share may receive the place."""
         insort(self.requests, request, key=_urgency)
         insort(self.places, place)
 
     def remove(self, request: QueuedRequest[Item]) -> Place:
-        """Remove a request and the place that it has; all others keep theirs."""
+        """Remove a request and its current place, and return the place; all other requests keep their places."""
         index = bisect_left(self.requests, request.urgency, key=_urgency)
         del self.requests[index]
         return self.places.pop(index)
 
     def request_at(self, place: Place) -> QueuedRequest[Item]:
-        """The request that has a place of this share."""
+        """Return the request that has a place of this share."""
         return self.requests[bisect_left(self.places, place)]
 
     def place_of_next(self, urgency_at: float, place: Place) -> Place:
-        """The place that a new request of this urgency (s) would have, if it took `place`."""
+        """Return the place that a new request of this urgency (s) would have after it took `place`."""
         index = bisect_left(self.requests, (urgency_at, place.number), key=_urgency)
         own = bisect_left(self.places, place)
         return place if index == own else self.places[index if index < own else index - 1]
 
 
 class Queue(Generic[Item]):
-    """Requests for one model that wait for room, in the order in which they will get it."""
+    """Requests for one model that wait for a free slot, in the order of service."""
 
     def __init__(self, most: int = MAX_WAITING, max_bytes: int = MAX_WAITING_BYTES) -> None:
         """Create an empty queue."""
@@ -140,14 +138,17 @@ class Queue(Generic[Item]):
         leave_at: float = inf,
         arrived_at: float | None = None,
     ) -> tuple[QueuedRequest[Item] | None, list[QueuedRequest[Item]]]:
-        """Add a request if the queue's bounds permit it; the list contains the requests that were displaced for it.
+        """Add a request if the queue's bounds permit it.
 
         Args:
-            size_bytes: memory that its body holds.
+            size_bytes: memory that the body of the request holds.
             give_up_at: deadline (s, the clock of `now`).
             urgency_at: order within the tenant, see `queue_order`; None is `give_up_at`.
-            leave_at: an earlier time (s) at which it leaves, which does not affect the order.
-            arrived_at: when (s) it arrived, which determines its place; None is now.
+            leave_at: an earlier time (s) at which the request leaves the queue, which does not affect the order.
+            arrived_at: arrival time (s) of the request, which determines the place; None is `now`.
+
+        Returns:
+            the queued request, None if it is refused; and the requests that were displaced for it.
         """
         if size_bytes > self._max_bytes:
             return None, []
@@ -180,34 +181,34 @@ class Queue(Generic[Item]):
             self._remove(request)
 
     def places(self) -> list[Place]:
-        """All places in order, as a copy that later changes do not affect."""
+        """Return all places in order, as a copy that later changes do not affect."""
         return self._places[:]
 
     def request_at(self, place: Place) -> QueuedRequest[Item] | None:
-        """The request that has a place now; None if the place is gone."""
+        """Return the request that currently has a place; None if the place was removed."""
         share = self._share_of_place.get(place.number)
         return None if share is None else self._by_share[share].request_at(place)
 
     def in_order(self) -> list[QueuedRequest[Item]]:
-        """All requests in order."""
+        """Return all requests in order."""
         return [request for place in self._places if (request := self.request_at(place)) is not None]
 
     def head(self) -> Place | None:
-        """The first place; None for an empty queue."""
+        """Return the first place; None for an empty queue."""
         return self._places[0] if self._places else None
 
     def precedes(self, priority: int, arrived_at: float) -> bool:
-        """Whether a request that is not in the queue and arrived then (s) precedes all that are."""
+        """Whether a request outside of the queue, with this arrival time (s), precedes all queued requests."""
         return not self._places or (-priority, arrived_at, self._number + 1) < self._places[0]
 
     def ahead_of(self, tenant: str, priority: int, arrived_at: float, urgency_at: float) -> int:
-        """Number of requests that precede one that joins now. Arguments as of `join`."""
+        """Return the number of requests that precede a request that joins now. Arguments as of `join`."""
         place = Place(-priority, arrived_at, self._number + 1)
         own = self._by_share.get(Share(priority, tenant))
         return bisect_left(self._places, place if own is None else own.place_of_next(urgency_at, place))
 
     def give_up(self, now: float) -> list[QueuedRequest[Item]]:
-        """Remove and return the requests whose time to wait is over."""
+        """Remove and return the requests whose maximum wait has expired."""
         late = []
         while self._by_deadline and (self._by_deadline[0][0] <= now or not self._by_deadline[0][2].waits):
             request = heappop(self._by_deadline)[2]
@@ -240,43 +241,43 @@ class Queue(Generic[Item]):
         return place
 
     def _compact_deadlines(self) -> None:
-        """Remove entries of requests that left, often enough to bound memory and rarely enough to cost next to
-        nothing.
-        """
+        """Remove the entries of requests that left the queue, which bounds the memory at a low amortised cost."""
         self._by_deadline = [entry for entry in self._by_deadline if entry[2].waits]
         heapify(self._by_deadline)
 
     def _short(self, size_bytes: int) -> TenantShares | None:
-        """The resource that does not suffice for one more request; None if both do."""
+        """Return the resource that does not suffice for one more request; None if both resources suffice."""
         if self._bytes.total + size_bytes > self._max_bytes:
             return self._bytes
         return self._counts if len(self._places) >= self._most else None
 
     def _victim(self, share: Share, short: TenantShares) -> QueuedRequest[Item]:
-        """The request of a share that makes room: the last one, or where bytes are short the largest."""
+        """Return the request of a share to displace: the last request, or the largest request if bytes are short."""
         requests = self._by_share[share].requests
         return max(reversed(requests), key=_size) if short is self._bytes else requests[-1]
 
 
 def give_up_at(now: float, deadline_at: float, max_wait_s: float = MAX_WAIT_S) -> float:
-    """The time (s, the clock of `now`) until which a request with this deadline may wait, at most `max_wait_s`."""
+    """Return the time (s, the clock of `now`) until which a request may wait, at most `max_wait_s` from now."""
     return min(deadline_at, now + max_wait_s)
 
 
 def retry_after_s(wait_s: float) -> float:
-    """Time (s) after which a refused client should retry: when half of the excess wait has passed.
+    """Return the time (s) after which a refused client should retry: when the wait has fallen to half of MAX_WAIT_S.
+
+    The result is between MIN_RETRY_S and six times MAX_WAIT_S.
 
     Args:
-        wait_s: how long one more request would wait now.
+        wait_s: present wait (s) of one more request.
     """
     return max(MIN_RETRY_S, min(wait_s - MAX_WAIT_S / 2, 6 * MAX_WAIT_S))
 
 
 def spread_retry_after_s(wait_s: float, rng: Random) -> int:
-    """The Retry-After of a refused client, in whole seconds, spread at random.
+    """Return the Retry-After of a refused client, in whole seconds, spread at random.
 
-    Clients that are refused together would return together and be refused again, so they are spread evenly over half as
-    long again.
+    Clients that are refused together would retry together and be refused again, so their retries are spread evenly over
+    an interval of half of `wait_s`, at least MIN_SPREAD_S.
 
     Args:
         wait_s: minimum time until the retry, in seconds.

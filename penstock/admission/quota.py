@@ -1,7 +1,7 @@
 """A tenant's quota at one agent: a token bucket for its rate, and a limit on concurrent requests.
 
 A policy's quota is for each region. Each of a region's agents enforces an equal part of it, so that no request waits
-for another process; a tenant whose requests all reach one agent gets that agent's part.
+for another process; a tenant whose requests all reach one agent is limited to the part of that agent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class QuotaUsage(msgspec.Struct, frozen=True):
     tokens: float
     """Requests that may start now without waiting."""
     at: float
-    """Time (s) of that number, by the agent's clock."""
+    """Time (s) at which `tokens` was computed, by the agent's clock."""
     running: int = 0
     """Requests that have started and not ended."""
 
@@ -26,23 +26,23 @@ class QuotaExceeded(msgspec.Struct, frozen=True):
     """The refusal of a request that its tenant's quota does not allow now."""
 
     what: str
-    """The limit, in words."""
+    """Description of the limit, for the error message."""
     retry_after_s: float | None
-    """When the rate allows the next request; None if a running request must end first."""
+    """Time (s) until the rate allows the next request; None if a running request must end first."""
 
 
 def unused(quota: Quota, agents: int, now: float) -> QuotaUsage:
-    """The use of a tenant without recent requests: a whole burst is left."""
+    """Return the usage of a tenant without recent requests: the whole burst is available."""
     return QuotaUsage(burst(quota, agents), now)
 
 
 def burst(quota: Quota, agents: int) -> float:
-    """Requests that an agent admits at once after a pause: its part, and at least one."""
+    """Return the number of requests that an agent admits at once after a pause: its part of the burst, at least one."""
     return max(1.0, quota.burst_requests / agents)
 
 
 def max_running(quota: Quota, agents: int) -> int | None:
-    """Concurrent requests that an agent admits: its part, and at least one. None for no limit."""
+    """Return the number of concurrent requests that an agent admits: its part, at least one. None for no limit."""
     return None if quota.concurrent is None else max(1, round(quota.concurrent / agents))
 
 
@@ -50,7 +50,7 @@ def start(use: QuotaUsage, quota: Quota, agents: int, now: float) -> QuotaUsage 
     """Admit one more request, or return the limit that it would exceed.
 
     Args:
-        agents: of the region, this one included.
+        agents: number of agents of the region, this agent included.
         now: the agent's clock, in seconds; never behind `use.at`.
     """
     most = max_running(quota, agents)
@@ -66,5 +66,5 @@ def start(use: QuotaUsage, quota: Quota, agents: int, now: float) -> QuotaUsage 
 
 
 def end(use: QuotaUsage) -> QuotaUsage:
-    """The use after one of the tenant's requests has ended."""
+    """Return the usage after one of the tenant's requests has ended."""
     return msgspec.structs.replace(use, running=max(0, use.running - 1))

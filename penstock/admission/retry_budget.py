@@ -1,8 +1,8 @@
 """Bounds retries to a share of recent requests, plus a constant rate for agents with few requests.
 
-When everything fails, retries only multiply the load on what is left. After Finagle's RetryBudget
-(https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget.html) and linkerd's: 20 % of requests in
-the last ten seconds, plus ten a second.
+If all requests fail, retries only multiply the load on the remaining capacity. After the retry budgets of Finagle
+(https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget.html) and linkerd: 20 % of the requests
+in the last ten seconds, plus ten per second.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = 0.2
-"""Retries per request."""
+"""Maximum number of retries per request, in addition to MIN_PER_S."""
 
 MIN_PER_S: Final = 10.0
-"""Retries a second that are always allowed."""
+"""Retries per second that are always allowed."""
 
 WINDOW_S: Final = 10.0
 """Length of the window of recent requests, in seconds."""
@@ -25,7 +25,7 @@ class RetryBudget:
     __slots__ = ("_began_at", "_requests", "_requests_before", "_retries", "_retries_before")
 
     def __init__(self, now: float) -> None:
-        """Create an empty budget. `now` is a monotonic time in seconds, here and below."""
+        """Create an empty budget. `now` is monotonic time in seconds, in all methods."""
         self._began_at = now
         self._requests = self._requests_before = 0
         self._retries = self._retries_before = 0
@@ -37,7 +37,7 @@ class RetryBudget:
         self._requests += 1
 
     def withdraw(self, now: float) -> bool:
-        """Whether one more retry is allowed; it is counted if so."""
+        """Count one more retry if it is allowed; return whether it is allowed."""
         if not self.allows_one(now):
             return False
         self._retries += 1
@@ -51,7 +51,7 @@ class RetryBudget:
         return self._retries + self._retries_before + 1 <= allowed
 
     def more_in_s(self, now: float) -> float:
-        """Time (s) until the window moves on, and more retries are allowed."""
+        """Return the time (s) until the window advances and more retries are allowed."""
         return max(0.0, self._began_at + WINDOW_S / 2 - now)
 
     def _roll(self, now: float) -> None:

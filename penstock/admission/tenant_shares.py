@@ -1,7 +1,8 @@
-"""What each tenant uses of a bounded resource, and whose use makes room for another tenant when the resource is full.
+"""Usage of a bounded resource by tenant, and the choice of the tenant to displace when the resource is full.
 
-Lower priorities make room first. Within a priority it is the tenant that uses most, and only for a tenant that still
-uses less afterwards (max-min fairness), so that one tenant's burst does not lock out the others.
+Tenants of the lowest priority are displaced first. Within a priority, the tenant that uses the most is displaced, and
+only for a tenant that still uses less afterwards (max-min fairness), so that a burst of one tenant does not lock out
+other tenants.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ class Share(NamedTuple):
 
 
 class TenantShares:
-    """The use of one resource by share, in the unit of the resource (requests or bytes)."""
+    """The usage of one resource by share, in the unit of the resource (requests or bytes)."""
 
     __slots__ = ("_used", "total")
 
     def __init__(self) -> None:
-        """Count no use."""
+        """Create a record without usage."""
         self._used: dict[Share, int] = {}
         self.total = 0
 
     def used(self, share: Share) -> int:
-        """What a share uses."""
+        """Return the usage of a share."""
         return self._used.get(share, 0)
 
     def add(self, share: Share, amount: int) -> None:
@@ -47,7 +48,7 @@ class TenantShares:
                 del self._used[share]
 
     def displaced_by(self, newcomer: Share, amount: int) -> Share | None:
-        """The share that makes room for `amount` more of `newcomer`; None if the newcomer has to be refused."""
+        """Return the share to displace for `amount` more of `newcomer`; None if the newcomer has to be refused."""
         if not self._used:
             return None
         lowest = min(share.priority for share in self._used)

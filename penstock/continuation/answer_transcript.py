@@ -1,4 +1,4 @@
-"""What has been generated of one answer so far: its text, its tokens, and the identity that the client has seen."""
+"""The generated part of one answer: its text, its tokens, and the identity that the client has received."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, Final
 from penstock.continuation.stream_events import Chunk
 
 MAX_TEXT_BYTES: Final = 256 * 1024
-"""Longest text that is kept for a continuation: about 64,000 tokens."""
+"""Maximum size (bytes) of a text that is kept for a continuation: about 64,000 tokens."""
 
 
 class AnswerTranscript:
     """The text and tokens of one answer, which several streams may have contributed.
 
-    Tokens are those that the engine reports with each chunk; without such reports each chunk with text counts as one
-    token, which is inexact for an engine that sends several tokens at once. White space at the end of such a chunk,
-    which a continuation generates again, is counted as one token: its own count is unknown.
+    The number of tokens is the usage that the engine reports with each chunk. Without such reports each chunk with text
+    counts as one token, which is inexact for an engine that sends several tokens at once. White space at the end of a
+    chunk of several tokens, which a continuation generates again, counts as one token, because its number of tokens is
+    unknown.
     """
 
     __slots__ = (
@@ -31,7 +32,7 @@ class AnswerTranscript:
     )
 
     def __init__(self, *, strips_space: bool) -> None:
-        """Start an empty answer; `strips_space`: white space at the end is no part of the text to continue."""
+        """Create an empty transcript. `strips_space` excludes white space at the end from the text to continue."""
         self._strips_space = strips_space
         self._parts: list[str] = []
         self._text_bytes = 0
@@ -40,7 +41,7 @@ class AnswerTranscript:
         self._stream_tokens = 0
         """Tokens of the current stream."""
         self._text_tokens = 0
-        """Those of the text to continue."""
+        """Tokens of the current stream that are in the text to continue."""
         self.identity: dict[str, Any] = {}
         """The fields that identify the answer in each of its chunks; empty before the first chunk."""
         self.prompt_tokens: int | None = None
@@ -70,7 +71,7 @@ class AnswerTranscript:
         return self._base_tokens + self._text_tokens
 
     def problem_with(self, chunk: Chunk) -> str:
-        """Why an answer with this chunk cannot be continued; empty if it can be."""
+        """Return the reason why an answer with this chunk cannot be continued; empty if it can be continued."""
         if chunk.choices:
             choice = chunk.choices[0]
             if choice.index != 0 or len(chunk.choices) > 1:
@@ -94,7 +95,7 @@ class AnswerTranscript:
         """Add a chunk.
 
         Args:
-            content: the text that the client receives; a continuation may repeat white space, which it does not.
+            content: the text that the client receives, without white space that a continuation repeats.
         """
         tokens_before = self._stream_tokens
         if chunk.choices:
@@ -118,6 +119,6 @@ class AnswerTranscript:
             self._text_tokens = self._stream_tokens - ends_in_space
 
     def next_stream(self) -> None:
-        """The current stream failed; another one continues the answer."""
+        """Record that the current stream failed, and that another stream continues the answer."""
         self._base_tokens += self._text_tokens
         self._stream_tokens = self._text_tokens = 0

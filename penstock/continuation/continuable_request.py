@@ -1,8 +1,9 @@
-"""Which requests can be continued by another engine, and the request that continues an answer.
+"""Decides whether another engine can continue the answer to a request, and builds the request that continues it.
 
-A chat is continued from a last message of the assistant that the engine extends, a text completion from its prompt with
-the generated text appended. Fields as documented by OpenAI (https://platform.openai.com/docs/api-reference/chat/create),
-vLLM (vllm/entrypoints/openai/protocol.py) and SGLang (python/sglang/srt/entrypoints/openai/protocol.py).
+For a chat, the generated text is appended as a last message of the assistant, which the engine extends; for a text
+completion, it is appended to the prompt. Fields as documented by OpenAI
+(https://platform.openai.com/docs/api-reference/chat/create), vLLM (vllm/entrypoints/openai/protocol.py) and SGLang
+(python/sglang/srt/entrypoints/openai/protocol.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ CHAT_PATH: Final = b"/v1/chat/completions"
 COMPLETIONS_PATH: Final = b"/v1/completions"
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
-"""`max_tokens` of a text completion that names none."""
+"""`max_tokens` of a text completion that sets no limit."""
 
 _NULL: Final = frozenset({b"null"})
 _NOT_SET: Final = frozenset({b"null", b"false"})
@@ -53,26 +54,26 @@ HARMLESS_VALUES: Final[dict[str, frozenset[bytes]]] = {
     "return_hidden_states": _NOT_SET,
     "kv_transfer_params": _NULL,
 }
-"""Fields that prevent a continuation, with the values (JSON) with which they do not.
+"""Fields that prevent a continuation, with the values (JSON) that do not prevent it.
 
-A grammar or a schema constrains an answer from its first token, a continuation starts in the middle. Sampling fields
-such as `seed` do not prevent it: the continuation is sampled anew.
+A grammar or a schema constrains an answer from its first token, but a continuation starts in the middle of the answer.
+Sampling fields such as `seed` do not prevent a continuation: the continuation is sampled anew.
 """
 
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 
 
 class ContinuableRequest(msgspec.Struct, frozen=True):
-    """What a continuation depends on, of a request that permits one."""
+    """The properties of a request that its continuation depends on."""
 
     chat: bool
-    """Whether the request is a chat, else a text completion."""
+    """Whether the request is a chat; otherwise it is a text completion."""
     max_tokens: int | None
-    """Limit on generated tokens; None for that of the engine."""
+    """Limit on generated tokens; None for the limit of the engine."""
     wants_usage: bool
     """Whether the client requested the usage at the end of the stream."""
     wants_continuous_usage: bool = False
-    """Whether the client requested the usage up to it in each chunk."""
+    """Whether the client requested the usage up to each chunk in that chunk."""
 
 
 class _TextPart(msgspec.Struct):
@@ -86,7 +87,7 @@ class _Message(msgspec.Struct):
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = True
-    """vLLM's default where a request has stream options."""
+    """Whether the usage is requested; the default is that of vLLM for a request that has stream options."""
     continuous_usage_stats: bool | None = False
 
 
@@ -104,10 +105,10 @@ _limit_decoder = msgspec.json.Decoder(int | None)
 
 
 def continuable_request(path: bytes, body: bytes | bytearray) -> ContinuableRequest | str:
-    """Read a request; returns why its answer cannot be continued if so.
+    """Return the properties of a request, or the reason why its answer cannot be continued.
 
     Args:
-        path: of the request.
+        path: path of the request.
         body: the complete JSON body.
     """
     if path not in (CHAT_PATH, COMPLETIONS_PATH):
@@ -143,11 +144,11 @@ def _read(chat: bool, fields: dict[str, msgspec.Raw]) -> ContinuableRequest | st
 
 
 def body_with_usage(request: ContinuableRequest, body: bytes | bytearray) -> bytes:
-    """The body that also requests the usage of each chunk, by which the tokens of merged chunks are counted.
+    """Return the body with a request for the usage of each chunk, by which the tokens of merged chunks are counted.
 
     Args:
-        request: what `continuable_request` returned.
-        body: the body that it read.
+        request: result of `continuable_request`.
+        body: the body that was passed to `continuable_request`.
     """
     if request.wants_continuous_usage:
         return bytes(body)
@@ -158,12 +159,12 @@ def body_with_usage(request: ContinuableRequest, body: bytes | bytearray) -> byt
 
 
 def continuation_body(request: ContinuableRequest, body: bytes | bytearray, text: str, generated_tokens: int) -> bytes:
-    """The body of the request that continues an answer; `body` itself if there is no text yet.
+    """Return the body of the request that continues an answer; `body` itself if `text` is empty.
 
     Args:
-        request: what `continuable_request` returned.
-        body: the body that it read.
-        text: the answer so far, not cut within a character.
+        request: result of `continuable_request`.
+        body: the body that was passed to `continuable_request`.
+        text: the generated text, not cut within a character.
         generated_tokens: tokens of `text`, by which the limits of the request are reduced.
     """
     if not text:

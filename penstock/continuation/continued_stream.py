@@ -1,8 +1,9 @@
 """One event stream for a client, made of the streams of the engines that contributed to one answer.
 
 The client receives complete events only, so that a further stream can follow at any time. The end of the answer, from
-the event with `finish_reason` to `[DONE]`, is passed on as a whole: a failure in between is continued from before it.
-Engines are asked for the usage of each chunk (`body_with_usage`); the client receives only the usage that it requested.
+the event with `finish_reason` to `[DONE]`, is forwarded as a whole: after a failure within the end, the answer is
+continued from the text before the end. Requests to engines ask for the usage of each chunk (`body_with_usage`); the
+client receives only the usage that it requested.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from penstock.continuation.stream_events import (
 )
 
 MAX_HELD_EVENTS: Final = 16
-"""Events after a finish reason that are held until `[DONE]`; engines send one, with the usage."""
+"""Maximum number of events, from the finish reason on, that are held until `[DONE]`. Engines send one event with the
+usage between them."""
 
 
 class ContinuedStream:
-    """Passes on the events of one answer, and rewrites those of a continuation to extend the first stream."""
+    """Forwards the events of one answer, and rewrites the events of a continuation to extend the first stream."""
 
     __slots__ = (
         "_half_event",
@@ -56,20 +58,20 @@ class ContinuedStream:
         self._repeatable_space = ""
         """White space at the end of the text, which the continuation may generate again."""
         self._half_event = b""
-        """An event that is malformed, as agents leave it when they add an error to a stream that broke off."""
+        """A malformed event, such as an incomplete event before the error that an agent adds; empty without one."""
         self._held: list[bytes] = []
-        """The end of the answer, while it is incomplete."""
+        """Events of the end of the answer, until the end is complete."""
         self.problem = ""
-        """Why the answer cannot be continued; empty if it can be."""
+        """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
-        """How the engine failed, by the stream itself; empty while it has not."""
+        """Failure of the engine according to the stream itself; empty without a failure."""
         self.done = False
         """Whether the client has received the end of the answer, or an error of its request."""
         self.usage_event = b""
-        """The last event with the usage of the answer, whether or not the client receives it; empty before."""
+        """The last event with usage, whether or not forwarded to the client; empty before the first such event."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The events for the client that `chunk` completes. After a failure, the rest of the stream is dropped."""
+        """Return the events for the client that `chunk` completes. After a failure, the remaining stream is dropped."""
         events = []
         for event in self._splitter.feed(chunk):
             if self.failure:
@@ -83,20 +85,20 @@ class ContinuedStream:
         return b"".join(events)
 
     def end(self) -> bytes:
-        """The stream has ended: returns the rest of it. An answer without a finish reason is a failure."""
+        """End the stream, and return its remainder. An answer without a finish reason is a failure."""
         if not (self.problem or self.failure or self.done or self._held):
             self.failure = "the stream ended without a finish reason"
         return b"" if self.failure else self._release()
 
     def give_up(self, problem: str) -> None:
-        """From now on the answer cannot be continued: `problem` is the reason."""
+        """Prevent the continuation of the answer, with `problem` as the reason; an earlier reason is kept."""
         self.problem = self.problem or problem
 
     def next_body(self, body: bytes | bytearray) -> bytes | None:
-        """The body of the request that continues the answer; None if the limit on tokens has been reached.
+        """Return the body of the request that continues the answer; None if the limit on tokens has been reached.
 
         Args:
-            body: of the client's request.
+            body: body of the client's request.
         """
         transcript, request = self._transcript, self._request
         if request.max_tokens is not None and transcript.generated_tokens >= request.max_tokens:
@@ -105,11 +107,11 @@ class ContinuedStream:
 
     @property
     def has_text(self) -> bool:
-        """Whether `next_body` asks an engine to extend a text, which not all engines can do."""
+        """Whether `next_body` requires an engine that can extend a text; not all engines can."""
         return bool(self._transcript.text)
 
     def next_stream(self) -> None:
-        """The current stream failed; `feed` receives another one from here on."""
+        """Discard the incomplete part of a failed stream; `feed` receives another stream from now on."""
         self._splitter.take_rest()
         self._held.clear()
         self._half_event = b""
@@ -119,7 +121,7 @@ class ContinuedStream:
         self._repeatable_space = self._transcript.space
 
     def finish_at_limit(self) -> bytes:
-        """The end of an answer that has as many tokens as the request permits. Usage that is unknown is left out."""
+        """Return the end of an answer that has reached the token limit of its request; unknown usage is omitted."""
         transcript, chat = self._transcript, self._request.chat
         self.done = True
         chunk = {"object": "chat.completion.chunk" if chat else "text_completion", **transcript.identity}
@@ -131,11 +133,11 @@ class ContinuedStream:
         return end + DONE_EVENT
 
     def _release(self) -> bytes:
-        """Everything that is held, incomplete events included."""
+        """Return all held events, incomplete events included, and hold none."""
         return self._release_held() + self._splitter.take_rest()
 
     def _pass_on(self, event: bytes) -> bytes:
-        """The event as the client receives it; empty while it is held, and if it is dropped."""
+        """Return the event in the form that the client receives; empty if the event is held or dropped."""
         try:
             data = event_data(event)
             if data is None:
@@ -189,11 +191,11 @@ class ContinuedStream:
         return self._request.wants_usage and (self._request.wants_continuous_usage or not chunk.choices)
 
     def _with_wanted_usage(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
-        """The event with no usage that the client did not request; empty if nothing else is in it."""
+        """Return the event without usage that the client did not request; empty if the event contains nothing else."""
         if chunk.usage is not None:
             self.usage_event = event
         elif self._request.wants_usage:
-            # OpenAI's `"usage": null` in each chunk but the last.
+            # OpenAI sends `"usage": null` in each chunk but the last: forward the event unchanged.
             return event
         if self._wants_usage_of(chunk):
             return event
@@ -205,7 +207,7 @@ class ContinuedStream:
         return b"".join(held)
 
     def _without_repetition(self, content: str) -> str:
-        """The text without the white space that the client has already received."""
+        """Return the text without the white space that the client has already received."""
         expected = self._repeatable_space
         if not expected or not content:
             return content
@@ -216,7 +218,7 @@ class ContinuedStream:
         return content[same:]
 
     def _rewrite(self, data: bytes, chunk: Chunk, content: str) -> bytes:
-        """The event of a continuation as a part of the first stream; empty if nothing remains of it."""
+        """Return the event of a continuation as a part of the first stream; empty if nothing remains of the event."""
         transcript = self._transcript
         fields: dict[str, Any] = msgspec.json.decode(data)
         if transcript.identity:
@@ -242,7 +244,7 @@ class ContinuedStream:
         return encode_event(fields) if adds and not is_usage_only else b""
 
     def _add_usage(self, usage: dict[str, Any]) -> None:
-        """Add the usage of the earlier streams to that of this one, and make the prompt the client's."""
+        """Add the usage of earlier streams to the usage of this stream, and set the tokens of the client's prompt."""
         base_tokens, prompt_tokens = self._transcript.base_tokens, self._transcript.prompt_tokens
         if prompt_tokens is None:
             prompt_tokens = max(0, (usage.get("prompt_tokens") or 0) - base_tokens)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 MAX_EVENT_BYTES: Final = 256 * 1024
-"""Longest event that is held until it is complete."""
+"""Maximum size (bytes) of an incomplete event that is held."""
 
 DONE_DATA: Final = b"[DONE]"
 DONE_EVENT: Final = b"data: [DONE]\n\n"
@@ -27,13 +27,13 @@ _REPORTED_FAILURES: Final = frozenset({"engine_failed", "stream_stalled"})
 
 
 class EventSplitter:
-    """Splits a stream into complete events, whatever the boundaries of its chunks."""
+    """Splits a stream into complete events, regardless of the boundaries of its chunks."""
 
     __slots__ = ("rest",)
 
     def __init__(self) -> None:
         self.rest = b""
-        """The start of an event that is incomplete."""
+        """The incomplete event at the end of the received stream; empty without one."""
 
     @property
     def overflows(self) -> bool:
@@ -41,9 +41,9 @@ class EventSplitter:
         return len(self.rest) > MAX_EVENT_BYTES
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The events that `chunk` completes, each with the empty line that ends it."""
+        """Return the events that `chunk` completes, each with the empty line that ends the event."""
         if not self.rest and chunk.endswith(_EVENT_END) and chunk.find(_EVENT_END) == len(chunk) - len(_EVENT_END):
-            # Most engines send one event at a time.
+            # Most engines send one event at a time, so the search below is rarely needed.
             return [chunk]
         searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
         data = self.rest + chunk
@@ -74,7 +74,7 @@ class Delta(msgspec.Struct):
 
     @property
     def is_text(self) -> bool:
-        """Whether it adds nothing but text."""
+        """Whether the delta adds only text."""
         return not (
             self.tool_calls
             or self.function_call
@@ -96,12 +96,12 @@ class Choice(msgspec.Struct):
 
     @property
     def content(self) -> str | None:
-        """The text that it adds; None if it has no such field."""
+        """The text that the choice adds; None if the choice has no such field."""
         return self.text if self.delta is None else self.delta.content
 
 
 class ChunkUsage(msgspec.Struct):
-    """The usage up to a chunk, with `stream_options.continuous_usage_stats` of vLLM and SGLang, or of the stream."""
+    """The usage up to a chunk (`stream_options.continuous_usage_stats` of vLLM and SGLang), or of the whole stream."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
@@ -125,7 +125,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def event_data(event: bytes) -> bytes | None:
-    """The data of an event of one line; None for a comment.
+    """Return the data of an event of one line; None for a comment.
 
     Raises:
         ValueError: the event has other fields, or several lines of data.
@@ -149,7 +149,7 @@ def decode_chunk(data: bytes) -> Chunk:
     try:
         chunk = _chunk_decoder.decode(data)
         if chunk.object == "error":
-            # vLLM until 0.10 sends the error object itself.
+            # vLLM until 0.10 sends the error object itself as the data.
             chunk.error = msgspec.json.decode(data)
         return chunk
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -157,19 +157,19 @@ def decode_chunk(data: bytes) -> Chunk:
 
 
 def without_usage(data: bytes) -> bytes:
-    """The event with the chunk `data`, without its usage."""
+    """Return the event with the chunk `data`, without its usage."""
     fields = _fields_decoder.decode(data)
     fields.pop("usage", None)
     return encode_event(fields)
 
 
 def encode_event(data: object) -> bytes:
-    """The event with `data` as JSON."""
+    """Return an event with `data` as JSON."""
     return b"data: %b\n\n" % msgspec.json.encode(data)
 
 
 def engine_failure(error: Any) -> str:
-    """The message of an error in a stream if it reports a failure of the engine; empty if it is due to the request.
+    """Return the message of an error in a stream if the engine failed; empty if the request caused the error.
 
     vLLM and SGLang send a number as the code, like the HTTP status; agents send a reason code.
     """

@@ -21,7 +21,7 @@ class Situation(msgspec.Struct, frozen=True):
     """The fleet before a drill."""
 
     newest: Drill | None
-    """The last drill, or the one under way."""
+    """The newest drill, over or under way; None without one."""
     is_rolling_out: bool
     """Whether a rollout of a policy is under way."""
     states: Mapping[str, RegionState]
@@ -29,13 +29,13 @@ class Situation(msgspec.Struct, frozen=True):
     withdrawn: tuple[str, ...]
     """Regions that overrides or maintenance windows drain."""
     control_planes: int
-    """Control planes that are registered."""
+    """Number of registered control planes."""
     objectives: tuple[ObjectiveCounts, ...]
     """Attainment of the service objectives in the last minutes."""
 
 
 def refusal(request: DrillRequest, policy: Policy, now_is: Situation) -> str | None:
-    """Returns why a drill may not begin; None if it may, as long as no capacity is missing without its region."""
+    """Returns the reason why a drill may not begin; None if it may begin unless `missing_without` finds a shortfall."""
     if now_is.newest is not None and not now_is.newest.is_over:
         return f"drill {now_is.newest.number} is under way, and there is one at a time"
     if now_is.is_rolling_out:

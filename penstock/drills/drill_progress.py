@@ -1,4 +1,4 @@
-"""What a drill does next: a function of its state and of what the leader observes."""
+"""The next step of a drill: a function of its state and of the leader's observations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.rollout.evidence import AgentObservation, objectives_since, reques
 from penstock.rollout.objective_evidence import ObjectiveCounts, merge_counts
 
 SET_WITHIN_S = 60.0
-"""Time limit (s) for setting the drain, while the store does not respond."""
+"""Time limit (s) for setting the drain, which takes longer only if the store does not respond."""
 
 EVACUATE_WITHIN_S = 900.0
-"""Time limit (s) of an evacuation; long streams end by themselves."""
+"""Time limit (s) of an evacuation; long streams are not cut off, so they need time to end."""
 
 RETURN_WITHIN_S = 300.0
 """Time limit (s) of a return, beyond the policy's failback ramp."""
@@ -24,38 +24,39 @@ TAKE_OVER_WITHIN_S = 60.0
 """Time limit (s) of a failover of the control planes."""
 
 MARGIN_S = 60.0
-"""Time (s) after which the drain of an evacuation expires by itself, beyond its time limits."""
+"""Time (s) between the time limits of an evacuation and the expiry of its drain, which no leader has to lift."""
 
 MAX_FAILED_SHARE = 0.05
-"""Maximum share (0-1) of the fleet's requests that may fail during a drill: for models without an objective."""
+"""Maximum share (0-1) of the fleet's requests that may fail during a drill; it also covers models without an
+objective."""
 
 MIN_REQUESTS = 20
-"""Minimum of finished requests for that share to count."""
+"""Minimum number of finished requests for MAX_FAILED_SHARE to apply."""
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What the leader observes at one moment."""
+    """Observations of the leader at one moment."""
 
     epoch: int
-    """Its fencing epoch."""
+    """Fencing epoch of the leader."""
     leader: str
-    """Its name."""
+    """Name of the leader."""
     plan_epoch: int
     """Lowest epoch of the slices of the plan in force."""
     audit_seq: int
-    """Number of the last change that it can read."""
+    """Number of the last audited change that the leader can read."""
     agents: Mapping[str, AgentObservation]
-    """What agents reported, by `region/agent`."""
+    """Observations of the agents, by `region/agent`."""
     failed: tuple[str, ...] = ()
     """Regions that have failed."""
     ramp_s: float = 0.0
     """Failback ramp of the policy (s)."""
     override: Override | None = None
-    """The drain of the drill, as the store has it."""
+    """The drain of the drill in the store; None if the store has none."""
     share: float = 0.0
     """Largest share (0-1) of any traffic class that the plan in force sends to the region."""
     in_flight: int = 0
-    """Requests that the region's endpoints hold, by its last reports."""
+    """Requests in flight on the region's endpoints, by the last reports of the region."""
     reported_at: float = 0.0
     """Time (s) of the oldest of the newest reports of the region's agents."""
     is_healthy: bool = True
@@ -76,16 +77,16 @@ class LiftOverride(msgspec.Struct, frozen=True):
 
 
 class StepDown(msgspec.Struct, frozen=True):
-    """Resign, and let another control plane campaign first."""
+    """Step down as leader, so that another control plane campaigns first."""
 
 
 Effect = SetOverride | LiftOverride | StepDown
 
 
 def on_tick(drill: Drill, seen: Observed, now: float) -> tuple[Drill, tuple[Effect, ...]]:
-    """Returns the drill after all transitions that the observation justifies, and what is to be done in its phase.
+    """Returns the drill after all transitions that the observation justifies, and the effects to perform in its phase.
 
-    Effects follow from the phase and are repeated until they show: performing one twice changes nothing.
+    Effects depend on the phase and are repeated until they are observed; they are idempotent.
 
     Args:
         now: the leader's clock (Unix time, s).
@@ -131,12 +132,12 @@ def burning_objective(drill: Drill) -> str | None:
 
 
 def burn_rate(counts: ObjectiveCounts) -> float:
-    """Returns how fast an error budget burns: 1 would use it up exactly."""
+    """Returns the burn rate of an error budget; a rate of 1 uses up the budget exactly."""
     return (1.0 - counts.attained) / (1.0 - counts.share)
 
 
 def _counted(drill: Drill, seen: Observed) -> Drill:
-    """Returns the drill with the results of requests since its beginning; agents that appear later count from then."""
+    """Returns the drill with the results of requests since its beginning; of later agents, since their first report."""
     return msgspec.structs.replace(
         drill,
         marks=with_marks(seen.agents, drill.marks),

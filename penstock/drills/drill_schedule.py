@@ -7,17 +7,17 @@ from penstock.overrides.maintenance import beginnings
 from penstock.policy.policy import DrillSchedule, Policy
 
 TRY_FOR_S = 300.0
-"""Time (s) for which an occurrence that may not begin yet is tried; then it is recorded as refused."""
+"""Time (s) for which an occurrence that may not begin yet is retried; after that it is recorded as refused."""
 
 DUE_FOR_S = 600.0
-"""Time (s) after which an occurrence is skipped: no control plane led, or another drill was under way."""
+"""Time (s) after which an occurrence is skipped if no control plane led, or another drill was under way."""
 
 
 def due(policy: Policy, newest: Drill | None, now: float) -> DrillRequest | None:
     """Returns the first scheduled drill whose occurrence has come and was not handled; None if there is none.
 
     Args:
-        newest: the last drill: it knows the occurrences that were handled.
+        newest: the newest drill, which contains the handled occurrences; None without one.
         now: Unix time, in seconds.
     """
     handled = newest.handled if newest is not None else {}
@@ -38,14 +38,14 @@ def due(policy: Policy, newest: Drill | None, now: float) -> DrillRequest | None
 
 
 def final_refusal(request: DrillRequest, why: str | None, now: float) -> str | None:
-    """Returns the reason for which a scheduled drill is recorded as refused; None while it may begin or be tried."""
+    """Returns the reason for which a scheduled drill is recorded as refused; None while it may still begin."""
     if now - request.occurrence < TRY_FOR_S:
         return None
     return why or f"it could not begin within {TRY_FOR_S:g} s"
 
 
 def handled_after(policy: Policy, newest: Drill | None, request: DrillRequest) -> dict[str, float]:
-    """Returns the occurrences handled once `request` has begun or was refused, without those of removed schedules."""
+    """Returns the handled occurrences after `request` has begun or was refused; removed schedules are omitted."""
     names = {schedule.name for schedule in policy.drills}
     before = newest.handled if newest is not None else {}
     kept = {name: at for name, at in before.items() if name in names}

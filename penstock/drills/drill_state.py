@@ -1,7 +1,7 @@
 """The state of one drill, as a table of transitions; a transition that the table lacks is an error.
 
-The state alone determines what is to be done, so a new leader continues a drill where the former one stopped. The drain
-of an evacuation expires by itself: the region gets its traffic back even if no control plane is left.
+The state alone determines the next action, so a new leader continues a drill where the former leader stopped. The drain
+of an evacuation has an expiry time, so traffic returns to the region even if no control plane is available.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class DrillPhase(StrEnum):
     RETURNING = "returning"
     """The drain is lifted, and the region ramps back."""
     ABORTING = "aborting"
-    """As RETURNING, before the exercise was complete."""
+    """The drain is lifted, and the region ramps back, before the exercise was complete."""
     STEPPING_DOWN = "stepping_down"
-    """The leader of the beginning steps down, and no other control plane has published a plan yet."""
+    """The leader that began the drill steps down, and no other control plane has published a plan yet."""
     DONE = "done"
     ABORTED = "aborted"
     """The exercise was not completed, or the fleet did not return in time."""
     REFUSED = "refused"
-    """It did not begin."""
+    """The drill did not begin."""
 
 
 class DrillEvent(StrEnum):
@@ -48,7 +48,7 @@ class DrillEvent(StrEnum):
     EMPTIED = "emptied"
     """No plan sends traffic to the region, and its endpoints hold no request."""
     HELD = "held"
-    """The region has been empty for as long as wanted."""
+    """The region has been empty for the requested time."""
     RETURNED = "returned"
     """The region has its whole share again."""
     ELECTED = "elected"
@@ -94,9 +94,9 @@ class DrillRequest(msgspec.Struct, frozen=True):
     author: str
     """Name of the operator; for a scheduled drill, the policy's file and line."""
     schedule: str = ""
-    """Name of the policy's drill; empty for an operator's."""
+    """Name of the drill in the policy; empty for a drill of an operator."""
     occurrence: float = 0.0
-    """Unix time (s) of the begin by the schedule."""
+    """Scheduled start (Unix time, s); 0 for a drill of an operator."""
 
 
 class DrillStep(msgspec.Struct, frozen=True):
@@ -107,27 +107,27 @@ class DrillStep(msgspec.Struct, frozen=True):
     """Unix time (s) by the clock of the leader."""
     why: str
     by: str = ""
-    """Name of the operator who caused it; empty for automatic transitions."""
+    """Name of the operator who caused the transition; empty for automatic transitions."""
 
 
 class Drill(msgspec.Struct, frozen=True):
     """State of one drill; `transition` returns the next one."""
 
     number: int
-    """Grows by one with every drill."""
+    """Number of the drill; increases by one with every drill."""
     request: DrillRequest
     steps: tuple[DrillStep, ...]
     """The phases entered, the present one last."""
     epoch: int
-    """Fencing epoch of the leader that began it."""
+    """Fencing epoch of the leader that began the drill."""
     leader: str
-    """Name of that control plane."""
+    """Name of the control plane that began the drill."""
     plan_epoch: int
     """Epoch of the plan in force at the beginning."""
     audit_seq: int
     """Number of the last change that was acknowledged before the beginning."""
     handled: dict[str, float] = {}
-    """By name of a scheduled drill, its last occurrence (Unix time, s) that began or was refused."""
+    """Last occurrence (Unix time, s) that began or was refused, by name of the scheduled drill."""
     marks: dict[str, Mark] = {}
     """Agents' counters at the beginning, by `region/agent`; empty once the drill is over."""
     requests: RequestCounts = RequestCounts()
@@ -135,7 +135,7 @@ class Drill(msgspec.Struct, frozen=True):
     objectives: tuple[ObjectiveCounts, ...] = ()
     """Attainment of the service objectives since the beginning."""
     lost_changes: int | None = None
-    """Acknowledged changes that the new leader does not have; None before one leads."""
+    """Number of acknowledged changes that the new leader does not have; None before a new leader is observed."""
 
     @property
     def phase(self) -> DrillPhase:
@@ -144,7 +144,7 @@ class Drill(msgspec.Struct, frozen=True):
 
     @property
     def since(self) -> float:
-        """When that phase was entered (Unix time, s)."""
+        """Unix time (s) at which the present phase was entered."""
         return self.steps[-1].at
 
     @property
@@ -164,7 +164,7 @@ class Drill(msgspec.Struct, frozen=True):
 
     @property
     def rto_s(self) -> float | None:
-        """Recovery time (s): until nothing depended on the region, or until another leader's plan was in force."""
+        """Recovery time (s): until the region served nothing, or another leader's plan was in force. None before."""
         reached = self._entered(DrillPhase.HOLDING if self.request.region is not None else DrillPhase.DONE)
         return None if reached is None else reached - self.began_at
 

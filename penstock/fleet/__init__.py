@@ -1,1 +1,1 @@
-"""What agents report, the snapshot of the fleet, demand and capacity."""
+"""Reports of agents, the snapshot of the fleet, demand and capacity."""

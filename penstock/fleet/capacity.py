@@ -1,7 +1,7 @@
 """Capacity that a plan may use, weighted by the age of the reports, and the capacity that is missing.
 
 A region on its failback ramp offers all of its slots; the ramp limits its share of each class instead. If its slots
-were limited as well, it would look full for the whole ramp and be the last region to get its traffic back.
+were limited as well, the region would appear full for the whole ramp and be the last to receive its traffic again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIN_COMPLETIONS = 50
 """Completions from which on a pool's own mean service time is used alone; below, it is mixed with the fleet's mean."""
 
 MIN_WEIGHT = 1e-3
-"""Slots added to those of every pool where a mean is weighted by slots, so that a pool without slots has a weight."""
+"""Slots added to every pool in a mean that is weighted by slots, so that a pool without slots has a weight."""
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -50,12 +50,13 @@ class Shortfall(msgspec.Struct, frozen=True):
     residency: tuple[str, ...]
     """Names of the affected residency classes: those that no other region can serve."""
     regions: tuple[str, ...]
-    """Regions where more capacity would help, each of them; empty if the classes permit only the lost region."""
+    """Regions in each of which more capacity would reduce the shortfall; empty if the classes permit only the lost
+    region."""
     lost: str | None
     """The region whose loss causes the shortfall; None if capacity is missing now, for serving within the target."""
     requests_per_s: float
     slots: float
-    """The same in concurrent requests, at the mean service time of `regions`."""
+    """The missing capacity in concurrent requests, at the mean service time of `regions`."""
 
 
 def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, str], Supply]:
@@ -100,8 +101,8 @@ def _in_common_units(found: dict[tuple[str, str], Supply]) -> dict[tuple[str, st
     """Returns the capacity with service times that are the product of a time per model and a speed per region, for
     models that share slots.
 
-    They run on the same hardware, so a region that is slow for one is slow for the others. Only in such units do slots
-    of one region have one capacity, whatever the mix of models.
+    Such models run on the same hardware, so a region that is slow for one model is slow for the others. With this
+    product, the capacity of the slots of a region does not depend on the mix of models.
     """
     coupled = coupled_models(group.models for pool in found.values() for group in pool.shared)
     if not coupled:
@@ -132,8 +133,9 @@ def _fleet_mean_s(seen: Mapping[tuple[str, str], FadedPool]) -> dict[str, float]
     """Returns the mean service time (s) of each model over the pools with enough completions, weighted by slots and
     age.
 
-    It substitutes for the mean of a pool with few completions. The policy's prior may be far from the measured times; a
-    region that has just returned would then look slow, receive no requests, and never correct its mean.
+    The fleet's mean substitutes for the mean of a pool with few completions. The policy's prior may be far from the
+    measured times, so with the prior a region that has just returned could appear slow, receive no requests, and never
+    correct its mean.
     """
     slots: dict[str, float] = {}
     busy: dict[str, float] = {}

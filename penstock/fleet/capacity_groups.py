@@ -26,7 +26,7 @@ class SharedSlots(msgspec.Struct, frozen=True):
 
 
 def group_reports(groups: Iterable[GroupReport]) -> tuple[GroupReport, ...]:
-    """At most MAX_GROUPS capacity groups of distinct models, sorted by their models.
+    """Returns at most MAX_GROUPS capacity groups with distinct sets of models, sorted by their models.
 
     Beyond that number the smallest groups are merged. A merged group names all their models, so its slots are still
     counted once.
@@ -57,7 +57,9 @@ def are_groups_of(groups: Sequence[GroupReport], pools: Iterable[PoolReport]) ->
 
 
 def coupled_models(groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """By model that shares slots: all models, itself included, whose capacity depends on one another, sorted.
+    """Returns, for each model that shares slots, all models whose capacities depend on one another, itself included.
+
+    The models are sorted by name.
 
     Args:
         groups: the models of each capacity group of several models.

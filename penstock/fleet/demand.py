@@ -11,14 +11,15 @@ from math import exp
 import msgspec
 
 TIME_CONSTANT_S = 3.0
-"""Time constant (s) of the rate: a step in demand shows to 63 % after it. A shorter one is mostly noise at a few
-requests a second."""
+"""Time constant (s) of the rate, after which the rate has followed 63 % of a step in demand. With a shorter time, the
+rate is mostly noise at a few requests per second."""
 
 FORGET_BELOW_PER_S = 0.01
-"""A rate (1/s) that has decayed below this is dropped."""
+"""Rate (1/s) below which a decayed rate is dropped."""
 
 MAX_CLASSES = 1024
-"""Traffic classes tracked at once. Policy bounds models and classes; this bounds the cost of a mistake in policy."""
+"""Maximum number of traffic classes tracked at once. The policy bounds models and classes; this limit bounds the cost
+of a mistake in the policy."""
 
 
 class ArrivalRate(msgspec.Struct):

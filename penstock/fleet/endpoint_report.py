@@ -7,28 +7,28 @@ from enum import StrEnum
 import msgspec
 
 MAX_ENDPOINTS = 1_000
-"""Endpoints in one report."""
+"""Maximum number of endpoints in one report."""
 
 MAX_TEXT = 512
 """Maximum length, in characters, of a name, an address, or a model."""
 
 MAX_MODELS = 64
-"""Models of one endpoint."""
+"""Maximum number of models of one endpoint."""
 
 
 class EndpointCondition(StrEnum):
-    """State of an endpoint as an agent sees it. If several apply, the first in this order is reported."""
+    """State of an endpoint at an agent. If several states apply, the first in this order is reported."""
 
     DRAINING = "draining"
-    """The endpoint accepts no new requests and finishes those it has."""
+    """The endpoint accepts no new requests and finishes its current requests."""
     NEW = "new"
     """The endpoint has not been probed yet, or not since a connection attempt failed."""
     DOWN = "down"
     """Health probes fail."""
     SUSPECT = "suspect"
-    """The requests of the endpoint make no progress, so it receives no new ones for a while."""
+    """The requests of the endpoint make no progress, so the endpoint receives no new requests for a while."""
     EJECTED = "ejected"
-    """Outlier ejection: requests failed, so the endpoint receives none for a while, or a single trial request."""
+    """Outlier ejection: requests failed, so the endpoint receives no request for a while, or a single trial request."""
     UNLOADED = "unloaded"
     """The endpoint responds but has none of its models loaded."""
     WARMING = "warming"
@@ -37,10 +37,10 @@ class EndpointCondition(StrEnum):
 
 
 class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One endpoint as one agent sees it. Encoded as an array: append new fields at the end."""
+    """State of one endpoint at one agent. Encoded as an array: append new fields at the end."""
 
     name: str
-    """Unique in its region."""
+    """Name of the endpoint, unique in its region."""
     address: str
     """host:port."""
     models: tuple[str, ...]
@@ -52,7 +52,7 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     in_flight: int
     """Requests in flight, of all agents of the region."""
     reason: str = ""
-    """Why it is not ready; empty if it is."""
+    """Reason why the endpoint is not ready; empty if the endpoint is ready."""
 
     def is_possible(self, max_count: int) -> bool:
         """Whether all counts and lengths are within their limits."""

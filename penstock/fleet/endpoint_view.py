@@ -25,8 +25,8 @@ class ReportedEndpoint(msgspec.Struct, frozen=True):
 def endpoints(snapshot: Snapshot, now: float, region: str | None = None) -> list[ReportedEndpoint]:
     """Returns every endpoint of a region, or of all regions, in no particular order.
 
-    Agents of a region see the same endpoints but may rate them differently. Among agents with a recent list, the first
-    by name wins, so that the result does not alternate between agents.
+    Agents of a region have the same endpoints but may report different states. Of the agents with a recent list, the
+    first by name takes precedence, so that the result does not alternate between agents.
     """
     lists: dict[str, list[tuple[float, str, tuple[EndpointReport, ...]]]] = {}
     for (reporting_region, agent), held in snapshot.agents.items():
@@ -45,7 +45,7 @@ def endpoints(snapshot: Snapshot, now: float, region: str | None = None) -> list
 
 
 def omitted_endpoints(snapshot: Snapshot, region: str | None = None) -> int:
-    """Returns how many endpoints exceeded MAX_ENDPOINTS; a lower bound if agents of a region report different ones.
+    """Returns the number of endpoints above MAX_ENDPOINTS; a lower bound if agents of a region report different ones.
 
     Args:
         region: None for all regions.

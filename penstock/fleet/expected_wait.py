@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MEMORY_COMPLETIONS = 100
-"""Completions that the mean service time remembers; up to this number, it is their plain mean. Service times differ by
-a factor of a hundred, and after a burst the long requests end last: a shorter memory would take them for a slow
-region."""
+"""Number of completions that the mean service time remembers; up to this number, it is the plain mean. Service times
+differ by a factor of a hundred, and after a burst the long requests end last, so with a shorter memory the region would
+appear slow."""
 
 
 def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
@@ -22,7 +22,7 @@ def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
 
 
 def headroom_slots(in_flight: int, slots: int, target_utilisation: float) -> int:
-    """Returns how many more requests a pool may accept before it exceeds its target utilisation; never negative."""
+    """Returns the number of requests that a pool may accept up to its target utilisation; never negative."""
     return max(0, int(slots * target_utilisation) - in_flight)
 
 

@@ -1,8 +1,8 @@
 """Region health that one leader hands over to the next, inside the plan.
 
-Failure detection may restart with every leader, since it takes a second. Hold-down and failback ramp may not: a region
-that failed a moment ago would count as healthy under the next leader, and flap with each change of leadership; so would
-a degraded region. The state is part of the plan, so it is fenced like the plan and covers exactly what agents
+Failure detection may restart with every leader, since it takes a second. Hold-down and failback ramp must continue:
+otherwise a region that has just failed, or is degraded, would count as healthy under the next leader, and flap with
+each change of leadership. The state is part of the plan, so it is fenced like the plan and covers exactly what agents
 apply. Its weight decreases with its age.
 """
 
@@ -18,12 +18,12 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Failover
 
 HANDED_OVER = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING, RegionState.DEGRADED})
-"""States that take more than one good report to leave; the others are not handed over."""
+"""States that one good report does not end; the other states are not handed over."""
 
 
 def health_to_hand_over(health: RegionHealth) -> RegionHealth | None:
-    """Returns the part of a region's health that a plan contains, which changes only with the state; None if
-    healthy."""
+    """Returns the part of a region's health that a plan contains, which changes only with the state; None for a state
+    that is not handed over."""
     if health.state not in HANDED_OVER:
         return None
     weak = health.state is RegionState.DEGRADED
@@ -47,8 +47,8 @@ def inherited_health(slices: Mapping[str, RegionPlan], now: float, failover: Fai
 
 
 def _as_of_now(health: RegionHealth, made_at: float, now: float, failover: Failover) -> RegionHealth | None:
-    """Returns the health handed over at `made_at`, if it still applies. Old health counts as if the region had been
-    healthy ever since."""
+    """Returns the health handed over at `made_at`; None if it no longer applies. Health older than FADED_S is advanced
+    as if the region had been healthy since `made_at`."""
     health = msgspec.structs.replace(health, since=min(health.since, now))
     if now - made_at <= FADED_S:
         return health

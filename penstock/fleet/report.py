@@ -13,7 +13,7 @@ from penstock.policy.service_objective import ObjectiveReport
 
 
 class PoolReport(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of one region that serve one model, as this agent sees them."""
+    """State of the endpoints of one region that serve one model, at this agent."""
 
     model: str
     endpoints: int
@@ -55,7 +55,7 @@ class DemandReport(msgspec.Struct, frozen=True, gc=False):
     residency: str
     """Name of the residency class."""
     regions: tuple[str, ...]
-    """Members of the residency class, so that the planner can handle a class it has not seen before."""
+    """Members of the residency class, so that the planner can handle a class that no other report contains."""
     requests_per_s: float
 
 
@@ -83,23 +83,23 @@ class AgentReport(msgspec.Struct, frozen=True):
     demand: tuple[DemandReport, ...] = ()
     peers: tuple[PeerReport, ...] = ()
     policy_digest: str = ""
-    """The policy in force at the agent; empty before the first."""
+    """Digest of the policy in force at the agent; empty before the first policy."""
     plan_epoch: int = 0
     plan_generation: int = 0
     refused_plan: str = ""
-    """Why the agent rejected the newest published plan or policy; empty if it accepted it."""
+    """Reason why the agent rejected the newest published plan or policy; empty if nothing was rejected."""
     refused_digest: str = ""
     """Digest of the rejected policy; empty if nothing was rejected, or the policy could not be read yet."""
     request_counts: RequestCounts = RequestCounts()
-    """Results of its clients' requests since this epoch of the agent began."""
+    """Results of client requests since this epoch of the agent began."""
     objectives: tuple[ObjectiveReport, ...] = ()
     """Recent attainment of the service objectives of the agent's policy, one entry per model with an objective."""
     endpoints: tuple[EndpointReport, ...] | None = None
     """Every endpoint of the region; None if this report omits them and the last list of this epoch remains valid."""
     endpoints_omitted: int = 0
-    """Endpoints beyond the limit of the list."""
+    """Number of endpoints above the limit of the list."""
     groups: tuple[GroupReport, ...] = ()
-    """Capacity groups of several models. The slots of a pool that are in none of them serve its model alone."""
+    """Capacity groups of several models. Slots of a pool that are in no such group serve its model alone."""
     countries: tuple[CountryReport, ...] = ()
     """Demand of this agent's clients by country."""
     spillover: tuple[SpilloverReport, ...] = ()

@@ -1,4 +1,4 @@
-"""The state of each region as an origin's agents see it, as far as the control plane can derive it from reports."""
+"""The state of each region at an origin's agents, as far as the control plane can derive it from reports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.routing.region_selection import RegionView
 
 
 def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
-    """The state of each region as an origin's agents see it, without waits and spill credits, which reports do not
+    """Returns the state of each region at an origin's agents, without waits and spill credits, which reports do not
     contain.
 
-    A state is what the newest report of the origin contains for the region, else the control plane's own; that a region
-    is degraded, which changes no routing, only the control plane knows.
+    The state of a region is from the newest report of the origin, otherwise from the control plane. The state DEGRADED,
+    which does not affect routing, is from the control plane only.
     """
     held = snapshot.newest(origin)
     is_reporting = held is not None and now - held.received_at <= FRESH_S
@@ -24,7 +24,8 @@ def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
         health = snapshot.health.get(region, RegionHealth())
         state = RegionState.HEALTHY if region == origin and is_reporting else states.get(region, health.state)
         if state is RegionState.DRAINING:
-            state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
+            # Agents can reach a draining region; only the plan closes the region to them.
+            state = RegionState.HEALTHY
         if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:
             state = RegionState.DEGRADED
         here = pool(snapshot, region, model, now)

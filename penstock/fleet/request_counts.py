@@ -1,4 +1,4 @@
-"""Counters of request results, which only grow: the measure that a change of policy is judged by."""
+"""Monotonic counters of request results, by which a change of policy is evaluated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class RequestCounts(msgspec.Struct, frozen=True):
     """Results of clients' requests since the agent began; or, as a difference, in an interval."""
 
     ended: int = 0
-    """Finished requests, except those that the client cancelled or that were invalid."""
+    """Finished requests, except requests that the client cancelled and invalid requests."""
     failed: int = 0
     """Finished requests that an engine, the fleet or its policy answered with a refusal or an error."""
     begun: int = 0
     """Requests whose response began."""
     first_byte_s: float = 0.0
-    """Sum of the times to first byte (s) of those."""
+    """Sum of the times to first byte (s) of the requests in `begun`."""
 
     def __add__(self, other: RequestCounts) -> RequestCounts:
         return RequestCounts(
@@ -45,7 +45,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
 
     @property
     def failed_share(self) -> float:
-        """The share (0-1) of finished requests that failed; 0 without any."""
+        """The share (0-1) of finished requests that failed; 0 without finished requests."""
         return self.failed / self.ended if self.ended else 0.0
 
     @property

@@ -21,21 +21,21 @@ MIN_INTERVAL_S = 0.01
 """Minimum time (s) between two exchanges; requests that begin and end in between share one."""
 
 IDLE_INTERVAL_S = 0.1
-"""Time (s) between two exchanges in an idle region, so that both this agent's load and the others' stay fresh."""
+"""Time (s) between two exchanges in an idle region, so that the loads of all its agents stay fresh."""
 
 ACTIVE_S = 1.0
-"""Time (s) since the last change of the others' load from which on the region is idle."""
+"""Time (s) without a change of the other agents' load after which the region is idle."""
 
 
 def exchange_interval_s(quiet_s: float, *, requests_wait: bool) -> float:
     """Returns the time (s) until an agent whose own load does not change exchanges load again.
 
-    With ten agents before twenty engines of one slot each, views up to IDLE_INTERVAL_S old miss one or two changes of
-    the other agents, and the 99th percentile end to end is a tenth longer (`make sim`).
+    With ten agents in front of twenty engines of one slot each, views up to IDLE_INTERVAL_S old miss one or two changes
+    of the other agents, and the 99th percentile end to end is a tenth longer (`make sim`).
 
     Args:
         quiet_s: time since the load or the queues of other agents last changed, in seconds.
-        requests_wait: requests wait at this agent.
+        requests_wait: whether requests wait at this agent.
     """
     return MIN_INTERVAL_S if requests_wait or quiet_s < ACTIVE_S else IDLE_INTERVAL_S
 
@@ -46,5 +46,5 @@ def weight_at_age(age_s: float) -> float:
 
 
 def weighted_count(others: int, weight: float) -> int:
-    """Returns other agents' requests to account for, rounded up so that the last one is kept longest."""
+    """Returns the weighted number of other agents' requests, rounded up so that the last request counts longest."""
     return ceil(others * weight)

@@ -1,4 +1,4 @@
-"""Places work on capacity groups that several models share, so that no group receives more than it has.
+"""Places work on capacity groups that several models share, so that no group receives more than its capacity.
 
 The work of one model may be in any group that serves the model, and moves to another group if that makes room. The
 total that fits is a maximum flow, found with the shortest augmenting paths of Edmonds and Karp (Theoretical
@@ -17,19 +17,19 @@ K = TypeVar("K", bound=Hashable)
 
 
 class SlotLedger(Generic[K]):
-    """Free capacity by group, and the work that was placed there. Any unit; the same for all groups and work."""
+    """Free capacity and placed work by group, in one arbitrary unit for all groups and work."""
 
     def __init__(self, free: Sequence[float], draws: Mapping[K, Sequence[int]]) -> None:
         """Create a ledger without work.
 
         Args:
             free: capacity by group.
-            draws: by pool, the groups that it consists of, in the order in which they are filled.
+            draws: the groups of each pool, in the order in which they are filled.
         """
         self._free = list(free)
         self._draws = draws
         self._placed: dict[int, dict[K, float]] = {}
-        """By group of several pools, the work of each pool."""
+        """Work of each pool, by group; only of groups that belong to several pools."""
         users: dict[int, int] = {}
         for groups in draws.values():
             for group in groups:
@@ -37,14 +37,14 @@ class SlotLedger(Generic[K]):
         self._shared = frozenset(group for group, count in users.items() if count > 1)
 
     def copy(self) -> SlotLedger[K]:
-        """A ledger with the same work, which changes independently of this one."""
+        """Return a ledger with the same work, which changes independently of this ledger."""
         copied: SlotLedger[K] = SlotLedger.__new__(SlotLedger)
         copied._free, copied._draws, copied._shared = self._free.copy(), self._draws, self._shared
         copied._placed = {group: work.copy() for group, work in self._placed.items()}
         return copied
 
     def free(self, group: int) -> float:
-        """The capacity of a group that is left."""
+        """Return the free capacity of a group."""
         return self._free[group]
 
     def add_capacity(self, more: Sequence[float]) -> None:
@@ -82,9 +82,9 @@ class SlotLedger(Generic[K]):
     def _augment(self, pool: K, wanted: float) -> float:
         """Move other pools' work along the shortest path that makes room for this pool. Returns the amount placed."""
         from_pool: dict[int, K] = dict.fromkeys(self._draws[pool], pool)
-        """By group reached: the pool whose work would come into it."""
+        """For each group reached: the pool whose work would move into the group."""
         from_group: dict[K, int] = {}
-        """By pool reached: the group whose work of this pool would leave."""
+        """For each pool reached: the group that work of the pool would leave."""
         queue = list(from_pool)
         for group in queue:
             if self._free[group] > NEGLIGIBLE:

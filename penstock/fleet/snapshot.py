@@ -1,8 +1,8 @@
-"""The fleet as last reported, which the planner plans from. Every number has an age, and old reports lose weight.
+"""The fleet as last reported, the input of the planner. Every number has an age, and old reports lose weight.
 
 Reports come from agents that may be late, restarted, faulty or hostile. `add_report` keeps the newest valid report of
 each agent and returns the reason for rejecting others. A region's health is decided by the majority of the other
-regions; the region's own report decides only if they are split or silent."""
+regions; the region's own report decides only if their votes are split or missing."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FADED_S = 15.0
 """Age (s) from which on a report has no weight."""
 
 MAX_GAP_S = 1.0
-"""Silence (s) of all regions at once after which reports stop ageing: several regions do not fail at the same moment,
-so the fault is taken to be in this process's reception."""
+"""Time (s) without a report of any region after which reports stop ageing: several regions do not fail at the same
+moment, so the fault is taken to be in this process's reception."""
 
 FORGET_S = 300.0
-"""Silence (s) after which an agent is removed from the snapshot."""
+"""Time (s) without a report after which an agent is removed from the snapshot."""
 
 SETTLE_S = 3.0
 """Time (s) that a new leader waits for the reports of all regions before it plans without the missing ones."""
 
 MAX_AGENTS = 1_000
-"""Agents of one region; more than any region runs, and few enough to hold in memory."""
+"""Maximum number of agents of one region; more than any region runs, and few enough to hold in memory."""
 
 MAX_NAME = 255
 """Maximum length of an agent's name, in characters."""
@@ -81,15 +81,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Health handed over by the former leader: the initial state of a region once a report about it arrives."""
 
     def newest(self, region: str) -> HeldReport | None:
-        """The newest report of a region's agents."""
+        """Returns the newest report of a region's agents; None without reports."""
         return max(self.of(region), key=lambda held: held.received_at, default=None)
 
     def of(self, region: str) -> list[HeldReport]:
-        """The newest report of each of a region's agents."""
+        """Returns the newest report of each of a region's agents."""
         return [held for (reporting_region, _), held in self.agents.items() if reporting_region == region]
 
     def state(self, region: str) -> RegionState:
-        """The region's health state as the control plane sees it."""
+        """Returns the region's health state at the control plane."""
         return self.health.get(region, RegionHealth()).state
 
 
@@ -119,12 +119,12 @@ def add_report(snapshot: Snapshot, report: AgentReport, now: float, policy: Poli
 
 
 def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
-    """Updates the health of every region with any report, and removes agents that have long been silent.
+    """Updates the health of every region with any report, and removes agents without a report for FORGET_S.
 
-    A region without any report stays unknown: a new leader has not observed a failure. So does a region that has no
-    ready endpoint yet, unless other regions observed its failure: it starts, and what never served cannot be lost. If
-    several regions reported and all of them are silent, the fault is taken to be in this process's reception and the
-    health is kept.
+    A region without any report stays unknown: a new leader has not observed a failure. A region that has no ready
+    endpoint yet also stays unknown, unless other regions observed its failure: the region is starting and has not
+    served yet, so it has not failed. If reports of several regions stop at once, the fault is taken to be in this
+    process's reception and the health is kept.
 
     Args:
         drained: regions that operators drain now; a region that is no longer drained returns by the failback ramp.
@@ -162,11 +162,11 @@ def resume(snapshot: Snapshot, now: float) -> Snapshot:
 def inherit(snapshot: Snapshot, handed_over: Mapping[str, RegionHealth]) -> Snapshot:
     """Sets the health that the former leader handed over as the initial state of regions.
 
-    It replaces the present health of those regions. A region without any report stays unknown: the handover alone
-    neither gives a region traffic nor makes it silent.
+    The handed-over health replaces the present health of those regions. A region without any report stays unknown: the
+    handover alone neither gives a region traffic nor counts as a missed report.
 
     Args:
-        handed_over: unhealthy regions, as far as that still applies (`penstock.fleet.leader_handover`).
+        handed_over: health of unhealthy regions that still applies (`penstock.fleet.leader_handover`).
     """
     health = {region: state for region, state in snapshot.health.items() if region not in handed_over}
     return msgspec.structs.replace(snapshot, health=health, inherited=dict(handed_over))
@@ -175,8 +175,8 @@ def inherit(snapshot: Snapshot, handed_over: Mapping[str, RegionHealth]) -> Snap
 def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:
     """Whether a leader has enough reports to plan: all regions reported, or the wait is over.
 
-    The wait is SETTLE_S. For a region that other regions reach it is FADED_S: its reports fail to arrive here, and its
-    traffic is not removed sooner than an established leader would.
+    The wait is SETTLE_S. For a region that other regions reach, the wait is FADED_S: only its reports to this control
+    plane are missing, and an established leader would not remove its traffic sooner.
     """
     silent = policy.regions.keys() - {
         region for (region, _), held in snapshot.agents.items() if now - held.received_at <= FRESH_S
@@ -197,7 +197,7 @@ class FadedPool(msgspec.Struct, frozen=True):
 
     report: PoolReport
     weight: float
-    """0-1, by the report's age."""
+    """Weight (0-1) of the report by its age."""
     groups: tuple[GroupReport, ...] = ()
     """The capacity groups of several models that the pool contains, from the same agent's report."""
 
@@ -205,7 +205,7 @@ class FadedPool(msgspec.Struct, frozen=True):
 def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
     """Returns every pool with a report that has weight, by (region, model).
 
-    Every agent of a region sees the same endpoints, so the report with the most slots, weighted by age, is used: an
+    Every agent of a region has the same endpoints, so the report with the most slots, weighted by age, is used: an
     agent that has just started and has not probed any endpoint does not remove a region's capacity. Where models share
     slots, all pools of the region are from one report, since the groups of two reports may overlap.
     """
@@ -230,7 +230,7 @@ def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
 
 
 def _reports_with_groups(snapshot: Snapshot, now: float) -> dict[str, HeldReport]:
-    """By region where some agent reports capacity groups of several models: the report with the most slots."""
+    """Returns the report with the most slots, weighted by age, by region where some agent reports capacity groups."""
     regions = {region for (region, _), held in snapshot.agents.items() if held.report.groups}
     best: dict[str, tuple[float, float, HeldReport]] = {}
     for (region, _), held in snapshot.agents.items():
@@ -248,7 +248,7 @@ def _distinct_slots(report: AgentReport) -> int:
 
 
 def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
-    """Returns a region's pool for one model, as `pools` does; None if no report of it has weight."""
+    """Returns a region's pool for one model, selected as in `pools`; None if no report with the pool has weight."""
     return pools(Snapshot({(region, held.report.agent): held for held in snapshot.of(region)}), now).get(
         (region, model)
     )
@@ -329,7 +329,10 @@ def _with_endpoints(report: AgentReport, before: HeldReport | None, now: float) 
 
 
 def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
-    """Whether most other regions reach it; if they are split or silent, its own report decides. None without any."""
+    """Whether most other regions reach a region; if their votes are split or missing, its own reports decide.
+
+    None without votes and reports.
+    """
     votes = _peer_votes(snapshot, region, now)
     seen_by = sum(votes.values())
     if seen_by * 2 != len(votes):
@@ -341,9 +344,9 @@ def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
 
 
 def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:
-    """Returns the share (0-1) of ready endpoints, of the model with the lowest; None without reports.
+    """Returns the share (0-1) of ready endpoints, of the model with the lowest share; None without reports.
 
-    Of several agents, the one that reaches the most endpoints counts: an endpoint that one agent cannot reach is still
+    Of several agents, the agent with the highest share counts: an endpoint that one agent cannot reach is still
     available.
     """
     seen = (
@@ -386,7 +389,7 @@ def _is_valid(report: AgentReport) -> bool:
         len(report.agent) <= MAX_NAME
         and report.epoch >= 0
         and report.seq >= 0
-        # The plan epoch is raised above the epoch an agent reports, and never lowered.
+        # The leader raises its plan epoch above every reported epoch and never lowers it, so the range is limited.
         and 0 <= report.plan_epoch <= MAX_PLAN_NUMBER
         and 0 <= report.plan_generation <= MAX_PLAN_NUMBER
         and all(0 <= n <= MAX_COUNT for n in counts)

@@ -7,7 +7,7 @@ from math import isfinite
 import msgspec
 
 MAX_COUNTRIES = 300
-"""Countries in one report: more than ISO 3166-1 has."""
+"""Maximum number of countries in one report: more than ISO 3166-1 has."""
 
 MAX_COUNTRY = 2
 """Maximum length, in characters, of a country's code."""

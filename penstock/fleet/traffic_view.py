@@ -1,4 +1,4 @@
-"""Adds up what the agents of a region report for operators: demand by country, queues and spill credits."""
+"""Sums the reports of a region's agents for operators: demand by country, queues and spill credits."""
 
 from __future__ import annotations
 

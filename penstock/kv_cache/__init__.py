@@ -1,1 +1,1 @@
-"""What the KV caches of engines hold, by the events that they publish."""
+"""Contents of the KV caches of engines, by the events that the engines publish."""

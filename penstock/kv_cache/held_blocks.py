@@ -1,7 +1,7 @@
-"""Which token blocks the KV cache of one endpoint holds, according to the events that its engine publishes.
+"""The token blocks in the KV cache of one endpoint, according to the events that its engine publishes.
 
-An engine names blocks by hashes that differ between processes and versions. A chain key names a block by its tokens and
-all tokens before it instead, so that it is equal for all endpoints with one tokenizer and one block size.
+An engine names blocks by hashes that differ between processes and versions. A chain key instead identifies a block by
+its tokens and all tokens before it, so that it is equal for all endpoints with the same tokenizer and block size.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from penstock.kv_cache.kv_events import DEVICE, AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KvEvent
 
 MAX_HELD = 65_536
-"""Blocks of one endpoint that are remembered, about 14 MB: a million tokens in blocks of 16. Others are estimated."""
+"""Maximum number of blocks of one endpoint that are recorded (about 14 MB): a million tokens in blocks of 16. Prefixes
+in other blocks are estimated."""
 
 _ROOT = 0
 
 
 def chain_keys(tokens: Sequence[int], block_size: int) -> list[int]:
-    """The chain key of each whole block of a prompt without adapter, image or salt."""
+    """Return the chain key of each whole block of a prompt without adapter, image or salt."""
     keys, parent = [], _ROOT
     for end in range(block_size, len(tokens) + 1, block_size):
         parent = _chain_key(parent, tokens[end - block_size : end], None)
@@ -26,8 +27,8 @@ def chain_keys(tokens: Sequence[int], block_size: int) -> list[int]:
 
 
 def _chain_key(parent: int, tokens: Sequence[int], extra: str | None) -> int:
-    # Hashes of integers and of tuples of integers are equal in all processes; those of texts are not, and need not be:
-    # a prompt with extra keys is never looked up.
+    # Hashes of integers and of tuples of integers are equal in all processes. Hashes of texts are not, which has no
+    # effect, because a prompt with extra keys is never looked up.
     return hash((parent, tuple(tokens)) if extra is None else (parent, tuple(tokens), extra))
 
 
@@ -37,22 +38,22 @@ class HeldBlocks:
     __slots__ = ("_gone", "_held", "_keys", "_most", "block_size", "complete", "removed", "stored", "unknown")
 
     def __init__(self, most: int = MAX_HELD) -> None:
-        """Create the record of an empty cache that remembers at most `most` blocks."""
+        """Create the record of an empty cache, with at most `most` blocks."""
         self.block_size = 0
-        """Tokens of a block; 0 while nothing was stored."""
+        """Tokens of a block; 0 before the first block is stored."""
         self.complete = True
-        """Whether every block in the cache is remembered here."""
+        """Whether the record contains every block in the cache."""
         self.stored = 0
-        """Blocks that were stored since the start."""
+        """Number of blocks that were stored since the start."""
         self.removed = 0
-        """Blocks that were evicted or cleared since the start."""
+        """Number of recorded blocks that were evicted or cleared since the start."""
         self.unknown = 0
-        """Blocks that were stored after a block that is not remembered, or beyond the maximum."""
+        """Number of stored blocks that were not recorded: their parent is not recorded, or the maximum was reached."""
         self._most = most
         self._keys: dict[tuple[BlockHash, int | None], int] = {}
-        """Chain key by the engine's name and the group of layers."""
+        """Chain key, by the engine's name of the block and the group of layers."""
         self._held: dict[int, int] = {}
-        """In how many groups of layers, or under how many names, a block is held, by its chain key."""
+        """Number of groups of layers or names under which a block is held, by its chain key."""
         self._gone: dict[int, None] = {}
         """Chain keys of blocks that were removed while the record is not complete, the latest last."""
 
@@ -60,13 +61,13 @@ class HeldBlocks:
         return len(self._keys)
 
     def holds(self, chain_key: int) -> bool | None:
-        """Whether a block is held; None if that is not known."""
+        """Whether a block is held; None if unknown."""
         if chain_key in self._held:
             return True
         return False if self.complete or chain_key in self._gone else None
 
     def names(self) -> set[BlockHash]:
-        """The engine's names of all blocks held."""
+        """Return the engine's names of all blocks held."""
         return {name for name, _ in self._keys}
 
     def apply(self, events: Iterable[KvEvent]) -> None:
@@ -84,7 +85,7 @@ class HeldBlocks:
                 self.reset(complete=True)
 
     def reset(self, *, complete: bool) -> None:
-        """Forget all blocks: the cache is empty (`complete`), or what it holds is not known."""
+        """Remove all blocks from the record: the cache is empty (`complete`), or its content is unknown."""
         self._keys.clear()
         self._held.clear()
         self._gone.clear()

@@ -1,9 +1,9 @@
-"""Whether an endpoint still holds a prefix, by the KV events of its engine.
+"""The prefixes that an endpoint still holds, by the KV events of its engine.
 
-Events are about tokens, and prefixes are keyed by their text (`affinity.prefix_keys`). Once the tokens of a prompt are
-known, each of its prefix keys is linked to the last block of tokens within it: the endpoint holds the prefix as long as
-it holds that block. Keys are per tenant, and an endpoint counts only where this tenant's own requests went
-(`AffinityIndex`), so that no tenant is sent to what another one left in a cache.
+Events refer to tokens, but prefixes are keyed by their text (`affinity.prefix_keys`). Once the tokens of a prompt are
+known, each of its prefix keys is linked to the last block of tokens within the prefix: an endpoint holds the prefix as
+long as it holds that block. Keys are per tenant, and only endpoints that served requests of the same tenant count
+(`AffinityIndex`), so that the cache content of one tenant does not affect the routing of another tenant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from penstock.kv_cache.held_blocks import HeldBlocks, chain_keys
 
 MAX_LINKS = 65_536
-"""Prefix keys that are linked to token blocks; the oldest are dropped first."""
+"""Maximum number of prefix keys that are linked to token blocks; the oldest are dropped first."""
 
 
 class HeldPrefixes:
@@ -22,7 +22,7 @@ class HeldPrefixes:
     def __init__(self, most: int = MAX_LINKS) -> None:
         """Create a record of at most `most` prefix keys, without endpoints."""
         self.endpoints: dict[str, HeldBlocks] = {}
-        """What endpoints hold whose events are current, by name. For all others the estimate applies."""
+        """Blocks of the endpoints whose events are current, by name. The estimate applies to all other endpoints."""
         self._most = most
         self._links: dict[int, tuple[int, int]] = {}
         """Block size and chain key by prefix key."""
@@ -39,13 +39,13 @@ class HeldPrefixes:
     ) -> None:
         """Record the tokens of a prompt.
 
-        Where in the text a token is, is taken in proportion, so a link may be off by a block or two of tokens.
+        The position of a token in the text is estimated in proportion, so a link may be off by one or two token blocks.
 
         Args:
-            prefix: keys of its leading blocks of text.
+            prefix: keys of the leading blocks of text of the prompt.
             prefix_bytes: length of the text of one key.
             prompt_bytes: length of the whole text.
-            tokens: of the whole prompt.
+            tokens: tokens of the whole prompt.
             block_size: tokens of a block of the engine.
         """
         chain = chain_keys(tokens, block_size)
@@ -58,7 +58,7 @@ class HeldPrefixes:
                     del self._links[next(iter(self._links))]
 
     def holds(self, endpoint: str, key: int) -> bool | None:
-        """Whether an endpoint holds a prefix; None if only the estimate can answer that."""
+        """Whether an endpoint holds a prefix; None if only the estimate applies."""
         blocks = self.endpoints.get(endpoint)
         if blocks is None:
             return None

@@ -1,8 +1,8 @@
-"""Follows the numbered log of KV events that one engine keeps, and detects what was missed.
+"""Follows the numbered log of KV events that one engine keeps, and detects missed batches.
 
 An engine keeps its latest batches and sends them again on request (vLLM's replay endpoint). Every read starts at the
-batch that was applied last: if the engine still has it, and it is the same, nothing was missed. Otherwise the engine
-restarted or has dropped batches, and the record of its cache starts anew.
+batch that was applied last. If the engine still has that batch with the same content, no batch was missed. Otherwise
+the engine restarted or has dropped batches, and the record of its cache starts anew.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from penstock.kv_cache.kv_events import BadEvents, read_batch
 
 
 class KvEventLog:
-    """What was applied of one engine's log, and the blocks that its cache holds by it."""
+    """The applied part of one engine's log, and the blocks in the engine's cache according to the log."""
 
     def __init__(self, blocks: HeldBlocks | None = None) -> None:
-        """Create a log of which nothing was read."""
+        """Create a log without applied batches."""
         self.blocks = blocks if blocks is not None else HeldBlocks()
         self.batches = 0
-        """Batches that were applied."""
+        """Number of applied batches."""
         self.gaps = 0
-        """How often batches were missed, or were invalid, so that the record of the cache started anew."""
+        """Number of times that batches were missed or invalid, so that the record of the cache started anew."""
         self.problem = ""
-        """Why the last batch was rejected; empty if it was not."""
+        """Reason why the last batch was rejected; empty if it was applied."""
         self._last: tuple[int, bytes] | None = None
 
     @property
@@ -33,16 +33,16 @@ class KvEventLog:
         return self._last[0] if self._last is not None else 0
 
     def receive(self, entries: Sequence[tuple[int, bytes]]) -> bool:
-        """Apply what the engine sent for a read from `read_from`: numbers and batches, in order.
+        """Apply the engine's response to a read from `read_from`: numbers and batches, in order.
 
         Returns:
-            Whether everything that the engine sent is applied; if not, another read is due at once.
+            Whether all batches of the response are applied; if not, another read is due at once.
         """
         if self._last is not None:
             if not entries or entries[0] != self._last:
                 self._last = None
                 self._miss()
-                # An engine that restarted sends its log from the first batch on: then the record is complete again.
+                # The next read starts at the first batch, so the record is complete again if the engine restarted.
                 return False
             entries = entries[1:]
         else:

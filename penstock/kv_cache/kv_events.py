@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 MAX_BATCH_BYTES: Final = 1 << 20
-"""Maximum size of one batch; a larger one is rejected. One of vLLM has the blocks of one pass: 100,000 tokens fit."""
+"""Maximum size (bytes) of one batch; a larger batch is rejected. A batch of vLLM contains the blocks of one pass:
+100,000 tokens fit."""
 
 MAX_EVENTS: Final = 65_536
 """Maximum number of events of one batch."""
@@ -33,12 +34,12 @@ class BadEvents(Exception):
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored"):
-    """Consecutive blocks of one prompt came into the cache."""
+    """Consecutive blocks of one prompt were stored in the cache."""
 
     block_hashes: list[_Hash]
     """Names that the engine gives to the blocks; each depends on all tokens before it."""
     parent_block_hash: _Hash | None
-    """The block before them; None at the start of a prompt."""
+    """Name of the block before the first of these blocks; None at the start of a prompt."""
     token_ids: list[_Token]
     """Tokens of all blocks."""
     block_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_SIZE)]
@@ -47,9 +48,9 @@ class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored"):
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[Any] | None = None
-    """What a block's name depends on besides its tokens: images, adapters, salts; one entry for each block."""
+    """Inputs of a block's name besides its tokens (images, adapters, salts); one entry for each block."""
     group_idx: int | None = None
-    """Group of the layers, of models whose layers have caches of different kinds."""
+    """Group of layers, for models whose layers have caches of different kinds."""
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag="BlockRemoved"):
@@ -95,7 +96,7 @@ def _is_array(event: msgspec.Raw) -> bool:
 
 
 def read_batch(payload: bytes) -> list[KvEvent]:
-    """The events of one batch, in order.
+    """Return the events of one batch, in order.
 
     Raises:
         BadEvents: the batch is too large, cannot be decoded, or contradicts itself.

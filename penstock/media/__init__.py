@@ -1,1 +1,1 @@
-"""Inline images, audio and documents of requests: how many there are, and what they cost."""
+"""Inline images, audio and documents of requests: their number, size, and cost in tokens."""

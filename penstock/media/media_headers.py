@@ -11,10 +11,10 @@ import re
 from typing import Final
 
 AUDIO_BYTES_PER_S: Final = 16_000.0
-"""Bytes of a second of compressed audio (MP3 at 128 kbit/s), assumed where the header does not state it."""
+"""Bytes per second of compressed audio (MP3 at 128 kbit/s), assumed if the header is not that of a WAV file."""
 
 MIN_BYTES_PER_S: Final = 500.0
-"""Lower bound of the stated rate: no audio that models read has less."""
+"""Lower bound (bytes/s) of the rate in a header: no audio that models accept has a lower rate."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8"
@@ -25,7 +25,7 @@ _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 
 
 def pixels(text: bytes) -> int | None:
-    """The area of an image, from the beginning of its base64 text; None where it cannot be read."""
+    """Return the area (pixels) of an image, from the beginning of its base64 text; None if the area cannot be read."""
     data = _decoded(text)
     if data.startswith(_PNG) and len(data) >= 24:
         return int.from_bytes(data[16:20], "big") * int.from_bytes(data[20:24], "big") or None
@@ -35,11 +35,11 @@ def pixels(text: bytes) -> int | None:
 
 
 def audio_seconds(text: bytes, size_bytes: int) -> float:
-    """The duration (s) of audio.
+    """Return the duration (s) of audio.
 
     Args:
-        text: the beginning of its base64 text.
-        size_bytes: of the decoded file.
+        text: beginning of the base64 text of the file.
+        size_bytes: size of the decoded file.
     """
     data = _decoded(text[:128])
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE" and len(data) >= 32:
@@ -62,7 +62,7 @@ def _jpeg_pixels(data: bytes) -> int | None:
 
 
 def _decoded(text: bytes) -> bytes:
-    """The bytes of the beginning of a base64 text, in which JSON may have escaped slashes; empty if it is none."""
+    """Return the decoded beginning of a base64 text, in which JSON may have escaped slashes; empty if it is invalid."""
     text = text.replace(b"\\/", b"/").rstrip(b"=\\")
     if _NOT_BASE64.search(text):
         return b""

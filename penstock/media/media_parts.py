@@ -1,12 +1,12 @@
 """Counts the images, audio and documents in the body of a request, without decoding its JSON.
 
-A model reads an image or audio as some hundred to some thousand tokens, whatever the size of its base64 text. The
+A model reads an image or audio as some hundred to some thousand tokens, regardless of the size of its base64 text. The
 formats are data URLs (RFC 2397) in OpenAI's `image_url`, `input_image` and `file_data`, OpenAI's `input_audio`
 (https://platform.openai.com/docs/guides/images-vision), and Anthropic's `source`
-(https://docs.anthropic.com/en/docs/build-with-claude/vision). An image that is referred to by its URL counts as one of
-unknown size.
+(https://docs.anthropic.com/en/docs/build-with-claude/vision). An image that is referred to by its URL counts as an
+image of unknown size.
 
-Every step is a search for a fixed text, or looks at a bounded part of the body a bounded number of times.
+Every step searches for a fixed text, or examines a bounded part of the body a bounded number of times.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 from penstock.media.media_headers import audio_seconds, pixels
 
 MAX_PARTS: Final = 256
-"""Parts of one request that are counted."""
+"""Maximum number of parts of one request that are counted."""
 
 MAX_CANDIDATES: Final = 512
-"""Places of one request that are examined, of each kind."""
+"""Maximum number of places of one request that are examined, for each kind of part."""
 
 LARGE_BODY_BYTES: Final = 4096
-"""A body up to this size contains no inline media that matters: only URLs of images are searched in it."""
+"""Size (bytes) up to which the inline media of a body is negligible: only URLs of images are searched."""
 
 MAX_MEMBERS_BYTES: Final = 256
 """Bytes before and after the data of a part, in which the other members of its JSON object are searched."""
@@ -57,9 +57,9 @@ class MediaParts(NamedTuple):
 
     images: int = 0
     megapixels: float = 0.0
-    """Of the images whose size could be read."""
+    """Total area (10^6 pixels) of the images whose size could be read."""
     unsized_images: int = 0
-    """Images of which it could not."""
+    """Number of images whose size could not be read."""
     audio_s: float = 0.0
     """Duration (s) of all audio."""
     document_bytes: int = 0
@@ -72,7 +72,7 @@ NO_MEDIA: Final = MediaParts()
 
 
 def media_in(body: bytes | bytearray) -> MediaParts | None:
-    """The media in the body of a request; None where there are none. Never raises, whatever the body is."""
+    """Return the media in the body of a request; None without media. No body causes an exception."""
     large = len(body) > LARGE_BODY_BYTES
     found, text = _Found(), body
     if large:
@@ -85,7 +85,7 @@ def media_in(body: bytes | bytearray) -> MediaParts | None:
 
 
 def _without(body: bytes | bytearray, spans: list[tuple[int, int]]) -> bytes | bytearray:
-    """The body without some of its parts, so that the large ones are searched once."""
+    """Return the body without some of its parts, so that large parts are searched once."""
     if not spans:
         return body
     pieces, at = [], 0
@@ -133,7 +133,7 @@ class _Found:
 
 
 def _find_data_urls(body: bytes | bytearray, found: _Found) -> list[tuple[int, int]]:
-    """Find data URLs. Returns where their base64 text begins and ends."""
+    """Find data URLs, and return the start and end of each base64 text."""
     spans = []
     at = body.find(_DATA_URL)
     for _ in range(MAX_CANDIDATES):
@@ -150,7 +150,7 @@ def _find_data_urls(body: bytes | bytearray, found: _Found) -> list[tuple[int, i
 
 
 def _find_data_members(body: bytes | bytearray, found: _Found) -> list[tuple[int, int]]:
-    """Find base64 text that is the member `data` of an object. Returns where it begins and ends."""
+    """Find base64 texts that are the member `data` of an object, and return the start and end of each text."""
     spans = []
     at = body.find(_DATA_KEY)
     for _ in range(MAX_CANDIDATES):
@@ -175,7 +175,7 @@ def _end_of_text(body: bytes | bytearray, start: int) -> int:
 
 
 def _kind_of_member(body: bytes | bytearray, key_at: int, end: int) -> bytes:
-    """The kind of the part whose member `data` begins at `key_at` and ends at `end`; empty for one that is no media."""
+    """Return the kind of the part whose member `data` begins at `key_at` and ends at `end`; empty if it is no media."""
     before = bytes(body[max(0, key_at - MAX_MEMBERS_BYTES) : key_at])
     after = bytes(body[end : end + MAX_MEMBERS_BYTES])
     if _AUDIO_OBJECT.search(before):
@@ -186,7 +186,7 @@ def _kind_of_member(body: bytes | bytearray, key_at: int, end: int) -> bytes:
 
 
 def _find_urls(body: bytes | bytearray, found: _Found) -> None:
-    """Find images that the engine fetches."""
+    """Find images that are given by a URL, which the engine fetches."""
     at = body.find(_IMAGE)
     for _ in range(MAX_CANDIDATES):
         if at < 0 or found.count >= MAX_PARTS:

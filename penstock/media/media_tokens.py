@@ -1,7 +1,7 @@
-"""Learns how many prompt tokens the media of a request are, for each model, from reported usage.
+"""Estimates the number of prompt tokens of the media of a request, for each model, from reported usage.
 
-Models differ: a fixed number for each image (LLaVA), one for each tile or patch (Qwen2-VL, Pixtral, OpenAI's models),
-some for each second of audio (Qwen2-Audio). The estimate is a non-negative linear model of the number and the area of
+Models differ: a fixed number for each image (LLaVA) or for each tile or patch (Qwen2-VL, Pixtral, OpenAI's models), and
+for each second of audio (Qwen2-Audio). The estimate is a non-negative linear model of the number and the area of
 images, the seconds of audio and the size of other media: least squares over exponentially forgotten observations, with
 a ridge towards a prior, solved by coordinate descent (the problem: Lawson, Hanson, "Solving Least Squares Problems",
 1974, chapter 23).
@@ -15,14 +15,14 @@ from penstock.media.media_parts import MediaParts
 
 
 class _Feature(NamedTuple):
-    """What a token count depends on."""
+    """A quantity that the number of tokens depends on."""
 
     prior: float
-    """Tokens of one unit before any usage."""
+    """Tokens of one unit before any usage is reported."""
     most: float
-    """Upper bound of that: usage comes from engines that may be wrong."""
+    """Upper bound of the tokens of one unit, because the usage that engines report may be wrong."""
     typical: float
-    """Units in a typical request, which set the weight of the prior."""
+    """Units in a typical request, which determine the weight of the prior."""
 
 
 FEATURES: Final = (
@@ -31,25 +31,25 @@ FEATURES: Final = (
     _Feature(prior=25.0, most=2_000.0, typical=10.0),
     _Feature(prior=0.02, most=1.0, typical=50_000.0),
 )
-"""An image; a megapixel; a second of audio; a byte of other media."""
+"""The features, in the order of `_values`: an image, a megapixel, a second of audio, a byte of other media."""
 
 DEFAULT_MEGAPIXELS: Final = 0.8
 """Area of an image whose size could not be read: about 1024 x 768."""
 
 MEMORY: Final = 100.0
-"""Observations that are remembered, about."""
+"""Approximate number of observations that are remembered."""
 
 PRIOR_WEIGHT: Final = 0.05
-"""Observations that the prior counts as, forever."""
+"""Weight of the prior in observations, which does not decay."""
 
 MAX_SURPRISE: Final = 4.0
-"""An observation counts as at most this many times the expectation, and at least as this part of it."""
+"""Maximum ratio of an observation to the expectation and vice versa; a more extreme observation is clipped."""
 
 MIN_TOKENS: Final = 100.0
-"""Observations are weighted by the inverse of the square of the expected tokens, at least of these."""
+"""Lower bound of the expected tokens, by whose inverse square an observation is weighted."""
 
 SWEEPS: Final = 12
-"""Rounds of the solution, each of which begins with the last one's result."""
+"""Rounds of coordinate descent for each observation; each round begins with the result of the previous round."""
 
 MAX_MODELS: Final = 1024
 """Models that are remembered; the least recently updated one is evicted first."""
@@ -63,15 +63,15 @@ class MediaTokens:
         self._by_model: dict[str, _ModelCosts] = {}
 
     def tokens(self, model: str, media: MediaParts) -> float:
-        """Expected tokens of the media of one request."""
+        """Return the expected tokens of the media of one request."""
         costs = self._by_model.get(model) or _NEW
         return costs.tokens(_values(media))
 
     def observe(self, model: str, media: MediaParts, tokens: float) -> None:
-        """Learn from a finished request.
+        """Update the estimate by a finished request.
 
         Args:
-            tokens: its prompt tokens without those of its text; may be negative.
+            tokens: prompt tokens of the request without the tokens of its text; may be negative.
         """
         costs = self._by_model.pop(model, None) or _ModelCosts()
         costs.observe(_values(media), tokens)

@@ -1,4 +1,4 @@
-"""The kinds of document in a bundle. To add one, write its model in the file of its subject and add a row here."""
+"""Kinds of documents in a bundle. A new kind needs a model in the module of its subject, and a row in `KINDS`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClas
 
 
 class Kind(NamedTuple):
-    """One kind: the model of its documents, and how many a bundle may have."""
+    """One kind: the model of its documents, and the minimum and maximum number of such documents in a bundle."""
 
     shape: type[PolicyDocument]
     min_count: int

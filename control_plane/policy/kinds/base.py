@@ -48,7 +48,7 @@ def _each_once(items: list[Item]) -> list[Item]:
 
 
 def _visible(text: str) -> str:
-    """Rejects invisible characters: they could control a terminal, or make two texts look alike."""
+    """Rejects invisible characters, which could control a terminal or make two different texts appear equal."""
     for letter in text:
         if letter != "\n" and (category(letter)[0] == "C" or category(letter) in {"Zl", "Zp"}):
             written = letter.encode("unicode_escape").decode()
@@ -73,12 +73,12 @@ NonEmptyList = Annotated[
 class StrictModel(BaseModel):
     """A mapping that accepts known fields of their exact types only."""
 
-    # Not with use_attribute_docstrings, which reads the sources at every start: policy/schema.py reads the docstrings.
+    # `use_attribute_docstrings` would read the sources at every start, so policy/schema.py reads the docstrings.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class PolicyDocument(StrictModel):
-    """A document; each begins with `apiVersion` and `kind`."""
+    """Base of the documents of a bundle; each document has the fields `apiVersion` and `kind`."""
 
     api_version: Literal["penstock/v1"] = Field(alias="apiVersion")
     """Version of the file format."""

@@ -43,19 +43,19 @@ class ServiceObjectiveSpec(StrictModel):
 
 
 class ScalingSpec(StrictModel):
-    """What recommendations of capacity (`penstock capacity`) are based on. Penstock itself starts no endpoint."""
+    """Inputs of the capacity recommendations (`penstock capacity`). Penstock itself starts no endpoints."""
 
     cold_start_s: float = Field(300.0, ge=0, le=86_400)
-    """Time (s) from the order of an endpoint until it serves at full speed: a node, the image, the weights, warm-up.
-    Demand is forecast at least this far ahead."""
+    """Time (s) from the request for an endpoint until the endpoint serves at full speed: provisioning of a node, pull
+    of the image, loading of the weights, warm-up. Demand is forecast at least this far ahead."""
     gpus_per_endpoint: float = Field(1.0, gt=0, le=10_000)
-    """GPUs of one endpoint, for GPU seconds and cost."""
+    """Number of GPUs of one endpoint, from which GPU seconds and cost are computed."""
     slots_per_endpoint: int = Field(8, ge=1, le=1_000_000)
-    """Concurrent requests of one endpoint. A prior, for regions that report no endpoint of the model."""
+    """Maximum concurrent requests of one endpoint. A prior, used for regions that report no endpoint of the model."""
     min_endpoints: int = Field(0, ge=0, le=100_000)
-    """Endpoints that each region which has the model keeps, whatever the demand."""
+    """Minimum number of endpoints in each region that has the model, regardless of demand."""
     max_endpoints: int = Field(10_000, ge=0, le=100_000)
-    """Endpoints that each region may have at most."""
+    """Maximum number of endpoints in each region."""
 
     @model_validator(mode="after")
     def _has_a_range(self) -> Self:
@@ -68,11 +68,12 @@ class QueueingSpec(StrictModel):
     """Order of the waiting requests of one tenant and priority; between tenants, requests are served by arrival."""
 
     order: Literal["shortest", "deadline", "arrival"] = "shortest"
-    """`shortest`: by deadline, later the more work a request is expected to be, which shortens the mean and median wait
-    when engines are full. `deadline`: the earliest first. `arrival`: the oldest first, whatever its deadline."""
+    """`shortest`: by deadline plus a delay that grows with the expected work of the request, which shortens the mean
+    and median wait when engines are full. `deadline`: earliest deadline first. `arrival`: oldest request first,
+    regardless of deadlines."""
     max_overtaken_s: float = Field(10.0, ge=0, le=3600)
-    """For `shortest`: arrivals later than this time (s) after a request do not overtake it. More of it shortens the
-    median wait and lengthens the longest ones."""
+    """For `shortest`: a request is not overtaken by requests that arrive more than this time (s) after it. A higher
+    value shortens the median wait and lengthens the longest waits."""
 
 
 class ModelDocument(PolicyDocument):
@@ -82,16 +83,17 @@ class ModelDocument(PolicyDocument):
     name: ModelName
     """Name that clients use in requests."""
     expected_service_s: float = Field(5.0, ge=0.001, le=3600)
-    """Time (s) that one request occupies a slot. A prior until completions are measured."""
+    """Time (s) for which one request occupies a slot. A prior, used until completions are measured."""
     request_bytes: float = Field(4_000.0, ge=0, le=1e9)
     """Mean size (bytes) of a request body: egress of the origin when another region serves the request."""
     response_bytes: float = Field(4_000.0, ge=0, le=1e9)
     """Mean size (bytes) of a response body: egress of the serving region."""
     cost: CostSpec = CostSpec(unit="request", input_unit_s=0.0, output_unit_s=5.0)
-    """Cost of its requests for an endpoint: used to find the endpoint with the least expected work."""
+    """Cost of the model's requests for an endpoint; used to select the endpoint with the least expected work."""
     fallback: ModelName | None = None
-    """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
-    and waiting is of no use. The response names the serving model in `x-penstock-model`. null: refuse instead."""
+    """Name of a lighter model that serves the requests while this model is ready in no permitted region, or while all
+    permitted regions are full and the requests would time out in the queue. The response names the serving model in
+    `x-penstock-model`. null: refuse instead."""
     service_objective: ServiceObjectiveSpec | None = None
     """Target for the start of responses. `penstock status` and alerts report it, and a rollout that breaks it is rolled
     back; planning does not use it. null: no objective."""
@@ -100,15 +102,16 @@ class ModelDocument(PolicyDocument):
     Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
     continued."""
     queueing: QueueingSpec = QueueingSpec.model_validate({})
-    """Order in which its requests leave the admission queue."""
+    """Order in which the model's requests leave the admission queue."""
     scaling: ScalingSpec = ScalingSpec.model_validate({})
-    """What recommendations of capacity are based on; routing does not use it."""
+    """Inputs of the capacity recommendations; routing does not use them."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
-    """Time limits of its requests; a limit that is set precedes the one of the route."""
+    """Time limits of the model's requests; a limit that is set here takes precedence over the limit of the route."""
     adapters: UniqueList[AdapterPattern] = Field([], max_length=64)
     """Patterns of the names of this model's adapters, such as `llama-3-8b-*`; `*` stands for any characters. A request
-    for such a name is planned, queued and charged as one for this model, and served only by endpoints that list the
-    adapter: engines that name this model as its `parent` in `/v1/models`, and those with `adapters` in their entry."""
+    for such a name is planned, queued and charged as a request for this model, and is served only by endpoints that
+    list the adapter: in `/v1/models` of the engine, with this model as its `parent`, or in `adapters` of the
+    endpoint's entry."""
 
 
 class VersionSpec(StrictModel):
@@ -130,9 +133,9 @@ class ModelVersionsDocument(PolicyDocument):
 
     kind: Literal["ModelVersions"]
     name: ModelName
-    """The name that clients use; a model of the same name must be among the versions."""
+    """Name that clients use. If a model has the same name, that model must be one of the versions."""
     description: Text = Field("", max_length=500)
-    """Free text: the purpose of the split, and its end."""
+    """Free text: the purpose of the split, and when it ends."""
     versions: NonEmptyList[VersionSpec]
     """The versions. Keep their order when percentages change, so that sessions keep their versions."""
 

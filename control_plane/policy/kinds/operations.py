@@ -23,18 +23,19 @@ def _valid_date(moment: str) -> str:
 
 
 class ObjectiveDocument(PolicyDocument):
-    """The planner and its weights, in milliseconds of latency. At most one a bundle."""
+    """The planner and its weights, in milliseconds of latency. At most one per bundle."""
 
     kind: Literal["Objective"]
     planner: Literal["linear_program", "waterfall"] = "linear_program"
-    """How plans are computed. `linear_program`: the cheapest shares for all demand at once; the other fields are its
-    parameters. `waterfall`: home up to its target, then the next nearest region; it uses forecast_horizon_s alone."""
+    """Algorithm that computes plans. `linear_program`: the shares with the lowest cost for all demand at once; the
+    other fields are its parameters. `waterfall`: the home region up to its target, then the next nearest region; of
+    the other fields, only forecast_horizon_s applies."""
     latency_ms_per_cost: float = Field(20_000.0, ge=0, le=1e9)
-    """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
+    """Additional latency (ms) that is acceptable to save one unit of the bundle's currency on GPU time and egress."""
     queueing_weight: float = Field(0.1, ge=0, le=1000)
-    """How many milliseconds of round trip one millisecond of expected queueing is worth."""
+    """Weight of one millisecond of expected queueing, relative to one millisecond of round trip."""
     change_penalty_ms: float = Field(5.0, ge=0, le=60_000)
-    """Minimum improvement (ms) for which a plan moves demand; a tenth of it for a move home."""
+    """Minimum improvement (ms) for which a plan moves demand; for a move to the home region, a tenth of this value."""
     survive_one_loss: bool = True
     """Whether to reserve capacity, within residency, for the loss of any one region (N-1)."""
     forecast_horizon_s: float = Field(10.0, ge=0, le=3600)
@@ -42,31 +43,32 @@ class ObjectiveDocument(PolicyDocument):
 
 
 class RolloutDocument(PolicyDocument):
-    """How a change of policy reaches the fleet. At most one a bundle; the one in force governs the next rollout."""
+    """Stages and limits of a policy rollout. At most one per bundle; the document in force governs the next rollout."""
 
     kind: Literal["Rollout"]
     shadow_s: float = Field(10.0, ge=0, le=86_400)
-    """Time (s) for which the plans of both policies are compared before any region applies the new one; 0: never."""
+    """Time (s) for which the plans of both policies are compared before any region applies the new one. 0: none."""
     max_moved_share: float = Field(0.25, ge=0, le=1)
-    """Share (0-1) of all demand that the new plan may move; beyond it the rollout waits for an operator."""
+    """Maximum share (0-1) of all demand that the new plan may move; above it, the rollout waits for an operator."""
     canary_regions: UniqueList[Label] = Field(default_factory=list)
     """Regions that apply the new policy before all others; `[]`: no canary stage."""
     canary_s: float = Field(300.0, ge=0, le=86_400)
     """Minimum time (s) of the canary stage."""
     acknowledge_timeout_s: float = Field(15.0, gt=0, le=3600)
-    """Time (s) in which every canary agent must report the new policy, else it is rolled back."""
+    """Time (s) within which every canary agent must report the new policy; otherwise the policy is rolled back."""
     min_requests: int = Field(100, ge=0, le=1_000_000_000)
-    """Requests that must have ended in the canary regions before they are evaluated and before the rollout proceeds."""
+    """Minimum number of requests that have ended in the canary regions before their results are evaluated and before
+    the rollout proceeds."""
     max_failure_increase: float = Field(0.02, ge=0, le=1)
     """Allowed increase (0-1) of the share of requests that fail or are refused."""
     max_latency_factor: float = Field(1.5, ge=1, le=1000)
-    """Allowed ratio of the mean time to the first byte to that before the change."""
+    """Maximum ratio of the mean time to first byte to its value before the change."""
     watch_s: float = Field(600.0, ge=0, le=86_400)
     """Time (s) for which the same limits apply after every region applies the policy."""
 
 
 class GuardRailsDocument(PolicyDocument):
-    """Limits of overrides (drain, fail over, weight) that are set without `--force`. At most one a bundle.
+    """Limits of overrides (drain, fail over, weight) that are set without `--force`. At most one per bundle.
 
     An override that drains the last region of a residency class for a model always needs `--force`.
     """
@@ -85,8 +87,9 @@ class ScheduledDocument(PolicyDocument):
     """First start, date and minute in UTC, such as `2026-12-01T02:00Z`; or, without the Z, in local time of
     `time_zone`."""
     time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    """Time zone of `starts_at` and the recurrence, by IANA name, such as `Europe/Berlin`. A local time that a change of
-    clocks skips moves by the length of the change; of one that occurs twice the first counts. null: UTC."""
+    """Time zone of `starts_at` and the recurrence, by IANA name, such as `Europe/Berlin`. A local time that a
+    change of clocks skips moves by the length of the change; if a local time occurs twice, the first occurrence counts.
+    null: UTC."""
     recurrence: Literal["never", "daily", "weekly"] = "never"
     """Period of the recurrence, at the same local time."""
 
@@ -122,19 +125,19 @@ class MaintenanceWindowDocument(ScheduledDocument):
 
 
 class DrillDocument(ScheduledDocument):
-    """A scheduled drill: a safe exercise on the live fleet, refused where the fleet could not bear it."""
+    """A scheduled drill: a safe exercise on the live fleet, refused while the fleet is unhealthy or lacks reserves."""
 
     kind: Literal["Drill"]
     exercise: Literal["evacuate_region", "control_plane_failover"]
-    """`evacuate_region`: drain `region`, keep it empty, and bring it back. `control_plane_failover`: the leader steps
-    down, and another control plane takes over."""
+    """`evacuate_region`: drain `region`, keep it empty, and return its traffic. `control_plane_failover`: the leader
+    steps down, and another control plane takes over."""
     region: Label | None = None
     """Name of the region to evacuate; required for `evacuate_region`, and not allowed otherwise."""
     hold_s: float = Field(60.0, ge=0, le=3600)
     """Time (s) for which the region stays empty."""
     max_burn_rate: float = Field(2.0, ge=1, le=1000)
-    """The drill is aborted when a model's error budget burns faster than this since the beginning: 1 is the rate that
-    uses it up exactly."""
+    """Maximum burn rate of a model's error budget since the beginning of the drill, above which the drill is aborted. A
+    rate of 1 uses up the budget exactly."""
 
     @model_validator(mode="after")
     def _names_its_region(self) -> Self:

@@ -10,7 +10,7 @@ from control_plane.policy.kinds.base import BlocName, Label, NonEmptyList, Polic
 
 
 class RegionDocument(PolicyDocument):
-    """One site that serves. It lies in the jurisdiction of its country and of every bloc that the country is in."""
+    """One site that serves. It is in the jurisdiction of its country and of every bloc that contains the country."""
 
     kind: Literal["Region"]
     name: Label
@@ -24,15 +24,16 @@ class RegionDocument(PolicyDocument):
     longitude_deg: float = Field(ge=-180, le=180)
     """Degrees east."""
     cost_per_gpu_hour: float = Field(1.0, ge=0, le=1e6)
-    """Price of a GPU hour here, in one currency for the whole bundle."""
+    """Price of a GPU hour in this region; all prices of a bundle are in the same currency."""
     egress_cost_per_gb: float = Field(0.0, ge=0, le=1e6)
     """Price of 10^9 bytes that leave this region for another one, in the same currency."""
     bias_ms: float = Field(0.0, ge=0, le=10_000)
-    """Distance (ms) that is added to this region's real one, for every origin and client, its own included. With 30, a
-    client or origin that is less than 30 ms nearer to this region than to another one uses the other one."""
+    """Distance (ms) that is added to the real distance of this region, for every origin and client, its own included.
+    With 30, a client or origin that is less than 30 ms nearer to this region than to another region uses the other
+    region."""
     spillover_order: UniqueList[Label] = Field(default_factory=list)
-    """Names of the regions that receive this region's overflow first: each is filled to its target before the next; the
-    others follow, nearest and cheapest first."""
+    """Names of the regions that receive this region's overflow first: each is filled to its target before the next;
+    the other regions follow, nearest and cheapest first."""
 
 
 class BlocDocument(PolicyDocument):
@@ -40,6 +41,6 @@ class BlocDocument(PolicyDocument):
 
     kind: Literal["Bloc"]
     name: BlocName
-    """Unique name that is no country's code, such as `EU`."""
+    """Unique name, such as `EU`; must not be the code of a country."""
     members: NonEmptyList[str]
-    """ISO 3166-1 alpha-2 codes of countries, and names of other blocs whose countries all belong."""
+    """ISO 3166-1 alpha-2 codes of countries, and names of other blocs, all of whose countries are members."""

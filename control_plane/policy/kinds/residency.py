@@ -19,9 +19,9 @@ from control_plane.policy.kinds.base import (
 
 
 class RequestMatch(StrictModel):
-    """Requests that a rule applies to: those that match every field present. `{}` matches all requests.
+    """Requests that a rule applies to: requests that match every field present. `{}` matches all requests.
 
-    An absent field matches everything. An empty list is an error, because it reads like "none".
+    An absent field matches everything. An empty list is an error, because it could be read as "none".
     """
 
     tenants: NonEmptyList[Label] = Field(default_factory=list)
@@ -30,7 +30,7 @@ class RequestMatch(StrictModel):
     """Names of data classes."""
     countries: NonEmptyList[str] = Field(default_factory=list)
     """Location of the client: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a
-    request that matches otherwise is refused while its location is unknown."""
+    request that matches all other fields is refused while its location is unknown."""
     subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
     """Location of the client below its country: ISO 3166-2 codes of the first level, such as `US-CA`, as in GeoIP City
     databases. A client in `countries` or in `subdivisions` matches. With this field the rule governs too: a request is
@@ -47,7 +47,7 @@ class RegionSelector(StrictModel):
 
     @classmethod
     def none(cls) -> Self:
-        """The selector of a rule without the field: it selects no region, which cannot be written in a bundle."""
+        """Return the selector of a rule without the field: an empty selector, which a bundle cannot contain."""
         return cls.model_construct()
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class RegionSelector(StrictModel):
 
 
 class ResidencyRuleDocument(PolicyDocument):
-    """Restricts where matching requests may be processed. Rules add up: each removes regions, none adds any."""
+    """Restricts the regions that may process matching requests. Rules are cumulative: a rule only removes regions."""
 
     kind: Literal["ResidencyRule"]
     name: Label
@@ -72,7 +72,7 @@ class ResidencyRuleDocument(PolicyDocument):
     allow: RegionSelector = Field(default_factory=RegionSelector.none)
     """Only these regions may process the request."""
     deny: RegionSelector = Field(default_factory=RegionSelector.none)
-    """These regions may not process the request, whatever other rules allow."""
+    """These regions may not process the request, regardless of other rules."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -94,4 +94,4 @@ class AcceptedLossDocument(PolicyDocument):
     regions: NonEmptyList[Label]
     """All the regions that the residency class permits."""
     because: Text = Field(min_length=1, max_length=500)
-    """Free text: why the loss is accepted, and what happens to such requests meanwhile."""
+    """Free text: the reason for accepting the loss, and the handling of such requests during the loss."""

@@ -1,4 +1,4 @@
-"""Kinds for routes: the requests that the fleet accepts, as presets of known APIs and as routes of one's own."""
+"""Kinds for routes: the requests that the fleet accepts, as presets of known APIs and as custom routes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _post() -> list[Method]:
 
 
 class TimeoutsSpec(StrictModel):
-    """Time limits (s) of requests. null: the next more general limit applies: of the model, the route, the agent."""
+    """Time limits (s) of requests. null: the next more general limit applies (model, route, agent)."""
 
     connect_s: Seconds | None = None
     """Time (s) for opening a connection to an endpoint."""
@@ -51,8 +51,8 @@ class ModelLocationSpec(StrictModel):
 
 
 class CostFieldsSpec(StrictModel):
-    """JSON pointers to the quantities that determine the cost of a request; of several, the first that exists counts.
-    The cost unit of the model selects among them."""
+    """JSON pointers to the quantities that determine the cost of a request; of several pointers in a field, the first
+    that exists in the request counts. The cost unit of the model determines which quantities are used."""
 
     generates: bool = True
     """Whether tokens are generated; embeddings and scores generate none."""
@@ -90,13 +90,14 @@ class UsageFieldsSpec(StrictModel):
     answer_tokens: Annotated[str, Field(max_length=64)] = "completion_tokens"
     """Number of generated tokens."""
     cached_tokens: Annotated[str, Field(max_length=64)] = "cached_tokens"
-    """Number of prompt tokens that a cache spared."""
+    """Number of prompt tokens that were served from a cache."""
 
 
 class RouteDocument(PolicyDocument):
-    """A kind of request that the fleet accepts, in addition to those of the presets.
+    """A kind of request that the fleet accepts, in addition to the routes of the presets.
 
-    No two routes may match the same request, those of presets included.
+    No two routes may match the same request, including routes of presets. A route may replace a route that a preset
+    does not offer.
     """
 
     kind: Literal["Route"]
@@ -109,11 +110,12 @@ class RouteDocument(PolicyDocument):
     methods: NonEmptyList[Method] = Field(default_factory=_post)
     """HTTP methods. GET includes HEAD."""
     model: UniqueList[ModelLocationSpec] = Field(default_factory=list)
-    """Where requests name the model; all places that a request has must name the same one. Required, unless the route
-    is not offered."""
+    """Places where requests name the model; all places that a request has must name the same model. Required, unless
+    the route is not offered or is for an existing object (`object_id`)."""
     body: Literal["none", "json", "upload", "opaque"] = "json"
-    """How agents handle the body: none; JSON, which is read; an upload (a multipart form, a media file, or JSON by its
-    Content-Type), which is forwarded as it arrives; or opaque, which is never read and forwarded as it arrives."""
+    """Handling of the body by agents: `none`; `json`, which is parsed; `upload` (a multipart form, a media file, or
+    JSON by its Content-Type), which is forwarded as it arrives; or `opaque`, which is forwarded as it arrives and never
+    parsed."""
     stream: Literal["none", "sse", "ndjson", "chunked", "websocket"] = "none"
     """Format of responses that arrive in parts: server-sent events, JSON lines, any other bytes, or a WebSocket."""
     stream_field: str = Field("", max_length=256)
@@ -121,44 +123,46 @@ class RouteDocument(PolicyDocument):
     streams_by_default: bool = False
     """Whether a response is streamed if the flag is absent."""
     repeatable: bool = True
-    """Whether a request may be sent again after an endpoint may have started it and has sent nothing."""
+    """Whether a request may be sent again if an endpoint may have begun to process it but has sent no response."""
     hedged: bool = False
-    """Whether a slow request is also sent to a second endpoint; the slower one is cancelled. Not if it is streamed."""
+    """Whether a slow request is also sent to a second endpoint; the slower attempt is cancelled. Requests for a stream
+    are not hedged."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
-    """Time limits of its requests."""
+    """Time limits of the route's requests."""
     cost: CostFieldsSpec = CostFieldsSpec()
-    """Where its requests have the quantities that determine their cost."""
+    """Locations of the quantities that determine the cost of a request."""
     usage: UsageFieldsSpec = UsageFieldsSpec()
-    """Where its responses state their usage."""
+    """Location of the usage in responses."""
     errors: Literal["openai", "anthropic", "kserve", "problem"] = "openai"
     """Format of error responses of the agent: OpenAI's, Anthropic's, KServe's, or problem details (RFC 9457)."""
     api_key_header: Literal["", "api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"] = ""
     """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
     session: UniqueList[Pointer] = Field(default_factory=list)
-    """JSON pointers to the name of the conversation, of which the first that exists counts."""
+    """JSON pointers to the name of the conversation; the first that exists in the request counts."""
     object_id: str = Field("", max_length=256)
-    """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
-    pointer applies to the data of an event, or to the member `response` of it. Of a route for an existing object: the
-    path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint that
-    created the object for the same tenant, or refused. It names no model, unless it may lack the query parameter."""
+    """For a route that creates an object: JSON pointer to the object's identifier in the response. In an event stream,
+    the pointer applies to the data of an event, or to the member `response` of the data. For a route of an existing
+    object: the path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the
+    endpoint that created the object for the same tenant, or refused. Such a request names no model, unless it may lack
+    the query parameter."""
     client_object: str = Field("", max_length=256)
-    """Where a request contains an identifier that its client chose: a JSON pointer into the body, or `?name` for a
-    query parameter. The first endpoint that accepts such a request is preferred for all others with the identifier."""
+    """Location of an identifier that the client chose: a JSON pointer into the body, or `?name` for a query parameter.
+    The first endpoint that accepts such a request is preferred for all other requests with the same identifier."""
     previous_object: str = Field("", max_length=256)
     """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
     earlier object is preferred."""
     occupies_slot: bool = True
-    """false for a WebSocket that only notifies: it needs no free slot of its endpoint."""
+    """Whether a request occupies a slot of its endpoint. false is for a WebSocket that only carries notifications."""
     offered: bool = True
-    """false refuses such requests with status 501."""
+    """Whether the fleet serves such requests. false: they are refused with status 501."""
 
 
 class RoutePresetsDocument(PolicyDocument):
-    """The APIs that the fleet serves. Without this document, OpenAI's. At most one a bundle."""
+    """The APIs that the fleet serves. Without this document, the preset `openai` applies. At most one per bundle."""
 
     kind: Literal["RoutePresets"]
     presets: UniqueList[str] = Field(default_factory=lambda: ["openai"])
     """Names of presets; `penstock policy presets` lists them."""
     models: dict[str, ModelName] = Field(default_factory=dict)
-    """Fixed model of presets whose requests name none, by preset. Without it, the header `x-model` or the query
-    parameter `model` names the model."""
+    """Fixed model of presets whose requests name no model, by preset. Without a fixed model, the header `x-model` or
+    the query parameter `model` names the model."""

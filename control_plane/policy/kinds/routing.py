@@ -22,7 +22,7 @@ RttMs = Annotated[float, Field(ge=0, le=10_000)]
 
 
 class GeoRoutingDocument(PolicyDocument):
-    """Measured distances between regions. At most one a bundle."""
+    """Measured distances between regions. At most one per bundle."""
 
     kind: Literal["GeoRouting"]
     rtt_ms: dict[Label, dict[Label, RttMs]] = Field(default_factory=dict)
@@ -35,7 +35,8 @@ class ClientLocations(StrictModel):
     countries: NonEmptyList[str] = Field(default_factory=list)
     """ISO 3166-1 alpha-2 codes and names of blocs."""
     subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
-    """ISO 3166-2 codes of a country's first level, such as `US-CA`; they precede a map of the whole country."""
+    """ISO 3166-2 codes of a country's first level, such as `US-CA`; a map that lists the
+    subdivision takes precedence over a map of the whole country."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
@@ -47,7 +48,7 @@ class ClientLocations(StrictModel):
 
 
 class EntryMapDocument(PolicyDocument):
-    """Preferred entry regions of clients in some places. A preference: residency takes precedence."""
+    """Preferred entry regions of clients in some locations. Residency takes precedence over the preference."""
 
     kind: Literal["EntryMap"]
     name: Label
@@ -61,24 +62,25 @@ class EntryMapDocument(PolicyDocument):
 
 
 class SpilloverDocument(PolicyDocument):
-    """When overflow may leave a healthy region. At most one a bundle."""
+    """Conditions under which overflow may leave a healthy region. At most one per bundle."""
 
     kind: Literal["Spillover"]
     target_utilisation: float = Field(0.8, gt=0, le=1)
     """Share (0-1) of a pool's slots that the plan fills before it sends more demand elsewhere."""
     margin_s: float = Field(0.25, ge=0, le=60)
-    """Time (s) by which a request must start sooner elsewhere, round trip included, to leave on a spill credit."""
+    """Minimum time (s) by which a request must start sooner in another region, round trip included, to be sent there
+    on a spill credit."""
     credit_ttl_s: float = Field(0.75, gt=0, le=60)
     """Lifetime (s) of a spill credit."""
     step_per_s: float = Field(0.25, ge=0.001, le=1)
-    """Share (0-1) of an origin's demand for a model that plans may move per second; failures are exempt."""
+    """Maximum share (0-1) of an origin's demand for a model that plans may move per second; failures are exempt."""
 
 
 class SpilloverLimitDocument(PolicyDocument):
-    """Bounds on the price and share of overflow. What a limit holds back goes elsewhere, waits, or is refused.
+    """Bounds on the price and share of overflow. Excluded overflow goes to another region, waits, or is refused.
 
-    Failover is exempt: an excluded region still serves what no other permitted region can serve because the others are
-    lost. Where several limits match an origin and model, all of them apply.
+    Failover is exempt: an excluded region still serves requests that no other permitted region can serve because the
+    other regions are lost. Where several limits match an origin and model, all of them apply.
     """
 
     kind: Literal["SpilloverLimit"]
@@ -94,7 +96,7 @@ class SpilloverLimitDocument(PolicyDocument):
     """Regions with a higher `cost_per_gpu_hour` receive no overflow; null: any price."""
     max_share: float | None = Field(None, ge=0, le=1)
     """Share (0-1) of an origin's demand in one traffic class that all other regions together may serve while the origin
-    can serve. Only plans can enforce it, so nothing leaves on spill credits then. null: any share."""
+    can serve. Only plans can enforce this limit, so spill credits are not used while it applies. null: any share."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:
@@ -106,13 +108,13 @@ class SpilloverLimitDocument(PolicyDocument):
 
 
 class FailoverDocument(PolicyDocument):
-    """When a region counts as failed, and how its traffic returns. At most one a bundle."""
+    """Detection of failed regions, and the return of their traffic. At most one per bundle."""
 
     kind: Literal["Failover"]
     probe_interval_s: float = Field(0.25, ge=0.05, le=60)
     """Time (s) between two probes of a peer region."""
     probe_timeout_s: float = Field(0.4, ge=0.05, le=60)
-    """A probe without an answer for this time (s), beyond the pair's usual round trip, fails."""
+    """Time (s), in addition to the usual round trip of the pair, after which a probe without a response fails."""
     unhealthy_threshold: int = Field(2, ge=1, le=100)
     """Consecutive failed probes after which a suspect region is failed."""
     healthy_threshold: int = Field(3, ge=1, le=100)

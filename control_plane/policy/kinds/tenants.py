@@ -17,20 +17,21 @@ class DataClassDocument(PolicyDocument):
     name: Label
     """Unique name, such as `eu-personal`."""
     description: Text = Field("", max_length=500)
-    """Free text: what belongs to the class."""
+    """Free text: the data that belongs to the class."""
 
 
 class QuotaSpec(StrictModel):
     """Limits of a tenant in each region in which its clients enter.
 
-    Each agent of a region enforces an equal part: where clients are spread over agents unevenly, some are refused
-    before the whole quota is used.
+    Each agent of a region enforces an equal part: where clients are spread over agents unevenly, some requests are
+    refused before the whole quota is used.
     """
 
     requests_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Requests that may start per second; null: no limit."""
     burst_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests that may start at once after a pause. null: what `requests_per_s` allows in one second, at least 1."""
+    """Requests that may start at once after a pause. null: the number that `requests_per_s` allows in one
+    second, at least 1."""
     concurrent: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Requests that may run at once, from admission to the end of the response; null: no limit."""
 
@@ -52,7 +53,7 @@ class TenantDocument(PolicyDocument):
     data_class: Label
     """Name of the data class of all its requests."""
     priority: int = Field(0, ge=-1000, le=1000)
-    """Requests with a higher priority leave a queue first."""
+    """Priority of the tenant's requests: requests with a higher priority leave a queue first."""
     quota: QuotaSpec | None = None
     """Limits of the tenant; requests beyond them are refused with 429 `quota_exceeded`. null: no limit."""
     key_digests: UniqueList[KeyDigest] = Field(default_factory=list)
@@ -60,7 +61,7 @@ class TenantDocument(PolicyDocument):
 
 
 class AnonymousAccessDocument(PolicyDocument):
-    """Handling of requests without a key. At most one a bundle."""
+    """Handling of requests without a key. At most one per bundle."""
 
     kind: Literal["AnonymousAccess"]
     tenant: Label | None = None

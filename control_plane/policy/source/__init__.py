@@ -1,1 +1,1 @@
-"""Where policy comes from: a folder or a git repository, polled or announced by a webhook."""
+"""Sources of policy: a folder or a git repository, which is polled periodically and after webhook deliveries."""

@@ -1,8 +1,9 @@
 """The process that reads one bundle from a git repository; `repository.py` starts it, limits its time and kills it.
 
-Unlike a thread, a process can be limited in memory and killed at any time, whatever the repository contains and however
-its server behaves. Only the newest commit is fetched, into memory, so no files remain. The request is JSON on standard
-input, so that no secret is on the command line; the result is JSON on standard output.
+Unlike a thread, a process can be limited in memory and killed at any time, regardless of the content of the repository
+and the behaviour of its server. Only the newest commit is fetched, into an unnamed temporary file and memory, so no
+files remain. The request is JSON on standard input, so that no secret is on the command line; the result is JSON on
+standard output.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from control_plane.policy.source.repository_url import without_credentials, with
 from penstock.policy.provenance import Provenance
 
 MAX_PACK_BYTES = 64 << 20
-"""Size of one fetch; a commit of a policy repository has some kilobytes."""
+"""Maximum size (bytes) of one fetch; a commit of a policy repository has some kilobytes."""
 
 MAX_MEMORY_BYTES = 512 << 20
-"""Address space of the process: a compressed object may expand to far more than was sent."""
+"""Maximum address space (bytes) of the process: a compressed object may expand to far more bytes than were sent."""
 
 MAX_TEXT = 200
-"""Characters of a subject or an author that are kept."""
+"""Maximum length, in characters, of a subject, an author, or an error message; the remainder is cut off."""
 
 MAX_TAGS = 8
 """Maximum length of a chain of tags that point at tags."""
@@ -58,11 +59,11 @@ class CheckoutRequest(msgspec.Struct, frozen=True):
     folder: str
     """Path of the bundle inside the repository; empty for its root."""
     known: str
-    """Object that `ref` pointed at the last time; where it still does, nothing is fetched."""
+    """Object that `ref` pointed at in the last read, empty before the first; if unchanged, nothing is fetched."""
 
 
 class CheckoutResult(msgspec.Struct, frozen=True):
-    """The bundle that was read, or the reason why not."""
+    """The bundle, or the reason why the bundle could not be read."""
 
     tip: str = ""
     """Object that `ref` points at: a commit, or a tag."""
@@ -70,7 +71,7 @@ class CheckoutResult(msgspec.Struct, frozen=True):
     errors: tuple[PolicyError, ...] = ()
     provenance: Provenance | None = None
     problem: str = ""
-    """Why nothing could be read; all other fields are empty then."""
+    """Reason why the bundle could not be read; all other fields are then empty. Empty after a successful read."""
 
 
 class CheckoutError(Exception):
@@ -85,7 +86,8 @@ def read(request: CheckoutRequest) -> CheckoutResult:
     """Fetch the commit that the ref points at, and return its bundle.
 
     Raises:
-        CheckoutError: there is no such repository or ref, or the commit is too large.
+        CheckoutError: the repository has no such ref, or the commit is too large. Exceptions of the git client for an
+            unreachable or missing repository are not converted.
     """
     chosen: list[ObjectID] = []
 
@@ -205,7 +207,7 @@ def _one_line(text: bytes) -> str:
 
 
 def result_of(request: CheckoutRequest) -> CheckoutResult:
-    """Return the bundle, or the reason why it cannot be read in one line without secrets."""
+    """Return the bundle, or the reason why the bundle cannot be read: one line, without secrets."""
     try:
         return read(request)
     except CheckoutError as error:
@@ -221,7 +223,7 @@ def result_of(request: CheckoutRequest) -> CheckoutResult:
     except (GitProtocolError, OSError) as error:
         return CheckoutResult(problem=_worded(error, request.url))
     except Exception as error:
-        # A corrupt repository or a defect of the library makes this revision unreadable, and nothing else.
+        # A corrupt repository or a defect of the library may raise any exception, which concerns this revision only.
         return CheckoutResult(problem=f"cannot be read: {type(error).__name__}: {_worded(error, request.url)}")
 
 
@@ -235,7 +237,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     encoded = sys.stdin.buffer.read()
     if not encoded:
-        # This process was started ahead, and its parent has ended.
+        # This process was started ahead, and the parent process has exited without a request.
         return
     request = msgspec.json.decode(encoded, type=CheckoutRequest)
     sys.stdout.buffer.write(msgspec.json.encode(result_of(request)))

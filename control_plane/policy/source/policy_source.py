@@ -28,7 +28,7 @@ RETRY_INTERVAL_S = 5.0
 """Time (s) after which an unreadable source is polled again, where that is less than its polling interval."""
 
 MAX_UNRECORDED = 20
-"""Results that are held until the leader records them; beyond it the oldest are dropped."""
+"""Maximum number of results that are held until the leader records them; beyond it, the oldest are dropped."""
 
 _log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class PolicySource:
         try:
             if bundle.errors:
                 raise PolicyRefused(bundle.errors)
-            # In a thread, since compiling a large bundle takes longer than a lease renewal may be delayed.
+            # Compiling a large bundle takes longer than a lease renewal may be delayed, so it runs in a thread.
             policy = await asyncio.to_thread(compile_bundle, bundle.files)
         except PolicyRefused as refused:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)

@@ -1,4 +1,4 @@
-"""Webhook deliveries from the host of the policy repository: an authentic one triggers a poll."""
+"""Webhook deliveries from the host of the policy repository: an authentic delivery triggers a poll."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from control_plane.metrics import ControlPlaneMetrics, WebhookOutcome
 from control_plane.policy.source.webhook_secret import WebhookSecret
 
 BURST = 10
-"""Authentic deliveries accepted at once after a quiet period."""
+"""Maximum number of authentic deliveries that are accepted at once after a quiet period."""
 
 PER_S = 2.0
-"""Sustained rate of authentic deliveries, replays included; further ones are rejected, and polling finds the change."""
+"""Maximum sustained rate (1/s) of authentic deliveries, including replays. Further deliveries are rejected; polling
+finds the change."""
 
 
 class PolicyWebhook:
-    """Accepts deliveries.
+    """Authenticates deliveries, limits their rate, and triggers polls.
 
     Args:
         secret: the secret shared with the host; None rejects all deliveries.
         wake: requests a poll of the policy source.
         metrics: counts deliveries by outcome.
-        clock: seconds, monotonic.
+        clock: returns monotonic time, in seconds.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class PolicyWebhook:
         self._metrics = metrics
         self._clock = clock
         self._failures = LoginFailures(clock)
-        """By address, so that an attacker's failures do not block the repository's host."""
+        """Failures are counted by address, so that failures of an attacker do not block the repository's host."""
         self._tokens = float(BURST)
         self._since = clock()
 
@@ -47,7 +48,7 @@ class PolicyWebhook:
         """Accept one delivery from an address. The caller limits the size of the body.
 
         Raises:
-            Problem: webhooks are disabled, there are too many deliveries, or this one is not authentic.
+            Problem: webhooks are disabled, there are too many deliveries, or this delivery is not authentic.
         """
         if self._secret is None:
             raise Problem(404, "webhooks are disabled: set PENSTOCK_POLICY_WEBHOOK_SECRET_FILE")

@@ -16,7 +16,7 @@ class Bundle(msgspec.Struct, frozen=True):
     files: dict[str, str]
     """Text by file name; empty where there are `errors`."""
     errors: tuple[PolicyError, ...] = ()
-    """Why the files are not a bundle, independent of their content."""
+    """Errors of the files themselves, such as a symbolic link; errors of their content are found by the compiler."""
     provenance: Provenance | None = None
     """The commit; None for a folder."""
 
@@ -29,18 +29,18 @@ class BundleReader(Protocol):
     """Reads the current state of a bundle, off the event loop and within bounds of time and size."""
 
     place: str
-    """What is read, for logs and messages; without secrets."""
+    """Name of the source for logs and messages, without secrets."""
     atomic: bool
     """Whether a read returns one consistent state, never a half-written one."""
     poll_s: float
     """Time (s) between two reads."""
 
     async def read(self) -> Bundle:
-        """Return the bundle; the same object as the last time where nothing changed.
+        """Return the bundle, which is equal to the previous bundle if nothing has changed.
 
         Raises:
-            SourceUnreadable: it cannot be read now.
+            SourceUnreadable: the source cannot be read now.
         """
 
     async def close(self) -> None:
-        """Release what is held between two reads."""
+        """Release the resources that are held between two reads."""

@@ -1,6 +1,7 @@
-"""Reader of a bundle in a git repository. Each read runs in a process of its own, which ends or is killed.
+"""Reader of a bundle in a git repository. Each read runs in a separate process, which exits or is killed.
 
-Starting such a process takes longer than the read, so the next one may be started ahead: it waits for its request.
+The start of a process takes longer than the read, so the process of the next read may be started ahead; the process
+then waits for its request.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from control_plane.policy.source.readers import Bundle, SourceUnreadable
 from control_plane.policy.source.repository_url import without_credentials, without_secrets
 
 TIMEOUT_S = 20.0
-"""Time (s) after which a read is given up until the next poll."""
+"""Time (s) after which a read is aborted; the next poll retries."""
 
 MAX_RESULT_BYTES = 4 * MAX_BUNDLE_BYTES
-"""Size of a result; JSON escapes some characters of a bundle."""
+"""Maximum size (bytes) of a result: more than a bundle, because JSON escapes some characters."""
 
 _MODULE = "control_plane.policy.source.checkout"
 _decoder = msgspec.json.Decoder(CheckoutResult)
@@ -84,7 +85,7 @@ class RepositoryReader:
         if waiting is not None:
             output, errors = await self._exchange(waiting, encoded)
         if not output and not errors:
-            # There was no waiting process, or it had died: a working one writes to one of both streams.
+            # Without output, no process was waiting or the process had exited: a read writes to one of both streams.
             output, errors = await self._exchange(await _start_process(), encoded)
         try:
             return _decoder.decode(output)
@@ -94,7 +95,7 @@ class RepositoryReader:
             raise SourceUnreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
 
     async def _take_waiting(self) -> asyncio.subprocess.Process | None:
-        """Return the process that was started ahead; None where there is none or it has ended."""
+        """Return the process that was started ahead; None if no process was started or the process has exited."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             with suppress(OSError):
@@ -104,7 +105,7 @@ class RepositoryReader:
         return None
 
     async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
-        """Send the request, and return standard output and standard error of the process, which has ended then."""
+        """Send the request; return standard output and standard error of the process after its exit."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await _exchange(process, request)
@@ -147,7 +148,7 @@ async def _up_to(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the process group: git over SSH starts another process."""
+    """Kill the process group, because git over SSH starts a child process."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ _USER_INFO = re.compile(r"//[^/@\s]*@")
 
 
 def url_error(url: str) -> str | None:
-    """Return what is wrong with a URL, without repeating it; None where it is valid."""
+    """Return the problem of a URL, without the URL itself; None if the URL is valid."""
     if not url.isprintable() or " " in url:
         return "has spaces or characters that cannot be printed"
     if url.startswith("/") or _SCP_FORM.match(url):

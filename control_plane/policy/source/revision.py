@@ -1,4 +1,4 @@
-"""Revisions of the policy source: where the policy in force is from, and the result of checking each revision."""
+"""Revisions of the policy source: the origin of the policy in force, and the check result of each revision."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from penstock.policy.provenance import Provenance
 
 MAX_ERRORS = 100
-"""Errors of a refused revision that are kept and shown; `penstock policy lint` shows all."""
+"""Maximum number of errors of a refused revision that are kept and shown; `penstock policy lint` shows all errors."""
 
 
 class Origin(StrEnum):
-    """Where the policy in force came from."""
+    """Origin of the policy in force."""
 
     FOLDER = "folder"
     REPOSITORY = "repository"
@@ -29,16 +29,16 @@ class RevisionResult(msgspec.Struct, frozen=True):
     provenance: Provenance | None
     """The commit; null where the source is a folder."""
     at: float
-    """Unix time (s) when it was checked."""
+    """Unix time (s) of the check."""
     errors: tuple[str, ...] = ()
-    """Why it was refused, at most MAX_ERRORS; empty where it was accepted."""
+    """Errors for which the revision was refused, at most MAX_ERRORS; empty if the revision was accepted."""
 
 
 class Revision(RevisionResult, frozen=True, kw_only=True):
     """A recorded revision."""
 
     number: int
-    """Grows by one with every revision."""
+    """Number of the revision; increases by one with every revision."""
 
 
 class RevisionPage(msgspec.Struct, frozen=True):
@@ -46,4 +46,4 @@ class RevisionPage(msgspec.Struct, frozen=True):
 
     items: tuple[Revision, ...]
     next_cursor: str | None
-    """Pass it as `cursor` for the next older revisions; null on the last page."""
+    """Value of `cursor` that returns the next older revisions; null on the last page."""

@@ -13,7 +13,7 @@ from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, Uncha
 from control_plane.policy.source.revision import Revision, RevisionResult
 
 MAX_REVISIONS = 100
-"""Revisions that are kept."""
+"""Maximum number of revisions that are kept; older revisions are deleted."""
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class RevisionStore:
 
 
 def _is_recorded(result: RevisionResult, recorded: list[Revision]) -> bool:
-    """Whether another leader recorded the result: a commit's at any time, a folder's as the newest revision."""
+    """Whether the result is recorded already: of a commit as any revision, of a folder as the newest revision."""
     candidates = recorded if result.provenance is not None else recorded[:1]
     return any(
         (result.digest, result.provenance, result.errors) == (revision.digest, revision.provenance, revision.errors)

@@ -49,11 +49,11 @@ class WebhookSecret:
         return "WebhookSecret(...)"
 
     def use(self, renewed: WebhookSecret) -> None:
-        """Accept deliveries with another secret from now on, and with this one no longer."""
+        """Replace the secret: from now on, only deliveries with the renewed secret are accepted."""
         self._secret = renewed._secret
 
     def delivery(self, signature: str | None, token: str | None) -> Delivery:
-        """Begin to check a delivery with the signature and the token of its headers, where it has them."""
+        """Begin to check a delivery by the signature and the token of its headers; None for an absent header."""
         return Delivery(self._secret, signature, token)
 
 
