@@ -28,7 +28,7 @@ ROLES: Final = {b"/metrics": Role.MONITOR, b"/explain": Role.VIEWER, b"/status":
 class AdminService(Service):
     """The service for operators: health, metrics, status, explanations, and registration of endpoints.
 
-    Health requires no caller, registration a token of its own, everything else a role.
+    Health checks require no authentication, registration requires a separate token, and all other pages require a role.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AdminService(Service):
         update_metrics: Callable[[Mapping[str, int]], None],
         status: Callable[[], dict[str, Any]],
     ) -> None:
-        """Create the service that operators and scrapers reach.
+        """Create the service for operators and scrapers.
 
         Args:
             proxy: the requests in progress.
@@ -51,7 +51,7 @@ class AdminService(Service):
             registrations: endpoints that register themselves.
             explain_service: explains routing decisions.
             update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
-            status: content of the status page.
+            status: returns the content of the status page.
         """
         super().__init__(proxy)
         self._readiness = readiness
@@ -62,7 +62,7 @@ class AdminService(Service):
         self._status = status
 
     def handle(self, request: Request, connection: RequestSequence) -> None:
-        """Answer without waiting, so that load on the other services does not fail a liveness probe."""
+        """Respond without waiting, so that load on the other services does not fail a liveness probe."""
         path = request.path
         if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
             self._register(request, connection)
@@ -83,7 +83,7 @@ class AdminService(Service):
             connection.respond(200, [JSON], msgspec.json.encode(self._status()))
 
     def _permits(self, role: Role, request: Request, connection: RequestSequence) -> bool:
-        """Whether the caller has a role; if not, the request is answered."""
+        """Whether the caller has a role; if not, the request is rejected."""
         try:
             authorization, certificate = request.header(b"authorization"), connection.client_certificate()
             self._access.require(role, authorization, certificate, connection.peer_ip)

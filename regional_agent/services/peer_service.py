@@ -22,14 +22,14 @@ CERTIFICATE_HEADER: Final = identity.HEADER.encode()
 ROUTE_HEADER: Final = route_context.HEADER.encode()
 
 RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
-"""Rejections by a serving region that show a defect of the origin: it must not forward such requests."""
+"""Reasons of rejections that indicate a defect of the origin, which must not forward such requests."""
 
 
 class PeerService(RoutedService):
     """The service for agents of other regions: probes and forwarded requests."""
 
     def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder) -> None:
-        """Create the service that other regions' agents reach.
+        """Create the service for agents of other regions.
 
         Args:
             admission: verifies the route context of forwarded requests.
@@ -41,7 +41,10 @@ class PeerService(RoutedService):
         self._responder = responder
 
     def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
-        """Answer a probe, or proxy a forwarded request to an endpoint of this region; it is not forwarded again."""
+        """Respond to a probe or to a request for this agent's certificate, or proxy a forwarded request.
+
+        A forwarded request is sent to an endpoint of this region and never forwarded again.
+        """
         if request.path == PROBE_PATH and request.method == b"GET":
             certificate = request.header(CERTIFICATE_HEADER)
             status, body = self._responder.answer(request.header(probe.HEADER.encode()), certificate)
@@ -74,7 +77,7 @@ class PeerService(RoutedService):
         return None
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """Count rejections for residency, too: the origin should not have forwarded such a request."""
+        """Reject a request, and count rejections for residency separately: the origin should not have forwarded it."""
         if refusal.reason in RESIDENCY_REASONS:
             self._proxy.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
@@ -90,5 +93,5 @@ class PeerService(RoutedService):
         return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
 
     def can_start_early(self, request: Request) -> bool:
-        """The signed route context contains all that routing needs, so the body is streamed."""
+        """Return True: routing needs only the signed route context, so the body is streamed."""
         return True

@@ -1,4 +1,4 @@
-"""What the services have in common: rejections, routes, and answers to health checks."""
+"""The common behaviour of the services: rejections, routes, and responses to health checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Service:
         return refusal_response(refusal, self._proxy.rng, self.error_format(request), request_id)
 
     def error_format(self, request: Request) -> ErrorFormat:
-        """The format of error responses to a request. By default OpenAI's."""
+        """Return the format of error responses to a request. By default OpenAI's."""
         return ErrorFormat.OPENAI
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
@@ -58,18 +58,18 @@ class Service:
         return unknown_path(request)
 
     def release_head(self, admitted: AdmittedHead) -> None:
-        """Release what an admitted head still holds. By default that is nothing."""
+        """Release the quota that an admitted head still holds. By default a head holds none."""
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Why to reject a request while its body arrives; None to read on. By default only heads are checked."""
+        """Return the refusal of a request whose body is arriving; None, the default, to continue reading the body."""
         return None
 
     def can_start_early(self, request: Request) -> bool:
-        """Whether a request may be handled before its body is complete. By default it may not."""
+        """Whether a request may be handled before its body is complete. By default False."""
         return False
 
     def refuse_route(self, request: Request) -> Refusal | None:
-        """Set the route of a request; returns a refusal if the request has none. By default no request has one."""
+        """Set the route of a request; returns a refusal if no route matches. By default no route matches."""
         return unknown_path(request)
 
     def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
@@ -92,15 +92,15 @@ class RoutedService(Service):
         self._config = config
 
     def _look_up(self, request: Request, connection: RequestSequence, tenant: str, serve: Serve) -> ObjectLookup | None:
-        """Look up the objects that a request of `tenant` names, unless they are known; None where nothing is sought."""
+        """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
         if not tenant:
             return None
         return look_up_objects(self._admission.objects, request, connection, tenant, serve, self._proxy.clock())
 
     def refuse_route(self, request: Request) -> Refusal | None:
-        """Set the route of a request under the policy in force; returns a refusal if the request has none.
+        """Set the route of a request under the policy in force; returns a refusal if no route matches.
 
-        A request keeps the route that it has, unless the policy in force does not offer a route of that name.
+        A route that was set before is kept if the policy in force offers a route of that name.
         """
         policy = self._config.policy
         if policy is None:
@@ -116,7 +116,7 @@ class RoutedService(Service):
         return refusal_of_miss(found, request.method.decode(), request.path.decode("latin-1"))
 
     def error_format(self, request: Request) -> ErrorFormat:
-        """The format of the request's route, or of a route of the same path that has another method."""
+        """Return the format of the request's route, or of a route for its path and another method; else OpenAI's."""
         policy = self._config.policy
         route = request.route
         if route is None and policy is not None:
@@ -127,8 +127,8 @@ class RoutedService(Service):
 def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
     """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
 
-    Ready means that a policy is in force, an endpoint is ready (or there is none, and another region serves), and the
-    agent is not shutting down.
+    An agent is ready if a policy is in force, the agent is not shutting down, and one of its endpoints is ready. An
+    agent without endpoints is ready while another region serves.
     """
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")

@@ -23,7 +23,7 @@ from regional_agent.services.service import JSON, READS, RoutedService, answer_h
 
 
 class TrafficService(RoutedService):
-    """The service for clients: the paths of OpenAI's API, and health checks for load balancers."""
+    """The service for clients: the routes of the policy, the list of models, and health checks for load balancers."""
 
     def __init__(
         self,
@@ -33,21 +33,21 @@ class TrafficService(RoutedService):
         readiness: Readiness,
         endpoints: EndpointSet,
     ) -> None:
-        """Create the service that clients reach.
+        """Create the service for clients.
 
         Args:
             admission: admits requests.
             proxy: sends admitted requests to their targets.
             config: the policy in force, for the list of models.
             readiness: answers health checks.
-            endpoints: those of this region, whose adapters are listed.
+            endpoints: the endpoints of this region, whose adapters are in the list of models.
         """
         super().__init__(admission, proxy, config)
         self._readiness = readiness
         self._endpoints = endpoints
 
     def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
-        """Proxy an inference request; answer a list of models or a health check directly."""
+        """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
         refusal = self.refuse_route(request)
         if refusal is None:
             route = request.route
@@ -60,7 +60,7 @@ class TrafficService(RoutedService):
         return self._serve(request, connection, refusal)
 
     def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
-        """Handle a request whose objects have been looked up; `refusal` if it has no route."""
+        """Handle a request whose objects have been looked up; `refusal` is set if the request has no route."""
         if refusal is None:
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
@@ -78,7 +78,7 @@ class TrafficService(RoutedService):
         return None
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
-        """Reject an unknown tenant, or one at its quota, before a large body is read."""
+        """Reject a request of an unknown tenant, or of a tenant at its quota, before its large body is read."""
         refusal = self.refuse_route(request)
         if refusal is not None:
             return refusal
@@ -89,11 +89,11 @@ class TrafficService(RoutedService):
         self._admission.release_head(admitted)
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Reject a request whose key was revoked, or which residency keeps out of this region."""
+        """Reject a request whose API key was revoked, or whose residency forbids this region."""
         return self.refuse_route(request) or self._admission.refuse_sender(request, peer_ip)
 
     def can_start_early(self, request: Request) -> bool:
-        """A body that is not JSON is streamed to the engine once the model is known."""
+        """Whether the body can be streamed to the engine: the model is known, and the body is not JSON."""
         return can_start_early(request)
 
     def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
@@ -115,7 +115,7 @@ class TrafficService(RoutedService):
     def _models(self, request: Request, connection: RequestSequence) -> None:
         policy = self._config.policy
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
-            # The place of the key and the format of errors are those of Anthropic's API.
+            # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
             request.route = anthropic_route(policy)
         tenant = self._admission.tenant_of(request)
         if isinstance(tenant, Refusal) or policy is None:

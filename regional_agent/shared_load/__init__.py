@@ -1,1 +1,1 @@
-"""In-flight work shared by the agents of a region through Redis."""
+"""In-flight work and cached prefixes that the agents of a region share through Redis."""

@@ -1,8 +1,8 @@
-"""The newest load of each other agent of the region, and their sum, weighted by age.
+"""The newest load of each other agent of the region, and the sum of these loads, weighted by age.
 
-Liveness is what an agent publishes, not what Redis stores: an agent whose number no longer grows loses weight and is
-gone after LEASE_S. So keys that are evicted, flushed or lost in a failover take no requests out of the sum at once, and
-an old entry that is written again counts for nothing.
+An agent is live while the sequence number of its loads grows, whether or not Redis still stores a load. The load of an
+agent whose number no longer grows loses weight and is removed after LEASE_S. Keys that are evicted, flushed or lost in
+a failover therefore reduce the sum gradually, and an old entry that is written again is ignored.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary
 
 MAX_NUMBERS = 4096
-"""Starts of agents whose last number is remembered, so that a replay is recognised."""
+"""Maximum number of agent starts whose last sequence number is stored to detect replays; the oldest is evicted."""
 
 AgentStart = tuple[str, int]
-"""Name and epoch of an agent. A start that finishes its requests while its successor runs counts beside it."""
+"""Name and epoch of an agent. While an old process finishes its requests, its load and its successor's both count."""
 
 
 class _Received(NamedTuple):
     load: PublishedLoad
     at: float
-    """When (s) it was read."""
+    """Time (s) at which the load was read."""
     counts: bool
-    """Whether the directory has known the agent while it published."""
+    """Whether the load is part of the sum: the directory contained the agent at a time since its first load."""
 
 
 class OtherAgents:
-    """What the other agents of the region have published."""
+    """The loads that the other agents of the region have published."""
 
     def __init__(self, is_known: Callable[[str], bool]) -> None:
         """Create an empty collection.
 
         Args:
-            is_known: whether the directory of agents knows an agent of this region. An agent that it knows counts as
-                long as it publishes without interruption, even if its registration has expired since.
+            is_known: returns whether the directory of agents contains an agent of this region. Such an agent counts as
+                long as it publishes without interruption, even after its registration has expired.
         """
         self._is_known = is_known
         self._live: dict[AgentStart, _Received] = {}
         self._numbers: dict[AgentStart, int] = {}
-        """Last number of each start, least recently received first."""
+        """Last sequence number of each start, least recently received first."""
 
     def __len__(self) -> int:
-        """The agents that count."""
+        """Return the number of agents whose load is part of the sum."""
         return sum(received.counts for received in self._live.values())
 
     def receive(self, load: PublishedLoad, now: float) -> bool:
-        """Take in a load that was read at `now` (s); whether it may change the sum. An old one does nothing."""
+        """Store a load that was read at `now` (s); returns whether the sum may change. An old load is ignored."""
         start = (load.agent, load.epoch)
         if load.number <= self._numbers.get(start, -1):
             return False
@@ -68,11 +68,11 @@ class OtherAgents:
         return (load.agent, load.epoch) in self._live
 
     def is_fading(self, now: float) -> bool:
-        """Whether some load counts only in part."""
+        """Whether the weight of any load is below 1."""
         return any(weight_at_age(now - received.at) < 1.0 for received in self._live.values())
 
     def total(self, now: float) -> tuple[dict[str, Load], dict[str, list[QueueSummary]]]:
-        """The sum of the loads by endpoint, and the queues by model. Forgets agents that have fallen silent."""
+        """Return the sum of the loads by endpoint, and the queues by model. Removes loads older than LEASE_S."""
         for start in [start for start, received in self._live.items() if now - received.at >= LEASE_S]:
             del self._live[start]
         loads: dict[str, Load] = {}
@@ -93,10 +93,10 @@ class OtherAgents:
         return loads, queues
 
     def limits(self, agent: str) -> dict[str, int]:
-        """The learned slots that `agent` follows, by endpoint: those of the first agent by name before it.
+        """Return the learned slots that `agent` has to use, by endpoint. Call it after `total`.
 
-        The region's agents share the endpoints' slots, so one limit has to be in force in all of them at a time. Called
-        after `total`.
+        The region's agents share the endpoints' slots, so all agents use the same limit: the limit of the first agent
+        in the order of names. Only the limits of agents whose names precede `agent` are returned.
         """
         limits: dict[str, int] = {}
         for start in sorted(self._live):

@@ -1,7 +1,7 @@
-"""Exchanges with the other agents of the region which endpoints hold which prompts, through a stream in Redis.
+"""Exchanges records of the prefixes that endpoints hold between the agents of a region, through a stream in Redis.
 
-What is lost costs a cache hit and nothing else: entries that are trimmed, flushed or missed are not sent again, and
-while Redis is down every agent uses its own notes. An agent that starts reads what the others noted in the last
+A lost record costs only a cache hit, so entries that are trimmed, flushed or missed are not sent again. While Redis is
+unavailable, every agent uses its own records. An agent that starts reads the records of the other agents from the last
 minutes.
 """
 
@@ -26,22 +26,22 @@ from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
 from regional_agent.shared_load.shared_load_exchange import BACKOFF_BASE_S, BACKOFF_CAP_S, FAILURES, TIMEOUT_S
 
 INTERVAL_S = 0.05
-"""Time (s) between two exchanges while there is something to publish or to read."""
+"""Time (s) until the next exchange, after an exchange that published or read entries."""
 
 IDLE_INTERVAL_S = 0.25
-"""The same while there is nothing."""
+"""Time (s) until the next exchange, after an exchange that neither published nor read entries."""
 
 MAX_ENTRIES = 1024
-"""Entries that the stream keeps; older ones are trimmed."""
+"""Maximum number of entries in the stream; older entries are trimmed."""
 
 PAGE_ENTRIES = 64
-"""Entries that one exchange reads."""
+"""Maximum number of entries that one exchange reads."""
 
 MAX_ENTRY_BYTES = 64 * 1024
-"""Larger entries are skipped; MAX_UNPUBLISHED keys need less than half of it."""
+"""Maximum size (bytes) of an entry; larger entries are rejected. MAX_UNPUBLISHED keys need up to 36 KiB."""
 
 MAX_CLOCK_DIFFERENCE_S = 5.0
-"""Entries that are published later than this (s) from now are rejected."""
+"""Maximum time (s) by which the publication time of an entry may lie in the future; later entries are ignored."""
 
 EXCHANGE = f"""
 local key, after, entry, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -67,20 +67,21 @@ return reply
 """
 """KEYS: the region's stream. ARGV: id after which to read, entry to add or an empty string, the stream's lifetime (ms).
 
-Returns the id of the newest entry, followed by id and value of each entry. A stream to which no entry can be added,
-because a stranger added one with the greatest id, is deleted; readers go on after its newest entry.
+Returns the id of the newest entry, followed by id and value of each entry; the value of a too large entry is empty. A
+stream to which no entry can be added, because an entry with the greatest possible id was added from outside, is
+deleted; readers continue after the newest entry of the new stream.
 """
 
 log = structlog.get_logger()
 
 
 def prefixes_key(region: str) -> str:
-    """The key of the stream of a region's agents."""
+    """Return the Redis key of the stream of a region's agents."""
     return f"penstock:v1:{{{region}}}:prefixes"
 
 
 class PrefixExchange:
-    """Publishes the notes of an AffinityIndex to the other agents of the region, and adds theirs to it."""
+    """Publishes the records of an AffinityIndex to the region's other agents, and adds their records to the index."""
 
     def __init__(
         self,
@@ -97,17 +98,17 @@ class PrefixExchange:
         """Create an exchange that is not connected before `start`.
 
         Args:
-            index: where this agent sent requests.
-            is_known: whether the directory of agents knows an agent of this region; entries of others do not count.
+            index: records of the endpoints to which this agent sent requests.
+            is_known: returns whether the directory contains an agent of this region; other entries are ignored.
             redis: the Redis of the region.
-            region_keys: authenticate what the region's agents publish; see `RegionKey`.
+            region_keys: keys that authenticate the entries of the region's agents; see `RegionKey`.
             region: name of the region.
             agent: name of this agent.
-            epoch: of this start of the agent.
+            epoch: number of this start of the agent.
             rng: jitter of reconnects.
         """
         self.rejected = 0
-        """Entries that no agent of the region has published."""
+        """Number of entries that were rejected: not published by an agent of the region, or invalid."""
         self._index = index
         self._is_known = is_known
         self._redis = RedisScript(redis, EXCHANGE, TIMEOUT_S)
@@ -120,12 +121,12 @@ class PrefixExchange:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to exchange."""
+        """Start exchanging records."""
         self._index.publishes = True
         self._task = keep_running("shared prefixes", self._keep_exchanging)
 
     async def stop(self) -> None:
-        """End the exchange; what was published stays for the other agents."""
+        """Stop exchanging. Published entries remain available to the other agents."""
         if self._task is not None:
             await cancel([self._task])
         self._index.publishes = False
@@ -149,7 +150,7 @@ class PrefixExchange:
             await asyncio.sleep(INTERVAL_S if exchanged else IDLE_INTERVAL_S)
 
     async def _exchange(self) -> bool:
-        """One round trip; whether anything was published or read."""
+        """Exchange records in one round trip; returns whether an entry was published or read."""
         notes = self._index.take_unpublished()
         entry = b""
         if notes:
@@ -182,7 +183,7 @@ class PrefixExchange:
 
 
 def _later_read(last: bytes) -> str:
-    """The id after which to read next. An id that Redis did not make starts from the beginning."""
+    """Return the id after which to read next. After an id in an invalid format, reading restarts at the beginning."""
     with suppress(UnicodeDecodeError, ValueError):
         milliseconds, _, number = last.decode().partition("-")
         return f"{int(milliseconds)}-{int(number)}"

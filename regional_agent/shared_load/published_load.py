@@ -1,4 +1,4 @@
-"""What an agent publishes to the other agents of its region, and its encoding: an authentication tag, then JSON."""
+"""The load that an agent publishes to the other agents of its region; encoded as an authentication tag, then JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from penstock.wire.region_key import RegionKey
 
 MAX_REQUESTS = 1_000_000
-"""Maximum requests of one agent on one endpoint; a larger number is published as this one."""
+"""Maximum number of requests of one agent on one endpoint; a larger number is published as this number."""
 
 MAX_US = 10**13
-"""Maximum work (µs) of one agent on one endpoint, some months; a larger number is published as this one."""
+"""Maximum work (µs) of one agent on one endpoint, 116 days; a larger number is published as this number."""
 
 MAX_WAITED_MS = 3_600_000
-"""Maximum time (ms) that a request is published to have waited."""
+"""Maximum published waiting time (ms) of a request; a longer time is published as this time."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
@@ -33,7 +33,7 @@ class QueueSummary(msgspec.Struct, array_like=True, frozen=True):
     behind: int
     """Negated priority of the request at the head."""
     waited_ms: _Milliseconds
-    """How long (ms) the request at the head had waited when this was published."""
+    """Time (ms) that the request at the head had waited when the summary was published."""
     which: int
     """Number of the request at the head, unique in the region."""
 
@@ -43,19 +43,19 @@ class PublishedLoad(msgspec.Struct, frozen=True):
 
     agent: _Name
     epoch: _Number
-    """Start of the agent; grows with every start."""
+    """Number of the start of the agent; grows with every start."""
     number: _Number
-    """Grows with everything that this start of the agent publishes: a smaller number is a replay."""
+    """Sequence number; grows with every load that this start of the agent publishes. A smaller number is a replay."""
     loads: dict[str, _EndpointLoad] = {}
-    """By endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
+    """Loads by endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
     waiting: dict[str, QueueSummary] = {}
     """Admission queues by model."""
     limits: dict[str, _Requests] = {}
-    """Slots in force by endpoint, where the agent learns them."""
+    """Slots in force by endpoint, for endpoints whose slots the agent learns."""
 
     @property
     def field(self) -> str:
-        """The name under which the load is stored."""
+        """Name of the field of the Redis hash in which the load is stored."""
         return f"{self.agent}~{self.epoch}"
 
 
@@ -83,11 +83,11 @@ def seal_load(load: PublishedLoad, key: RegionKey) -> bytes:
 
 
 def open_load(sealed: bytes, key: RegionKey) -> PublishedLoad:
-    """Decode the load that another agent published. Entries that are invalid are dropped, and no others.
+    """Decode the load that another agent published. Invalid entries are dropped; valid entries are kept.
 
     Raises:
         BadSignature: the load was not published by an agent of the region.
-        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it was, but no part of it is valid.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the load is authentic, but no part of it is valid.
     """
     encoded = key.open(sealed)
     try:

@@ -1,9 +1,9 @@
-"""The Redis script that the agents of a region run to publish their own load and read the others' in one round trip.
+"""The Redis script with which agents of a region publish their own load and read the other loads in one round trip.
 
 A region is one hash with a field for each start of an agent; a value is an authenticated load (see `published_load`).
-Each agent writes its whole state, not increments, so a write that is lost, repeated, or followed by an eviction, a
-flush or a failover does no harm. The script trusts nothing that is stored: it decides by size alone. Agents read who is
-alive from the loads themselves, and delete the fields that they reject.
+Each agent writes its whole state, not increments, so its next write repairs the loss of a write, a repeated write, an
+eviction, a flush or a failover. The script does not interpret stored values; it checks only their sizes. Agents
+determine from the loads which agents are live, and delete the fields that they reject.
 
     penstock:v1:{<region>}:loads          hash: <agent>~<epoch> -> load
 """
@@ -25,16 +25,16 @@ from redis.exceptions import NoScriptError, RedisError
 from adapters.secret_file import BadSecret, read_secret
 
 MAX_AGENTS = 1024
-"""Maximum fields of a region. More are no agents': the hash is deleted, and each agent writes its load again."""
+"""Maximum number of fields of a region's hash. A larger hash is deleted, and each agent writes its load again."""
 
 MAX_FIELD_BYTES = 512
-"""Maximum size of the name of a field; longer ones are deleted."""
+"""Maximum size (bytes) of the name of a field; fields with longer names are deleted."""
 
 MAX_LOAD_BYTES = 1 << 20
-"""Maximum size of the load that one agent publishes; larger ones are deleted. 4096 endpoints need half of it."""
+"""Maximum size (bytes) of the load of one agent; larger loads are deleted. 4096 endpoints need half of it."""
 
 MAX_REPLY_BYTES = 4 << 20
-"""Maximum size of the loads that one exchange reads and decodes on the event loop."""
+"""Maximum size (bytes) of the loads that one exchange reads and decodes on the event loop."""
 
 EXCHANGE = f"""
 local key, own_field, load, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -76,30 +76,30 @@ Returns the number of loads that did not fit in the reply, followed by field and
 
 
 def loads_key(region: str) -> str:
-    """The key of the loads of a region's agents."""
+    """Return the Redis key of the loads of a region's agents."""
     return f"penstock:v1:{{{region}}}:loads"
 
 
 class RedisAddress(NamedTuple):
-    """How the Redis of the region is reached."""
+    """Address, TLS and password of the region's Redis."""
 
     url: str
     """Redis URL, as redis-py accepts it, without TLS parameters."""
     tls: Callable[[], ssl.SSLContext] | None = None
-    """Returns the context for a new connection to a rediss URL; None is the system's trust store."""
+    """Returns the context for a new connection to a rediss URL; None uses the system's trust store."""
     password_file: Path | None = None
-    """Has the password, read for each connection; None is the one in the URL."""
+    """File with the password, which is read for each connection; None uses the password in the URL."""
 
 
 class _PasswordFile(CredentialProvider):
-    """The credentials of a connection: a user, and the password that a file has when the connection is opened."""
+    """The credentials of a connection: a user, and the password, which is read from a file for each connection."""
 
     def __init__(self, username: str | None, file: Path) -> None:
         self._username = username
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """User and password, or the password alone; raises RedisError if the file is unusable."""
+        """Return user and password, or only the password; raises RedisError if the file is unusable."""
         try:
             password = read_secret(self._file, "password for Redis", min_bytes=1).decode("utf-8", "replace")
         except BadSecret as error:
@@ -110,8 +110,8 @@ class _PasswordFile(CredentialProvider):
 class RedisScript:
     """A connection to Redis that runs one script, about a hundred times a second.
 
-    Uses redis-py's connection, which handles URLs, TLS, authentication and the protocol, without redis-py's client:
-    packing, routing, retrying and timing a command there costs four times as much CPU as everything else.
+    Uses redis-py's connection, which handles URLs, TLS, authentication and the protocol, but not redis-py's client:
+    packing, routing, retrying and timing a command in the client costs four times as much CPU as the rest of a run.
     Reconnects after any failure. The caller limits the time of a run.
     """
 
@@ -119,7 +119,7 @@ class RedisScript:
         """Create a connection that is opened by the first `run`.
 
         Args:
-            server: where to connect, and how.
+            server: address, TLS and password of the region's Redis.
             script: Lua source.
             connect_timeout_s: timeout (s) of opening the connection.
         """
@@ -140,15 +140,15 @@ class RedisScript:
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest().encode()
 
     async def run(self, keys: tuple[str, ...], args: tuple[str | bytes | int, ...]) -> Any:
-        """Run the script and return its reply. Not to be called again before it has returned.
+        """Run the script and return its reply. Concurrent calls are not supported.
 
         Raises:
             RedisError, OSError: Redis is unreachable or returned an error.
         """
-        # A connection whose command was cancelled has disconnected itself, so no earlier reply is left in it.
+        # redis-py disconnects a connection whose command is cancelled, so the connection contains no earlier reply.
         if not self._connection.is_connected:
             if self._tls is not None:
-                # redis-py keeps the first context that it makes, so that rotated files would not be read.
+                # redis-py reuses the first context that it creates, so the context is replaced to apply rotated files.
                 self._connection.ssl_context.context = self._tls()
             await self._connection.connect()
         rest = [b"%d" % len(keys), *map(_bytes, keys), *map(_bytes, args)]
@@ -158,7 +158,7 @@ class RedisScript:
             except NoScriptError:
                 return await self._request([b"EVAL", self._script, *rest])
         except RedisError:
-            # After a failover the server may be a read-only replica: the next run resolves the name again.
+            # After a failover the server may be a read-only replica, so the next run resolves the name again.
             await self.aclose()
             raise
 

@@ -1,8 +1,8 @@
 """The load of each endpoint over all agents of a region: this agent's reservations and the other agents' load.
 
-A reservation counts at once and never waits; `shared_load_exchange` publishes it to the others within about 10 ms.
-While Redis is unreachable the weight of the other agents' load falls to zero (`other_agents`), and this agent's own
-reservations remain.
+A reservation counts immediately and does not wait for Redis; `shared_load_exchange` publishes it to the other agents
+within about 10 ms. While Redis is unreachable, the weight of the other agents' load falls to zero (`other_agents`), and
+this agent's own reservations remain.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class SharedLoad:
         """Create a view without reservations.
 
         Args:
-            endpoints: the endpoints whose views show the load.
+            endpoints: the endpoints whose views contain the load.
             shared: whether the region has other agents to receive load from; False for the only agent of a region.
             agent: name of this agent.
-            is_known: whether the directory of agents knows an agent of this region; loads of others do not count.
+            is_known: returns whether the directory contains an agent of this region; other loads are ignored.
             clock: monotonic, in seconds.
         """
         self.shared = shared
@@ -48,21 +48,21 @@ class SharedLoad:
         self.up = False
         """Whether the last exchange with Redis succeeded."""
         self.rejected = 0
-        """Entries in Redis that no agent of the region has published."""
+        """Number of entries in Redis that were rejected: not published by an agent of the region, or invalid."""
         self.changed = asyncio.Event()
         """Set when this agent's load or its queues have changed since `begin_publishing`."""
         self._has_changed = False
-        """Same as `changed`, cheaper to test on every request."""
+        """Whether `changed` is set; cheaper to test on every request."""
         self._endpoints = endpoints
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
         self._agent = agent
         self._followed: dict[str, int] = {}
-        """The learned slots of other agents that are in force here, by endpoint."""
+        """The learned slots of other agents that are in force in this agent, by endpoint."""
         self._remote_queues: dict[str, list[QueueSummary]] = {}
         self._is_faded = False
-        """Whether some of the remote load counted only in part when it was last added up."""
+        """Whether the weight of any remote load was below 1 when the loads were last summed."""
         self._read_at = -inf
 
     def reserve(self, reservation: Reserved) -> Reserved:
@@ -78,20 +78,20 @@ class SharedLoad:
             self.publish()
 
     def release(self, reservation: Reservation[Any]) -> None:
-        """Release all that a reservation still holds. A second call does nothing."""
+        """Release the remaining load of a reservation. A second call does nothing."""
         if reservation.release() and not self._has_changed:
             self.publish()
 
     def publish(self) -> None:
-        """Have this agent's load and queues published soon. Called after either has changed."""
+        """Request the publication of this agent's load and queues. Called after either has changed."""
         self._has_changed = True
         self.changed.set()
 
     def begin_publishing(self) -> dict[str, tuple[int, int, int]]:
-        """The load to publish now, by endpoint: requests, prefill (µs), decode (µs); later changes set `changed` again.
+        """Return the load to publish by endpoint: requests, prefill (µs), decode (µs). Later changes set `changed`.
 
-        Two servers that had the same endpoint name one after the other count together. Numbers are clamped to what the
-        other agents accept.
+        The loads of two servers that had the same endpoint name in succession are added. Numbers are clamped to the
+        maxima that the other agents accept.
         """
         self.changed.clear()
         self._has_changed = False
@@ -108,7 +108,7 @@ class SharedLoad:
         return loads
 
     def learned_limits(self) -> dict[str, int]:
-        """The learned slots to publish, by endpoint: of those that enough requests use to learn from."""
+        """Return the learned slots to publish, by endpoint, for endpoints with enough requests to learn from."""
         return {
             endpoint.name: limit.limit
             for endpoint in self._endpoints.every()
@@ -116,11 +116,11 @@ class SharedLoad:
         }
 
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
-        """Take in what the other agents published; whether their load or queues differ from before.
+        """Process the loads that the other agents published; returns whether their load or queues have changed.
 
         Args:
-            published: authenticated; an agent that is missing loses weight with time.
-            read_at: when the exchange began, by the clock (s).
+            published: authenticated loads; the last load of an agent that is missing loses weight with time.
+            read_at: time (s) at which the exchange began, by the clock.
         """
         self._read_at = read_at
         may_differ = self._is_faded
@@ -129,7 +129,7 @@ class SharedLoad:
         return may_differ and self.fade()
 
     def fade(self) -> bool:
-        """Add up the other agents' load, weighted by its age; whether it has changed."""
+        """Sum the other agents' load, weighted by its age; returns whether the sum or the queues have changed."""
         now = self._clock()
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
@@ -148,15 +148,15 @@ class SharedLoad:
         return self._others.is_live(load)
 
     def remote_queues(self, model: str) -> list[QueueSummary]:
-        """The other agents' admission queues for a model; empty once their load has lost all its weight."""
+        """Return the other agents' admission queues for a model; empty once the weight of their load is 0."""
         return self._remote_queues.get(model, [])
 
     def age_s(self) -> float:
-        """Age (s) of the other agents' load; infinite before the first exchange, 0 if there are no other agents."""
+        """Return the age (s) of the other agents' load; inf before the first exchange, 0 without other agents."""
         return self._clock() - self._read_at if self.shared else 0.0
 
     def status(self) -> dict[str, object]:
-        """For the status page."""
+        """Return the state of the shared load for the status page."""
         age_s = self.age_s()
         return {
             "up": self.up,

@@ -1,4 +1,4 @@
-"""Exchanges load with the other agents of the region through Redis: publishes this agent's, receives theirs."""
+"""Publishes this agent's load to the other agents of the region, and receives their loads, through Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, Re
 from regional_agent.shared_load.shared_load import SharedLoad
 
 TIMEOUT_S = 0.25
-"""Timeout (s) of connecting; an exchange may take twice as long. Redis answers in a fraction of a millisecond."""
+"""Timeout (s) of connecting; an exchange may take twice as long. Redis responds in a fraction of a millisecond."""
 
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 1.0
@@ -32,13 +32,13 @@ FADE_INTERVAL_S = 0.1
 """Time (s) between two reductions of the weight of load that is no longer fresh."""
 
 FAILURES = (RedisError, OSError, TimeoutError)
-"""What an exchange raises while Redis is unreachable."""
+"""Exceptions that an exchange raises while Redis is unreachable."""
 
 log = structlog.get_logger()
 
 
 class SharedLoadExchange:
-    """Keeps a SharedLoad up to date, and the other agents informed."""
+    """Publishes this agent's part of a SharedLoad, and updates the SharedLoad with the loads of the other agents."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class SharedLoadExchange:
         """Create an exchange that is not connected before `start`.
 
         Args:
-            load: this agent's reservations, and where received load goes.
+            load: has this agent's reservations, and receives the other agents' load.
             queues: this agent's admission queues by model.
             on_received: called after the other agents' load or queues have changed.
             redis: the Redis of the region.
-            region_keys: authenticate what the region's agents publish; see `RegionKey`.
+            region_keys: keys that authenticate the loads of the region's agents; see `RegionKey`.
             region: name of the region whose agents share their load.
             agent: name of this agent, unique in the region and the same after a restart.
             epoch: grows with every start of the agent; below 2**53.
@@ -79,14 +79,14 @@ class SharedLoadExchange:
         self._others_changed_at = -inf
         """Time (s) at which the load or the queues of other agents last changed."""
         self._number = 0
-        """Of the last load that was published."""
+        """Sequence number of the last published load."""
         self._rejected: list[bytes] = []
-        """Fields to delete with the next exchange."""
+        """Fields of the Redis hash that the next exchange deletes."""
         self._down_reason = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to exchange load."""
+        """Start exchanging load."""
         self._tasks = [
             keep_running("shared load", self._keep_exchanging),
             keep_running("shared load fade", self._keep_fading),
@@ -147,7 +147,7 @@ class SharedLoadExchange:
             self._on_received()
 
     def _opened(self, entries: Sequence[bytes]) -> list[tuple[bytes, PublishedLoad]]:
-        """The loads that agents of the region published, with their fields; the others are rejected."""
+        """Return the loads that agents of the region published, with their fields; rejects all other entries."""
         opened = []
         for field, sealed in zip(entries[::2], entries[1::2], strict=True):
             try:

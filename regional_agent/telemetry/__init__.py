@@ -1,1 +1,1 @@
-"""Metrics, counts of how requests ended, demand, and reports to the control plane."""
+"""Metrics, outcomes of requests, demand, traces, the access log, and reports to the control plane."""

@@ -1,8 +1,9 @@
-"""One JSON line per request, written by a thread of its own.
+"""The access log: one JSON line per request, written by a separate thread.
 
-A line costs its request one append to a list. Lines that cannot be written in time are dropped and counted, so that a
-full disk slows no request. A renamed file is reopened, so that log rotation needs no signal. The thread adds the chain
-of `penstock/records/record_chain.py`, which goes on over renamed files, and signs its head once a minute.
+A request appends its line to a list. Lines that cannot be written in time are dropped and counted, so that a full disk
+does not delay requests. A new file is opened after the file was renamed, so log rotation needs no signal. The thread
+adds the chain of `penstock/records/record_chain.py`, which continues across renamed files, and signs the head of the
+chain once a minute.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from penstock.routing.reasons import Reason, Rejection
 from penstock.wire.session import Sessions
 
 BLOCK_LINES = 128
-"""Lines encoded at a time, which takes a tenth of a millisecond."""
+"""Number of lines that are encoded together, which takes a tenth of a millisecond."""
 
 MAX_BLOCKS = 256
-"""Blocks that may wait for the disk; further ones are dropped."""
+"""Maximum number of blocks that wait for the disk; further blocks are dropped."""
 
 HEADS_SUFFIX = ".heads"
-"""File of the signed heads: the access log's name and this."""
+"""Suffix of the file of signed heads, after the name of the access log."""
 
 SIGN_INTERVAL_S = 60.0
-"""Interval (s) between signed heads: the time of a log that stays unproved if its agent is killed."""
+"""Interval (s) between signed heads. The last lines, up to this time, are unproved if the agent is killed."""
 
 log = structlog.get_logger()
 
@@ -42,64 +43,64 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     """One request. Contains no API key, no client address, and no content of request or response."""
 
     at: float
-    """Unix time (s) at its end."""
+    """Unix time (s) at the end of the request."""
     request_id: str
     tenant: str
     model: str
     path: str
     kind: str
-    """As in `penstock_agent_requests_total`."""
+    """The label `kind` of `penstock_agent_requests_total`."""
     server: str
     """Serving region."""
     endpoint: str
     outcome: str
     status: int
-    """Status of the response; 0 where the client disconnected before."""
+    """Status of the response; 0 if the client disconnected before the response."""
     attempts: int
     received_bytes: int
-    """Bytes of the body, or through the tunnel."""
+    """Bytes of the request body, or from the client through the tunnel."""
     sent_bytes: int
     total_ms: float
     ttft_ms: float | None = None
-    """Time to the first byte of the response body; absent where none was sent."""
+    """Time (ms) to the first byte of the response body; absent if no byte was sent."""
     origin: str = ""
     """Region whose agent received the client's request."""
     country: str = ""
-    """Country of the client, ISO 3166-1 alpha-2; absent where unknown."""
+    """Country of the client, ISO 3166-1 alpha-2; absent if unknown."""
     subdivision: str = ""
-    """Subdivision of the client, ISO 3166-2 without the country part; absent where unknown."""
+    """Subdivision of the client, ISO 3166-2 without the country part; absent if unknown."""
 
     reason: str = ""
-    """Why the request was refused or its response ended early, a code of docs/errors.md; absent for others."""
+    """Why the request was refused or its response ended early, a code of docs/errors.md; otherwise absent."""
     continuations: int = 0
-    """How often another endpoint had to continue the stream; absent where none had to."""
+    """Number of continuations of the stream by another endpoint; absent if 0."""
     work_s: float = 0.0
-    """Estimated work: time (s) of the request alone on the reference accelerator; absent where it was not estimated."""
+    """Estimated work: time (s) of the request alone on the reference accelerator; absent if not estimated."""
 
     policy_digest: str = ""
-    """SHA-256 of the policy under which its last target was selected; absent where it was refused before, as are the
-    following fields."""
+    """SHA-256 of the policy under which the last target of the request was selected. This field and the following
+    fields are absent if the request was refused before a selection."""
     plan_generation: int = 0
-    """Generation of the plan by which its last target was selected; absent without a plan."""
+    """Generation of the plan under which the last target of the request was selected; absent without a plan."""
     residency_class: str = ""
-    """Name of its residency class: the permitted regions, joined by `+`, or `set-` and a digest where they are many."""
+    """Name of the residency class: the permitted regions, joined by `+`, or `set-` and a digest for many regions."""
     permitted: frozenset[str] | None = None
-    """The permitted regions, where the name of the class is a digest; absent for others."""
+    """The permitted regions if the name of the residency class is a digest; otherwise absent."""
     rejected: tuple[Rejection, ...] = ()
-    """At the origin: each region that residency forbids, with the reason and the rule; absent where it forbids none."""
+    """At the origin: each region that residency forbids, with the reason and the rule; absent if there are none."""
     tried: Mapping[str, Reason] | None = None
-    """Regions that did not start the request, with the reason; absent where there are none."""
+    """Regions that did not start the request, with the reason; absent if there are none."""
     queue_ms: float | None = None
-    """Time in the admission queue of this agent; absent where it did not wait."""
+    """Time (ms) in the admission queue of this agent; absent if the request did not wait."""
     input_tokens: int | None = None
-    """Tokens of the prompt as the engine reports them, in the serving region; absent where it does not, and for all but
-    one response in 2 ms."""
+    """Tokens of the prompt as the engine reports them, in the serving region. Absent if the engine reports none; at
+    most one response per 2 ms is read."""
     output_tokens: int | None = None
     """Tokens of the response, like `input_tokens`."""
 
 
 class AccessLog:
-    """Buffers lines and hands them to the writer thread in blocks. Used from the event loop only."""
+    """Buffers lines and passes them to the writer thread in blocks. Used from the event loop only."""
 
     def __init__(
         self,
@@ -115,10 +116,10 @@ class AccessLog:
         """Open the file and start the writer.
 
         Args:
-            sampled_share: share of the successful requests that is logged; others are always logged.
-            region: of the agent.
-            agent: its name, unique in the region.
-            sessions: has the identity that signs the head; None signs none.
+            sampled_share: share (0-1) of the successful requests that is logged; all other requests are logged.
+            region: region of the agent.
+            agent: name of the agent, unique in the region.
+            sessions: has the identity that signs the heads; None disables signing.
             sign_interval_s: interval between signed heads, in seconds.
 
         Raises:
@@ -130,19 +131,19 @@ class AccessLog:
         self._encoder = msgspec.json.Encoder()
         self._lines: list[AccessLine] = []
         self._blocks: deque[tuple[int, float, bytes]] = deque()
-        """Each with the number of its first line, and the time at which that request ended."""
+        """Encoded blocks, each with the number of its first line and the time (Unix, s) at which that request ended."""
         self._next_seq = 1
         self._sessions = sessions
         self._sign_interval_s = sign_interval_s
         started_ns = time.time_ns()
         self._flushed = started_ns / 1e9, 0
-        """Time (Unix, s) of the last flush, and the last line then."""
+        """Time (Unix, s) of the last flush, and the number of the last line at that time."""
         self._chain = ChainWriter(epoch_of(region, agent, started_ns), sampled_share)
         """Used by the writer thread only."""
         self._wake = threading.Semaphore(0)
         self._stopping = False
         self._dropped_full = self._dropped_failed = 0
-        """Lines dropped because the buffer was full, and because a write failed. Each is set by one thread only."""
+        """Lines dropped because the buffer was full, and because a write failed. Only one thread sets each number."""
         self._descriptor = _open(file)
         self._writer = threading.Thread(target=self._write_all, name="access log", daemon=True)
         self._writer.start()
@@ -153,7 +154,7 @@ class AccessLog:
         return self._dropped_full + self._dropped_failed
 
     def samples(self, ok: bool) -> bool:
-        """Whether to log a request; `ok`: it succeeded."""
+        """Whether to log a request; `ok` is whether the request succeeded."""
         return not ok or self._sampled_share >= 1.0 or self._random() < self._sampled_share
 
     def add(self, line: AccessLine) -> None:
@@ -163,7 +164,7 @@ class AccessLog:
             self._encode()
 
     def flush(self) -> None:
-        """Wake the writer. Called from time to time, since waking a thread costs more than a line."""
+        """Wake the writer. Called periodically, not for each line, because waking a thread costs more than a line."""
         now = time.time()
         self._encode()
         self._flushed = now, self._next_seq - 1
@@ -182,7 +183,7 @@ class AccessLog:
         self._blocks.append((first_seq, lines[0].at, self._encoder.encode_lines(lines)))
 
     def close(self) -> None:
-        """Write the remaining lines and stop; waits for the disk for a few seconds at most."""
+        """Write the remaining lines and stop the writer; waits at most 5 s for the disk."""
         self.flush()
         self._stopping = True
         self._wake.release()
@@ -213,7 +214,7 @@ class AccessLog:
                 sign_at = self._sign(*flushed)
 
     def _sign(self, until: float, last_seq: int, *, final: bool = False) -> float:
-        """Sign the head unless the line `last_seq` was dropped; returns when to sign the next (monotonic, s)."""
+        """Sign the head unless the line `last_seq` was dropped; returns the next time (monotonic, s) to sign."""
         if self._sessions is not None and self._chain.head.seq >= last_seq:
             try:
                 line = sign_head(self._chain.head, until, final, self._sessions.identity)
@@ -227,12 +228,12 @@ class AccessLog:
         return time.monotonic() + self._sign_interval_s
 
     def _log_head(self) -> None:
-        """Log the end of the chain, where it is kept apart from the file."""
+        """Write the head of the chain to the agent's log, so that a copy exists outside the file."""
         if self._chain.head.seq:
             log.info("access log ends or is rotated", file=str(self._file), head=str(self._chain.head))
 
     def _reopen_if_renamed(self, next_seq: int, next_at: float) -> None:
-        """Begin a file if the current one was renamed; line `next_seq` of the time `next_at` (Unix, s) is to follow."""
+        """Open a new file if the file was renamed. The next line is `next_seq`, of the time `next_at` (Unix, s)."""
         try:
             current = os.stat(self._file)
         except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 Three rules bound cost and cardinality. The request path does one dict look-up and adds to plain numbers. Gauges are set
 from the current state just before a scrape, never incremented and decremented, so they cannot drift. Only names that
-the policy declares become labels; all others are counted under `other`.
+the policy declares become labels; all other names are counted under `other`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What `render` returns: the Prometheus text format."""
+"""Content type of the result of `render`: the Prometheus text format."""
 
 OTHER = "other"
 """The label of a model or region that the policy does not declare, so that clients cannot create series."""
@@ -43,7 +43,7 @@ NO_SERVER = "none"
 REQUEST_LABELS = ("model", "server", "kind", "outcome")
 
 TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds in seconds; dense in the range of usual service objectives."""
+"""Upper bounds in seconds of the time to first byte; dense in the range of usual service objectives."""
 
 REQUEST_BUCKETS_S = (
     0.05,
@@ -63,10 +63,10 @@ REQUEST_BUCKETS_S = (
     300.0,
     600.0,
 )
-"""Upper bounds in seconds, up to the longest generation that a deadline allows."""
+"""Upper bounds in seconds of the request duration, up to the longest generation that a deadline allows."""
 
 WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0)
-"""Upper bounds in seconds, up to the longest time in the admission queue."""
+"""Upper bounds in seconds of the time in the admission queue, up to the longest possible time."""
 
 TOKEN_BUCKETS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds in seconds of the time of one token."""
@@ -75,7 +75,7 @@ DECISION_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 """Upper bounds in seconds of a routing decision."""
 
 MAX_TENANT_SERIES = 20
-"""Default of the number of tenants with series of their own."""
+"""Default number of tenants with separate series."""
 
 
 class AgentMetrics:
@@ -88,15 +88,15 @@ class AgentMetrics:
         """Create the metrics at zero.
 
         Args:
-            max_tenant_series: number of tenants with series of their own: those with the highest priority, then by
-                name. The others share `other`.
+            max_tenant_series: number of tenants with separate series: the tenants with the highest priority, then by
+                name. All other tenants share the label `other`.
         """
         self.registry = CollectorRegistry()
         self._max_tenant_series = max_tenant_series
         self._models: frozenset[str] = frozenset()
         self._regions: frozenset[str] = frozenset()
         self._done: dict[tuple[str, str, str, str], Series] = {}
-        """By model, server, kind and outcome; only combinations whose number the policy bounds."""
+        """Series by model, server, kind and outcome; only combinations whose number the policy bounds."""
 
         self._requests = RequestCounter(
             "penstock_agent_requests",
@@ -249,7 +249,7 @@ class AgentMetrics:
         self._ttft.keep(kept_models)
         self._request_duration.keep(kept_models)
         self._queue_wait.keep(kept_models)
-        # At zero, so that the first increase of what alerts are about is seen.
+        # The series that alerts use start at zero, because Prometheus ignores the increase by which a series appears.
         for model in self._models:
             refused = (model, NO_SERVER, RequestKind.HOME.value, RequestOutcome.REFUSED.value)
             self._requests.series.setdefault(refused, Series(self._ttft.of(model), None))
@@ -272,7 +272,7 @@ class AgentMetrics:
         )
 
     def sample_stream(self, model: str) -> StreamGaps | None:
-        """The meter of a streamed response that begins now; None if it is not sampled."""
+        """Return the meter of a streamed response that begins now; None if the response is not sampled."""
         self._streams_to_sample -= 1
         if self._streams_to_sample:
             return None
@@ -296,12 +296,12 @@ class AgentMetrics:
 
         Args:
             model: the requested model; counted as `other` if the policy has no such model.
-            server: name of the region that served it, or NO_SERVER.
+            server: name of the region that served the request, or NO_SERVER.
             kind: a RequestKind or ArcReason.
             outcome: a RequestOutcome.
-            ttft_s: time to the first byte of the body, in seconds; None if none was sent.
-            total_s: time to the end, in seconds. Counted in `request_seconds` only for `ok` and `timeout`, since
-                cancelled and failed requests would distort the response time.
+            ttft_s: time to the first byte of the body, in seconds; None if no byte was sent.
+            total_s: time to the end, in seconds. Counted in `request_duration_seconds` only for `ok` and `timeout` of
+                clients' requests, since cancelled and failed requests would distort the response time.
 
         Raises:
             ValueError: `kind` or `outcome` is not a member of its enumeration.
@@ -332,11 +332,11 @@ class AgentMetrics:
         self._continuations.labels(outcome.value).inc()
 
     def hedged(self, outcome: HedgeOutcome) -> None:
-        """Count one second attempt, or one that was not sent."""
+        """Count the outcome of one second attempt, whether or not the attempt was sent."""
         self._hedges.labels(outcome.value).inc()
 
     def revoked(self, state: str, reason: str) -> None:
-        """Count one open request that a new policy ended; `state` is that of its exchange, `reason` a Reason."""
+        """Count one open request that a new policy ended; `state` is the state of its exchange, `reason` a Reason."""
         self._revocations.labels(state, reason).inc()
 
     def forwarded_residency_refused(self) -> None:
@@ -357,7 +357,7 @@ class AgentMetrics:
         self._spans_dropped.inc(number)
 
     def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
-        """Set the number of requests in progress for `model`, and how many of them wait in the admission queue."""
+        """Set the number of requests in progress for `model`, and the number that wait in the admission queue."""
         self._requests_in_flight.labels(self._model_label(model)).set(requests)
         self._requests_queued.labels(self._model_label(model)).set(waiting)
 
@@ -381,7 +381,7 @@ class AgentMetrics:
         self._config_age.set(age_s)
 
     def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
-        """Set the series of every model's service objective, and remove those of models not in `tallies`."""
+        """Set the series of every model's service objective, and remove the series of models not in `tallies`."""
         self._slo_target.clear()
         self._slo_requests.series.clear()
         for model, tally in tallies.items():
@@ -396,13 +396,13 @@ class AgentMetrics:
         self._shared_load_age.set(age_s)
 
     def set_directories(self, ages_s: Mapping[str, float]) -> None:
-        """Set the age (s) of the last answer of each directory, and remove those not in `ages_s`."""
+        """Set the age (s) of the last response of each directory; remove the series of directories not in `ages_s`."""
         self._directory_age.clear()
         for directory, age_s in ages_s.items():
             self._directory_age.labels(directory).set(age_s)
 
     def render(self) -> bytes:
-        """All metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
+        """Return all metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
         for use, expires_at in self.certificates.by_use().items():
             self._certificate_expiry.labels(use).set(expires_at)
         return generate_latest(self.registry)
@@ -435,5 +435,5 @@ class AgentMetrics:
 
 
 def _label_values(metric: Gauge, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The values of `labels` over every child of the metric."""
+    """Return the values of `labels` of every child of the metric."""
     return {tuple(sample.labels[name] for name in labels) for family in metric.collect() for sample in family.samples}

@@ -27,7 +27,7 @@ class DemandMeter:
         """Count one request for `model` that the regions of `residency` may serve.
 
         Args:
-            country: of the client; None if it is unknown.
+            country: country of the client; None if unknown.
         """
         origin = self._countries.get(country or "")
         if origin is None and len(self._countries) < MAX_COUNTRIES and len(country or "") <= MAX_COUNTRY:
@@ -52,17 +52,17 @@ class DemandMeter:
         _settle(self._countries, elapsed_s, now - self._began_at)
 
     def per_s(self, model: str) -> float:
-        """Arrival rate of a model in requests per second, over all residency classes."""
+        """Return the arrival rate of a model in requests per second, over all residency classes."""
         return sum(rate.per_s for (name, _), rate in self._rates.items() if name == model)
 
     def report(self) -> tuple[DemandReport, ...]:
-        """The arrival rate of every model and residency class."""
+        """Return the arrival rate of every model and residency class."""
         return tuple(
             DemandReport(model, residency, rate.regions, rate.per_s) for (model, residency), rate in self._rates.items()
         )
 
     def report_countries(self) -> tuple[CountryReport, ...]:
-        """The arrival rate of every country."""
+        """Return the arrival rate of every country."""
         return tuple(CountryReport(country, rate.per_s) for country, rate in self._countries.items())
 
 

@@ -70,7 +70,7 @@ class EndpointMetrics:
             ("endpoint",),
         )
         self._prefix_tokens: dict[str, tuple[float, float]] = {}
-        """Tokens that the prefix cache had, and those looked up in it, by endpoint whose engine reports them."""
+        """Tokens found in the prefix cache, and tokens looked up, by endpoint, for engines that report them."""
         self._kv_events_current = _gauge(
             registry,
             "endpoint_kv_events_current",
@@ -81,7 +81,7 @@ class EndpointMetrics:
             registry, "endpoint_kv_blocks", "Blocks in the endpoint's cache by its KV events.", ("endpoint",)
         )
         self._kv_events: dict[str, tuple[int, int]] = {}
-        """Batches of KV events applied, and gaps, by endpoint whose events are read."""
+        """Numbers of applied batches of KV events and of gaps, by endpoint, for endpoints whose events are read."""
         for collector in (*_prefix_counters(self._prefix_tokens), *_kv_event_counters(self._kv_events)):
             registry.register(collector)
         for outcome in FAILURES:
@@ -95,7 +95,7 @@ class EndpointMetrics:
         self._endpoint_ready.labels(endpoint).set(ready)
 
     def set_ejection(self, endpoint: str, weight: float, *, ejected: bool, suspect: bool) -> None:
-        """Set the warm-up weight (0-1) of an endpoint, whether outlier ejection removed it, and whether as suspect."""
+        """Set the warm-up weight (0-1) of an endpoint, and whether the endpoint is ejected and suspect."""
         self._endpoint_weight.labels(endpoint).set(weight)
         self._endpoint_ejected.labels(endpoint).set(ejected)
         self._endpoint_suspect.labels(endpoint).set(suspect)
@@ -111,7 +111,7 @@ class EndpointMetrics:
         self._engine_signal_age.labels(endpoint).set(age_s)
 
     def set_kv_events(self, endpoint: str, *, current: bool, blocks: int, batches: int, gaps: int) -> None:
-        """Set what was read of the KV events of an endpoint's engine."""
+        """Set the state and the counts of the KV events of an endpoint's engine."""
         self._kv_events_current.labels(endpoint).set(current)
         self._kv_blocks.labels(endpoint).set(blocks)
         self._kv_events[endpoint] = (batches, gaps)
@@ -148,10 +148,10 @@ class EndpointMetrics:
 
 
 def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterFamily]:
-    """The counters of engines' prefix caches.
+    """Return the counters of engines' prefix caches.
 
     Args:
-        tokens: those that the cache had, and those looked up in it, by endpoint.
+        tokens: tokens found in the cache, and tokens looked up, by endpoint.
     """
     return [
         CounterFamily(
@@ -170,10 +170,10 @@ def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterF
 
 
 def _kv_event_counters(read: Mapping[str, tuple[int, int]]) -> list[CounterFamily]:
-    """The counters of KV events.
+    """Return the counters of KV events.
 
     Args:
-        read: batches and gaps, by endpoint.
+        read: numbers of applied batches and of gaps, by endpoint.
     """
     return [
         CounterFamily(

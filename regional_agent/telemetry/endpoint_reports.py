@@ -1,4 +1,4 @@
-"""The per-endpoint part of reports: always the full list, included less often in regions with many endpoints."""
+"""The per-endpoint part of reports: a complete list, omitted from most reports of regions with many endpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EndpointReports:
         """Number of further reports that omit the list."""
 
     def next(self) -> EndpointPage:
-        """The per-endpoint part of the next report."""
+        """Return the per-endpoint part of the next report."""
         if self._reports_to_skip > 0:
             self._reports_to_skip -= 1
             return EndpointPage(None)
@@ -57,7 +57,7 @@ class EndpointReports:
 
 
 def endpoint_report(endpoint: Endpoint) -> EndpointReport:
-    """The report of one endpoint. Of its URL only host and port are reported, since the rest may hold secrets."""
+    """Return the report of one endpoint. The URL is reduced to host and port, since other parts may hold secrets."""
     spec, view, condition = endpoint.spec, endpoint.view, _condition(endpoint)
     return EndpointReport(
         name=spec.name,
@@ -87,7 +87,7 @@ def _condition(endpoint: Endpoint) -> EndpointCondition:
 
 
 def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
-    """Why an endpoint is not ready, for operators; empty if it is ready."""
+    """Return the reason, for operators, why an endpoint is not ready; empty if the endpoint is ready."""
     ejection = endpoint.ejection
     left_s = max(0.0, ejection.until - endpoint.now())
     match condition:

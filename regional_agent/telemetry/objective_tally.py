@@ -16,7 +16,7 @@ STEP_S: Final = 15.0
 
 
 class ObjectiveTally:
-    """Two counters, and their values at regular moments of the recent window."""
+    """Counters of finished requests and of requests within the objective, and their past values in the window."""
 
     __slots__ = ("_first_byte_s", "_marks", "answers", "objective", "within")
 
@@ -36,7 +36,7 @@ class ObjectiveTally:
                 self.within += 1
 
     def report(self, model: str, now: float) -> ObjectiveReport:
-        """The counts of the last WINDOW_S (within STEP_S) and since the start. Call it more often than every STEP_S.
+        """Return the counts of the last WINDOW_S (within STEP_S) and since the start. Call it at least every STEP_S.
 
         Args:
             model: name of the model.

@@ -20,7 +20,7 @@ from regional_agent.telemetry.request_tally import RequestTally
 
 
 class ReportBuilder:
-    """Collects what the parts of an agent report, and numbers the reports."""
+    """Collects the contents of reports from the parts of an agent, and numbers the reports."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class ReportBuilder:
         Args:
             region: region of the agent.
             agent: name of the agent.
-            epoch: start of the agent; grows with every start.
-            config: policy and plan in force, and why newer ones were rejected.
+            epoch: number of the start of the agent; grows with every start.
+            config: policy and plan in force, and the reason why newer versions were rejected.
             endpoints: pools and endpoints of the region.
             queue: the admission queue of this agent.
             demand: rate of clients' requests by traffic class.
@@ -101,7 +101,7 @@ class ReportBuilder:
         )
 
     def pools(self) -> tuple[PoolReport, ...]:
-        """Size and load of each model's pool."""
+        """Return the size and load of each model's pool."""
         return tuple(
             PoolReport(
                 model=model,

@@ -1,6 +1,6 @@
-"""Sends a report to the leading control plane once a second, and at once when another region fails.
+"""Sends a report to the leading control plane once a second, and immediately when another region fails.
 
-The agent serves requests whether or not it succeeds.
+The agent serves requests whether or not reports are delivered.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _receipts = msgspec.json.Decoder(Receipt)
 
 
 class Reporter:
-    """Sends reports to the leader, which the store or a receipt names; otherwise to a random control plane."""
+    """Sends reports to the leader that the store or a receipt names; if unknown, to a random control plane."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class Reporter:
             sessions: sign the reports.
             rng: chooses among control planes while the leader is unknown.
             build: builds the current report.
-            allow_plaintext: whether leaders with http URLs on other machines are reported to.
+            allow_plaintext: whether reports are sent to leaders with http URLs on other machines.
         """
         self._allow_plaintext = allow_plaintext
         self._bootstrap = [Address.parse(url) for url in bootstrap]
         self._connections = connections
         self._sessions = sessions
         self._by_address: dict[Address, Session] = {}
-        """Sessions with control planes whose certificate was fetched; a few."""
+        """Sessions with the control planes whose certificates were fetched; removed when a report fails."""
         self._rng = rng
         self._build = build
         self._leader: Address | None = None
@@ -98,7 +98,7 @@ class Reporter:
         self._wanted = asyncio.Event()
 
     def wake(self) -> None:
-        """Report soon instead of at the end of the interval: what changed is evidence that the leader waits for."""
+        """Send the next report before the end of the interval, because the leader needs the change as evidence."""
         self._wanted.set()
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class Reporter:
             return
         body = msgspec.msgpack.encode(self._build())
         try:
-            # A report discloses load and demand: it is sent to a control plane of this fleet only.
+            # A report discloses load and demand, so it is sent only to control planes of this fleet.
             session = self._known_session(target) or await self._fetch_session(target)
             headers = [
                 (b"content-type", b"application/msgpack"),
@@ -152,19 +152,19 @@ class Reporter:
             self._failed(target, str(error))
             return
         if answer.status >= 300:
-            # The control plane may have another certificate by now.
+            # The control plane may have a new certificate, so the next report fetches the certificate again.
             self._by_address.pop(target, None)
             self._failed(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
             return
         self._follow(answer.body, target)
 
     def _known_session(self, target: Address) -> Session | None:
-        """The session with a control plane whose certificate was fetched; raises BadIdentity if it is not valid now."""
+        """Return the known session with a control plane, or None; raises BadIdentity if its certificate is invalid."""
         known = self._by_address.get(target)
         return None if known is None else self._sessions.session_with(known.peer.certificate, time.time())
 
     async def _fetch_session(self, target: Address) -> Session:
-        """Fetch the certificate of a control plane; raises BadIdentity unless it is one of this fleet."""
+        """Fetch the certificate of a control plane; raises BadIdentity for all but control planes of this fleet."""
         fetched = await fetch(self._connections, target, identity.PATH, timeout_s=TIMEOUT_S)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
@@ -175,7 +175,7 @@ class Reporter:
         return session
 
     def _target(self) -> Address | None:
-        """The current leader; after a failure, a random one of the bootstrap addresses and the elected leader."""
+        """Return the leader; if unknown, a random address of the bootstrap addresses and the elected leader."""
         if self._leader is not None:
             return self._leader
         known = [*self._bootstrap, *([self._elected_leader] if self._elected_leader is not None else [])]
@@ -195,7 +195,7 @@ class Reporter:
             self._leader = None
 
     def _parse(self, url: str) -> Address:
-        """The address in a leader's URL; raises ValueError if reports to it would leave this machine unencrypted."""
+        """Return the address in a leader's URL; raises ValueError if reports would leave this machine unencrypted."""
         address = Address.parse(url)
         if not address.tls and not is_loopback(address.host) and not self._allow_plaintext:
             raise ValueError(f"{url} is not encrypted, and ALLOW_PLAINTEXT does not have control-planes")

@@ -29,7 +29,7 @@ class DurationHistogram:
         self._sum_s += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, in the format of Prometheus."""
+        """Return the cumulative counts by upper bound, in the format of Prometheus."""
         bounds = [*map(floatToGoString, self._bounds_s), "+Inf"]
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
 
@@ -106,14 +106,14 @@ class DurationHistograms(Collector):
         self._times: dict[tuple[str, ...], DurationHistogram] = {}
 
     def of(self, *labels: str) -> DurationHistogram:
-        """The histogram of one combination of label values, model first; created and exported if new."""
+        """Return the histogram of one combination of label values, model first; created and exported if new."""
         times = self._times.get(labels)
         if times is None:
             times = self._times[labels] = DurationHistogram(self._bounds_s)
         return times
 
     def keep(self, models: Collection[str]) -> None:
-        """Drop the histograms of all other models."""
+        """Drop the histograms of models that are not in `models`."""
         self._times = {labels: times for labels, times in self._times.items() if labels[0] in models}
 
     def collect(self) -> Iterator[Metric]:

@@ -42,7 +42,7 @@ class RequestTally:
         self._ended = self._failed = self._begun = 0
         self._first_byte_s = 0.0
         self.objectives: dict[str, ObjectiveTally] = {}
-        """By model."""
+        """Tallies of service objectives, by model."""
 
     def use_objectives(self, models: Mapping[str, Model]) -> None:
         """Use the objectives of a newly accepted policy; counts of unchanged objectives are kept."""
@@ -76,9 +76,9 @@ class RequestTally:
             self._failed += 1
 
     def report(self) -> RequestCounts:
-        """The current counts."""
+        """Return the current counts."""
         return RequestCounts(self._ended, self._failed, self._begun, self._first_byte_s)
 
     def report_objectives(self, now: float) -> tuple[ObjectiveReport, ...]:
-        """The report of every service objective; `now` is monotonic time, in seconds."""
+        """Return the report of every service objective; `now` is monotonic time, in seconds."""
         return tuple(tally.report(model, now) for model, tally in self.objectives.items())

@@ -57,7 +57,8 @@ class StateMetrics:
         self._update_peers()
 
     def _update_endpoints(self) -> None:
-        # An endpoint whose address changed is listed twice until requests to the old address end, the new one first.
+        # An endpoint whose address changed is listed twice until requests to the old address end. The new address is
+        # listed first, so the order is reversed to keep the new address.
         endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
         for gone in self._exported_endpoints - endpoints.keys():
             self._metrics.endpoints.remove(gone)

@@ -1,6 +1,6 @@
-"""Measures the inter-token latency of a sample of the streamed responses, as their clients see it.
+"""Measures the inter-token latency of a sample of the streamed responses, at the writes to clients.
 
-A token costs a stream that is not sampled one comparison.
+A stream that is not sampled costs one comparison per token.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from regional_agent.telemetry.request_metrics import DurationHistogram
 
 STREAMS_PER_SAMPLE: Final = 16
-"""One of so many streams is measured, the first one included."""
+"""Number of streams per measured stream; the first stream is measured."""
 
 
 class StreamGaps:
@@ -20,13 +20,13 @@ class StreamGaps:
     __slots__ = ("_gaps", "_wrote_at")
 
     def __init__(self, gaps: DurationHistogram) -> None:
-        """Count the gaps in `gaps`."""
+        """Record the gaps in the histogram `gaps`."""
         self._gaps = gaps
         self._wrote_at = 0.0
         """Time (s) of the last write; 0 before the first."""
 
     def wrote(self) -> None:
-        """A part of the response is written to the client now."""
+        """Record that a part of the response is written to the client now."""
         now, before = time.monotonic(), self._wrote_at
         self._wrote_at = now
         if before:

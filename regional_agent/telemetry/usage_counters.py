@@ -1,4 +1,4 @@
-"""The Prometheus counters of what requests use."""
+"""The Prometheus counters of the GPU time and tokens that requests use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regional_agent.telemetry.usage_meter import UsageMeter, UsageSeries
 
 
 def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
-    """The counters of what tenants use."""
+    """Return the counters of usage by tenant and model."""
     return [
         _of_usage(
             "gpu_seconds",
@@ -48,7 +48,7 @@ def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
 
 
 def _of_usage(name: str, help_text: str, meter: UsageMeter, number: Callable[[UsageSeries], float]) -> CounterFamily:
-    """A counter by tenant and model of one number of a usage meter."""
+    """Return a counter, by tenant and model, of one number of a usage meter."""
     return CounterFamily(
         f"penstock_agent_{name}",
         help_text,

@@ -1,8 +1,8 @@
 """Tokens, GPU time and time per output token of the requests that this region's endpoints served.
 
-Each request adds to plain numbers. The usage that a response states is read from at most one response each
-READ_EVERY_S, and stands for the unread ones of its tenant and model before it: below 500 responses per second every
-response is read, and the counters are exact.
+Each request adds to plain numbers. The usage that a response states is read from at most one response per READ_EVERY_S,
+and is counted again for each preceding unread response of the same tenant and model. While responses end at least
+READ_EVERY_S apart (at most 500 per second), every response is read and the counters are exact.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.routing.usage import Usage, read_usage
 from regional_agent.telemetry.request_metrics import DurationHistogram, DurationHistograms
 
 OTHER_TENANTS: Final = "other"
-"""The label of tenants without series of their own."""
+"""The label of tenants without separate series."""
 
 READ_EVERY_S: Final = 0.002
 """Minimum time (s) between two responses whose usage is read."""
 
 _TOKEN: Final = CostUnit.TOKEN
-"""In Python 3.11, to read a member off its class is a function call."""
+"""A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
 class UsageSeries:
-    """What the requests of one tenant for one model have used."""
+    """The usage of the requests of one tenant for one model."""
 
     __slots__ = (
         "cached_input_tokens",
@@ -48,7 +48,7 @@ class UsageSeries:
         self.without_usage = 0
         """Complete responses that state no usage."""
         self.unread = 0
-        """Complete responses since the last one whose usage was read."""
+        """Complete responses since the last response whose usage was read."""
 
 
 class UsageMeter:
@@ -66,7 +66,7 @@ class UsageMeter:
         """Use the names of a newly accepted policy, and drop the series of removed names.
 
         Args:
-            tenants: those with series of their own; all others share one per model.
+            tenants: tenants with separate series; all other tenants share one series per model.
             gpus: GPUs of one endpoint, by model.
         """
         self._gpus = gpus
@@ -75,11 +75,11 @@ class UsageMeter:
         self._others = self._kept(self._others)
 
     def ended(self, estimate: WorkEstimate, held_s: float, streams: float) -> UsageSeries | None:
-        """Count the GPU time of a request that ended on an endpoint; None for a model that the policy has removed.
+        """Count the GPU time of a request that ended on an endpoint; returns its series, None for a removed model.
 
         Args:
-            held_s: time (s) for which it held its slot.
-            streams: mean number of requests on the endpoint in that time, this one included, which share its GPUs.
+            held_s: time (s) for which the request held its slot.
+            streams: mean number of requests that shared the GPUs of the endpoint in that time, this request included.
         """
         by_model = self._named.get(estimate.tenant, self._others)
         series = by_model.get(estimate.model)
@@ -99,11 +99,11 @@ class UsageMeter:
         streamed_s: float | None,
         now: float,
     ) -> Usage | None:
-        """Count the tokens of a complete response; returns its usage, None where it states none or was not read.
+        """Count the tokens of a complete response; returns its usage, None if the usage is missing or was not read.
 
         Args:
-            usage_parts: its parts that may state its usage.
-            streamed_s: time (s) from its first byte to its end; None for one that is not streamed.
+            usage_parts: the parts of the response that may state its usage.
+            streamed_s: time (s) from the first byte to the end of the response; None if it is not streamed.
             now: monotonic, in seconds.
         """
         if estimate.cost.unit is not _TOKEN:
@@ -125,7 +125,7 @@ class UsageMeter:
         return usage
 
     def series(self) -> list[tuple[str, str, UsageSeries]]:
-        """Every series with its tenant and model."""
+        """Return every series with its tenant and model."""
         by_tenant = [*self._named.items(), (OTHER_TENANTS, self._others)]
         return [(tenant, model, series) for tenant, by_model in by_tenant for model, series in by_model.items()]
 

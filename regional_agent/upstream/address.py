@@ -21,16 +21,16 @@ class Address(NamedTuple):
     host: str
     port: int
     tls: bool = False
-    """Whether connections to it use TLS."""
+    """Whether connections to the server use TLS."""
     region: str = ""
-    """Region whose agent listens there; empty unless it is an agent."""
+    """Region of the agent that listens at the address; empty for other servers."""
 
     @classmethod
     def parse(cls, url: str, region: str = "") -> Address:
-        """The address in `http://host:port[/...]`, or https.
+        """Return the address in `http://host:port[/...]`, or https.
 
         Args:
-            region: of the agent that listens there; empty for other servers.
+            region: region of the agent that listens at the address; empty for other servers.
 
         Raises:
             ValueError: `url` is not of that form.
@@ -65,7 +65,7 @@ _METADATA: Final = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", 
 def is_reserved(host: str) -> bool:
     """Whether `host` is an address that no engine has: unspecified, multicast, link-local, or a metadata service.
 
-    Metadata services give credentials to every process of a virtual machine; most have a link-local address.
+    Metadata services return credentials to every process of a virtual machine; most have a link-local address.
     """
     try:
         address = ip_address(host)
@@ -77,10 +77,10 @@ def is_reserved(host: str) -> bool:
 
 
 def without_reserved(host: str, addresses: Iterable[str]) -> list[str]:
-    """The addresses of a DNS name that an engine can have.
+    """Return the addresses of a DNS name, without reserved addresses.
 
     Raises:
-        OSError: the name resolves to reserved addresses alone.
+        OSError: the name resolves only to reserved addresses.
     """
     addresses = list(addresses)
     usable = [address for address in addresses if not is_reserved(address)]

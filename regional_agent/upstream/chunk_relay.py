@@ -1,7 +1,7 @@
 """Forwards response chunks to a client without parsing them.
 
-Engines send each token as one chunk in one TCP segment. A read that is exactly one chunk, framed as this proxy would
-frame it, is written to the client as it is: its first line is compared with the line for a body of that length.
+Engines send each token as one chunk in one TCP segment. A read that is exactly one chunk, in the framing of this proxy,
+is written to the client unchanged: the first line of the read is compared with the size line for a body of that length.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.telemetry.stream_gaps import StreamGaps
 
 MAX_BODY_BYTES: Final = 4096
-"""Larger chunks are rare, and go through the parser."""
+"""Maximum size (bytes) of the body of a relayed chunk. Larger chunks are rare, and are parsed."""
 
 _END: Final = b"\r\n"
 
 
 def _size_lines() -> dict[int, bytes]:
-    """The first line of a chunk, by the length of the whole chunk."""
+    """Return the first line of a chunk, by the length of the whole chunk."""
     lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, MAX_BODY_BYTES + 1)]
     return {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
 
@@ -34,19 +34,22 @@ def is_whole_chunk(data: bytes) -> bool:
 
 
 class ChunkRelay:
-    """Writes chunks to one client and counts them. A small object: with thousands of streams none stays in a cache."""
+    """Writes chunks to one client and counts their bytes.
+
+    The object is small, because with thousands of streams the CPU caches hold only a part of the objects.
+    """
 
     __slots__ = ("_batcher", "_transport", "before_last", "gaps", "last", "sent_bytes")
 
     def __init__(self, batcher: WriteBatcher, transport: asyncio.Transport, gaps: StreamGaps | None) -> None:
-        """Write to `transport` through `batcher`; `gaps` measures the stream, None where it is not sampled."""
+        """Write to `transport` through `batcher`; `gaps` measures the stream, None if it is not sampled."""
         self._batcher = batcher
         self._transport = transport
         self.gaps = gaps
         self.sent_bytes = 0
         """Bytes written since the owner last reset this counter."""
         self.last = self.before_last = b""
-        """The last two chunks since then."""
+        """The last two chunks since the owner last reset `sent_bytes`."""
 
     def forward(self, chunk: bytes) -> None:
         """Send a chunk, framing included, to the client."""

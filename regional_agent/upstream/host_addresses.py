@@ -1,8 +1,9 @@
 """DNS resolution for upstream connections, which keeps the last result.
 
-A name is resolved again when its addresses are some seconds old, and a connection waits for the new result only briefly
-while old addresses exist: a slow, unreachable or misconfigured resolver does not stop traffic to a server that has not
-moved. Link-local and metadata addresses are used only if they are configured as such, not if a name resolves to them.
+A name is resolved again when its addresses are older than FRESH_S. While old addresses exist, a connection waits at
+most REFRESH_TIMEOUT_S for the new result, so a slow, unreachable or misconfigured resolver does not stop traffic to a
+server whose address is unchanged. Link-local and metadata addresses are used only if the configuration contains them,
+not if a name resolves to them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import msgspec
 from regional_agent.upstream.address import without_reserved
 
 FRESH_S = 5.0
-"""Addresses younger than this (s) are used without a new look-up; endpoint discovery polls DNS at the same rate."""
+"""Age (s) up to which addresses are used without a new look-up; endpoint discovery polls DNS at the same rate."""
 
 REFRESH_TIMEOUT_S = 0.2
-"""How long (s) a connection waits for new addresses while old ones exist."""
+"""Maximum time (s) that a connection waits for new addresses while old addresses exist."""
 
 MAX_HOSTS = 4096
 
 MAX_ADDRESSES = 16
-"""Addresses of one host that are kept and tried."""
+"""Maximum number of addresses of one host that are cached and tried."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""Returns a host's addresses in the order to try them; raises OSError or ValueError where resolution fails."""
+"""Returns a host's addresses in the order to try them; raises OSError or ValueError if resolution fails."""
 
 
 class _Entry(msgspec.Struct):
@@ -37,22 +38,22 @@ class _Entry(msgspec.Struct):
     resolved_at: float = 0.0
     lookup: asyncio.Task[None] | None = None
     error: Exception | None = None
-    """Why the last look-up failed."""
+    """The error of the last failed look-up."""
 
 
 class HostAddresses:
     """A cache of host names and their addresses."""
 
     def __init__(self, resolve: Resolve | None = None) -> None:
-        """Start empty; `resolve` None uses the system's resolver."""
+        """Create an empty cache; `resolve` None uses the system's resolver."""
         self._resolve = resolve or _resolve_by_system
         self._entries: dict[str, _Entry] = {}
 
     async def of(self, host: str) -> Sequence[str]:
-        """The addresses of `host`; an IP address resolves to itself.
+        """Return the addresses of `host`; an IP address resolves to itself.
 
         Raises:
-            OSError, ValueError: the look-up failed, and no earlier one succeeded.
+            OSError, ValueError: the look-up failed, and no earlier look-up succeeded.
         """
         entry = self._entries.get(host)
         if entry is None:

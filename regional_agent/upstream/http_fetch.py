@@ -1,4 +1,4 @@
-"""One request whose response is awaited whole; for probes, reports and metrics scraping, over pooled connections."""
+"""Sends one request and returns the whole response; for probes, reports and metrics scraping, on pooled connections."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ async def fetch(
 ) -> Fetched:
     """Send one request and wait for the complete response.
 
-    A pooled connection that breaks is replaced once by a new one.
+    If a pooled connection breaks, the request is sent again once on a new connection.
 
     Args:
-        timeout_s: for everything, connecting included (s).
-        limit_bytes: largest body that is accepted.
+        timeout_s: time limit (s) for the response, connecting included.
+        limit_bytes: maximum size (bytes) of the response body.
 
     Raises:
-        UpstreamError: the subclass is the kind of failure.
+        UpstreamError: the subclass indicates the kind of failure.
     """
     lines = [f"{method} {target} HTTP/1.1\r\n".encode(), pool.host_line(address), b"content-length: %d\r\n" % len(body)]
     lines += [name + b": " + value + b"\r\n" for name, value in headers]
@@ -97,11 +97,11 @@ class _Collector:
             self.done.set_result(Fetched(self._status, self._headers, bytes(self._body)))
 
     def on_pause(self) -> None:
-        """Nothing is forwarded before the end."""
+        """Do nothing: only the whole response is returned."""
 
     def on_broken(self, error: UpstreamError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
     def on_writable(self, writable: bool) -> None:
-        """Ignored: the request fits into the socket's buffer."""
+        """Do nothing: the request fits into the socket's buffer."""

@@ -1,4 +1,4 @@
-"""The lines of a response that does not end: watches of the Kubernetes API."""
+"""Reads the lines of a response without an end, such as a watch of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, TooLarge, UpstreamError
 
 MAX_WAITING_LINES: Final = 256
-"""Lines that wait for the reader before the connection is no longer read."""
+"""Number of queued lines above which the connection is not read."""
 
 MAX_ERROR_BYTES: Final = 16 * 1024
-"""Part of the body of a response other than 200 that is kept."""
+"""Maximum size (bytes) of the stored beginning of the body, for a status other than 200."""
 
 
 class RefusedStream(UpstreamError):
-    """The server responded with another status than 200."""
+    """The server responded with a status other than 200."""
 
     def __init__(self, status: int, body: bytes) -> None:
         """Keep the status and the beginning of the body."""
@@ -39,14 +39,14 @@ async def stream_lines(
     silence_s: float,
     max_line_bytes: int,
 ) -> AsyncGenerator[bytes, None]:
-    """Send a GET request and yield the lines of its response until it ends; first an empty one, when its head arrives.
+    """Send a GET request; yields an empty line when the head of the response arrives, then each line that is not empty.
 
     Args:
-        silence_s: time (s) without a line after which the stream has failed.
-        max_line_bytes: longest line that is accepted.
+        silence_s: time (s) without a line after which the stream fails.
+        max_line_bytes: maximum length (bytes) of a line.
 
     Raises:
-        UpstreamError: the subclass is the kind of failure; RefusedStream for a status other than 200.
+        UpstreamError: the subclass indicates the kind of failure; RefusedStream for a status other than 200.
     """
     lines = [f"GET {target} HTTP/1.1\r\n".encode(), pool.host_line(address)]
     lines += [name + b": " + value + b"\r\n" for name, value in headers]
@@ -71,7 +71,7 @@ async def stream_lines(
 
 
 class _LineSink:
-    """Splits a body into lines; stops reading while too many wait."""
+    """Splits a body into lines; pauses reading while too many lines are queued."""
 
     def __init__(self, connection: UpstreamConnection, max_line_bytes: int) -> None:
         self.lines: deque[bytes] = deque()
@@ -128,17 +128,17 @@ class _LineSink:
         self._end()
 
     def on_pause(self) -> None:
-        """Lines are complete when their end arrives."""
+        """Do nothing: each line is queued when its end arrives."""
 
     def on_broken(self, error: UpstreamError) -> None:
         self._failure = error
         self._end()
 
     def on_writable(self, writable: bool) -> None:
-        """Ignored: the request fits into the socket's buffer."""
+        """Do nothing: the request fits into the socket's buffer."""
 
     def _end(self) -> None:
-        if self._paused:  # the connection may be reused
+        if self._paused:  # Reading continues, since the connection may be reused.
             self._paused = False
             self._connection.resume_reading()
         self.ended = True

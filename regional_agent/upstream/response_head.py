@@ -9,7 +9,7 @@ from regional_agent.http.header_rules import NO_BODY_STATUSES, Header, response_
 from regional_agent.http.messages import status_line
 
 VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
-"""Headers whose value may differ between heads that otherwise mean the same."""
+"""Headers whose values may differ between heads that the cache treats as the same head."""
 
 MAX_HEADERS: Final = 256
 
@@ -20,24 +20,24 @@ _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
 
 
 class ResponseHead:
-    """Status and headers, names in lower case. Immutable: several responses may share one."""
+    """Status and headers, names in lower case. Immutable, because several responses may share one head."""
 
     __slots__ = ("_lines_from_engine", "_lines_from_peer", "by_name", "headers", "length", "status")
 
     def __init__(self, status: int, headers: list[Header], by_name: dict[bytes, bytes]) -> None:
-        """Arguments as parsed; `by_name` holds the last value of a repeated header."""
+        """Create a head from parsed values; `by_name` holds the last value of a repeated header."""
         self.status = status
         self.headers = headers
         self.by_name = by_name
         self.length = int(by_name.get(b"content-length") or 0)
-        """Content-Length (bytes), 0 where absent."""
+        """Content-Length (bytes), 0 if absent."""
         self._lines_from_engine = self._lines_from_peer = b""
 
     def with_values(self, headers: list[Header], by_name: dict[bytes, bytes]) -> ResponseHead:
-        """The head of a later response, which differs from this one only in values of VARYING_HEADERS."""
+        """Return the head of a later response, which differs from this head only in values of VARYING_HEADERS."""
         later = ResponseHead(self.status, headers, by_name)
         if by_name.get(b"date") == self.by_name.get(b"date"):
-            # Of the varying headers, only Date is sent on to a client.
+            # Date is the only varying header that is forwarded to clients, so the cached lines are still valid.
             later._lines_from_engine, later._lines_from_peer = self._lines_from_engine, self._lines_from_peer
         return later
 
@@ -49,7 +49,7 @@ class ResponseHead:
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
 
     def lines_to_client(self, *, from_peer: bool) -> bytes:
-        """The status line and the header lines that a client may see."""
+        """Return the status line and the header lines for a client."""
         cached = self._lines_from_peer if from_peer else self._lines_from_engine
         if cached:
             return cached
@@ -74,7 +74,7 @@ class ResponseHeadCache:
         self.keep_alive = keep_alive
 
     def match(self, data: bytes) -> tuple[ResponseHead, int] | None:
-        """The head at the start of `data` and the offset of its body; None for any other head."""
+        """Return the head at the start of `data` and the offset of its body; None for any other head."""
         raw = self._template.raw
         if data.startswith(raw):
             return self._head, len(raw)
@@ -93,7 +93,7 @@ def is_cacheable(head: ResponseHead) -> bool:
 
 
 def is_malformed(status: int, version: str, headers: list[Header]) -> bool:
-    """Whether a head that the parser accepts could be read differently elsewhere (RFC 9112, section 11).
+    """Whether another parser could interpret a head differently that this parser accepts (RFC 9112, section 11).
 
     Args:
         version: as the parser returns it, such as `1.1`.
@@ -106,5 +106,5 @@ def is_malformed(status: int, version: str, headers: list[Header]) -> bool:
 
 
 def is_delimited(headers: list[Header]) -> bool:
-    """Whether a body has a length or chunks; otherwise the close of the connection ends it."""
+    """Whether a body has a length or chunks; otherwise the body ends when the connection closes."""
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)

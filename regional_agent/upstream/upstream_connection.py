@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection to an engine or a peer agent: one request at a time, kept alive between requests.
 
 The connection reports to a *sink* from protocol callbacks, so a request that reuses a connection needs no task and no
-await. The connection returns to its pool only after all bytes of the read that ended a response have been examined:
-bytes beyond that response would be taken for the next one.
+await. The connection returns to its pool only after all bytes of the read that ended a response have been examined,
+because further bytes would be interpreted as the next response.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from regional_agent.upstream.upstream_sink import (
 from regional_agent.upstream.upstream_transport import UpstreamTransport
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Limit for a response's head, and for bytes read without any of them being a body byte."""
+"""Maximum size (bytes) of a response head, and of consecutive reads that contain no body byte."""
 
 MAX_INTERIM: Final = 16
-"""Interim (1xx) responses before the final one."""
+"""Maximum number of interim (1xx) responses before the final response."""
 
 
 class ConnectionOwner(Protocol):
@@ -88,7 +88,7 @@ class UpstreamConnection(UpstreamTransport):
         self._owner = owner
         self.sink: ResponseSink | None = None
         self.trust: object = None
-        """The TLS settings of its address with which it was opened; None for those of the pool."""
+        """The TLS settings of the address when the connection was opened; None for the settings of the pool."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._in_head = True
@@ -107,11 +107,11 @@ class UpstreamConnection(UpstreamTransport):
         """The reason code with which a peer marks a well-framed but incomplete response, in a trailer."""
         self._head_cache: ResponseHeadCache | None = None
         self._misses = 0
-        """Consecutive responses whose head was not the cached one."""
+        """Number of consecutive responses whose head did not match the cached head."""
         self._read = b""
-        """The current read, while the parser works on a head that begins with it."""
+        """The current read, while the parser processes a head at the beginning of the read."""
         self._counted_left = 0
-        """Body bytes still to come of a response whose head was found in the cache."""
+        """Number of outstanding body bytes of a response whose head matched the cache."""
         self._relay: ChunkRelay | None = None
         """Receives reads that are exactly one chunk."""
         self._relay_ready: ChunkRelay | None = None
@@ -131,7 +131,7 @@ class UpstreamConnection(UpstreamTransport):
         self.send_body(body)
 
     def relay_to(self, relay: ChunkRelay) -> None:
-        """Until the response ends, give reads that are exactly one chunk to `relay` instead of the sink."""
+        """Until the response ends, pass reads that are exactly one chunk to `relay` instead of the sink."""
         self._relay = relay
 
     def send_upgrade(self, sink: TunnelSink, request: bytes) -> None:
@@ -155,7 +155,7 @@ class UpstreamConnection(UpstreamTransport):
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        """Parse a read. Malformed data, and data outside a response, closes the connection."""
+        """Parse a read. Malformed data, and data outside a response, close the connection."""
         if self._relay_ready is not None and is_whole_chunk(data):
             self._relay_ready.forward(data)
             return
@@ -189,13 +189,14 @@ class UpstreamConnection(UpstreamTransport):
                 self._break(TooLarge("the response head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()
-                # The read may end within the size line of the next chunk, which the parser does not report.
+                # The read may end within the size line of the next chunk, which the parser does not report, so the next
+                # read is not relayed.
                 if not data.endswith(b"\r\n"):
                     self._relay_ready = None
         self._read = b""
 
     def eof_received(self) -> bool | None:
-        """The server half-closed. Outside a tunnel `connection_lost` follows."""
+        """Process a half-close by the server. Outside a tunnel `connection_lost` follows."""
         if self._tunnel is not None:
             self._tunnel.on_eof()
             return not self.address.tls
@@ -216,13 +217,13 @@ class UpstreamConnection(UpstreamTransport):
             sink.on_broken(kind(f"closed before the response was complete{f': {exc}' if exc else ''}"))
 
     def pause_writing(self) -> None:
-        """The write buffer rose above its high-water mark."""
+        """Report that the write buffer rose above its high-water mark."""
         self.writable = False
         if self.sink is not None:
             self.sink.on_writable(False)
 
     def resume_writing(self) -> None:
-        """The write buffer drained."""
+        """Report that the write buffer drained."""
         self.writable = True
         if self.sink is not None:
             self.sink.on_writable(True)
@@ -230,7 +231,7 @@ class UpstreamConnection(UpstreamTransport):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        """A response begins. After the expected one, another makes the connection unusable."""
+        """Start a response. A response after the expected response makes the connection unusable."""
         if self._done:
             self._keep_alive = False
             return
@@ -238,7 +239,7 @@ class UpstreamConnection(UpstreamTransport):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header line. Trailers are dropped, except for a peer's error trailer."""
+        """Store a header line. Trailers are dropped, except for a peer's error trailer."""
         if self._done:
             return
         name, value = name.lower(), value.rstrip(b" \t")
@@ -248,7 +249,7 @@ class UpstreamConnection(UpstreamTransport):
             self.error_trailer = value
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """Validate a complete head and pass it to the sink."""
         if self._done:
             return
         self._in_head = False
@@ -267,21 +268,21 @@ class UpstreamConnection(UpstreamTransport):
                 self.sink.on_head(head)
 
     def on_body(self, chunk: bytes) -> None:
-        """A part of the body, without chunk framing."""
+        """Pass a part of the body, without chunk framing, to the sink."""
         self._fed_bytes = 0
         if self.sink is not None and not self._done:
             self.sink.on_body(chunk)
 
     def on_chunk_header(self) -> None:
-        """The size line of a chunk is complete."""
+        """Stop relaying, because the parser is within a chunk."""
         self._relay_ready = None
 
     def on_chunk_complete(self) -> None:
-        """A chunk is complete."""
+        """Permit relaying, because the parser is between two chunks."""
         self._relay_ready = self._relay
 
     def on_message_complete(self) -> None:
-        """A response is complete. Interim (1xx) responses are skipped."""
+        """Mark the response as complete. Interim (1xx) responses are skipped."""
         self._relay = self._relay_ready = None
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
@@ -293,9 +294,9 @@ class UpstreamConnection(UpstreamTransport):
     # repeated heads
 
     def _match_cached_head(self, sink: ResponseSink, data: bytes) -> bool:
-        """Process a read that begins with the cached head; False where the parser must process it.
+        """Process a read that begins with the cached head; returns False if the parser must process the read.
 
-        The parser sees nothing of a response that is processed here, and remains between two messages.
+        The parser receives no part of a response that is processed here, and remains between two messages.
         """
         if self._head_cache is not None:
             found = self._head_cache.match(data)
@@ -329,7 +330,7 @@ class UpstreamConnection(UpstreamTransport):
             self._end()
 
     def _end(self) -> None:
-        """The response is complete and the read is used up: return the connection to its owner, or close it."""
+        """End the response after the whole read was processed; return the connection to its owner, or close it."""
         sink, self.sink = self.sink, None
         self._done, self._used = False, True
         transport = self._transport
@@ -337,7 +338,7 @@ class UpstreamConnection(UpstreamTransport):
         if self._keep_alive and request_sent and transport is not None and not transport.is_closing():
             self._owner.release(self)
         elif transport is not None:
-            # The server responded before it read the whole upload, and need not read the rest.
+            # The connection cannot be reused, for example if the server responded before it read the whole request.
             transport.abort()
         if sink is not None:
             sink.on_end()

@@ -1,4 +1,4 @@
-"""Idle connections to engines and peer agents, kept for reuse, and the opening of new ones."""
+"""Idle connections to engines and peer agents, kept for reuse, and the opening of new connections."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed
 
 CONNECT_TIMEOUT_S: Final = 1.0
-"""A reachable server acknowledges a SYN within a round trip; the longest terrestrial ones take less than 0.4 s."""
+"""Default time limit (s) of connecting without TLS. A reachable server acknowledges a SYN within a round trip; the
+longest terrestrial round trips take less than 0.4 s."""
 
 TLS_TIMEOUT_S: Final = 3.0
-"""A TLS handshake takes two more round trips and some computation."""
+"""Default time limit (s) of connecting with TLS, whose handshake takes two more round trips and some computation."""
 
 MAX_IDLE_PER_ADDRESS: Final = 64
-"""Connections kept for reuse to one address."""
+"""Maximum number of idle connections to one address."""
 
 CLOSE_DELAY_S: Final = 0.01
 """Time (s) until the descriptors of closed connections are free."""
@@ -33,7 +34,7 @@ Verify = Callable[[Address, bytes], None]
 
 
 class ServerTrust(NamedTuple):
-    """The TLS of connections to one address, where it is not that of the pool."""
+    """The TLS settings of connections to one address, if they differ from the settings of the pool."""
 
     tls: Callable[[], ssl.SSLContext] | None
     """Returns the context for a new connection; None for the context of the pool."""
@@ -47,7 +48,7 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 MAX_HOST_LINES: Final = 4096
-"""Addresses whose Host header is cached."""
+"""Maximum number of addresses whose Host header is cached; a full cache is cleared."""
 
 
 class UpstreamPool:
@@ -59,7 +60,7 @@ class UpstreamPool:
         resolve: Resolve | None = None,
         verify: Verify | None = None,
     ) -> None:
-        """Start empty.
+        """Create an empty pool.
 
         Args:
             tls: returns the context for a new connection to an address that uses TLS.
@@ -75,8 +76,11 @@ class UpstreamPool:
         self._host_lines: dict[Address, bytes] = {}
 
     def use_trust(self, trust: Mapping[Address, ServerTrust]) -> None:
-        """Use other TLS for these addresses alone. Connections that were opened with other TLS serve no more requests
-        than those that they have."""
+        """Use separate TLS settings for these addresses.
+
+        Connections that were opened with other settings are closed: idle connections immediately, all others after
+        their current request.
+        """
         before, self._trust = self._trust, trust
         self._host_lines.clear()
         for address in [address for address in self._idle if trust.get(address) != before.get(address)]:
@@ -84,7 +88,7 @@ class UpstreamPool:
                 connection.abort()
 
     def host_line(self, address: Address) -> bytes:
-        """The Host header of requests to `address`: the name that the server's certificate contains, if it differs."""
+        """Return the Host header of requests to `address`: its host, or the name that the certificate must contain."""
         return self._host_lines.get(address) or self._add_host_line(address)
 
     def _add_host_line(self, address: Address) -> bytes:
@@ -97,7 +101,7 @@ class UpstreamPool:
         return line
 
     def take(self, address: Address) -> UpstreamConnection | None:
-        """The most recently used idle connection to `address`, or None."""
+        """Return the most recently used idle connection to `address`, or None."""
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
@@ -115,11 +119,11 @@ class UpstreamPool:
             raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
 
     def connection(self, address: Address) -> UpstreamConnection:
-        """A connection to `address` that is not yet attached to a transport, and that this pool owns."""
+        """Return a connection to `address` that this pool owns and that has no transport yet."""
         return UpstreamConnection(self, self.batcher, address)
 
     def release(self, connection: UpstreamConnection) -> None:
-        """Keep a connection whose response is complete, or close it where enough are idle or its trust has changed."""
+        """Keep a connection whose response is complete; close it if enough are idle or its TLS settings changed."""
         if (self._trust or connection.trust is not None) and connection.trust != self._trust.get(connection.address):
             connection.abort()
             return
@@ -132,7 +136,7 @@ class UpstreamPool:
             connection.abort()
 
     def discard(self, connection: UpstreamConnection) -> None:
-        """Remove a connection that closed while idle, and its address with the last one."""
+        """Remove a connection that closed, and its address if no idle connection is left."""
         idle = self._idle.get(connection.address)
         if idle is not None:
             if connection in idle:
@@ -141,7 +145,7 @@ class UpstreamPool:
                 del self._idle[connection.address]
 
     async def _open_or_free_descriptors(self, address: Address) -> UpstreamConnection:
-        """Where the process has no file descriptor left, close the idle connections and try again."""
+        """Open a connection; if no file descriptor is left, close the idle connections and try again."""
         try:
             return await self._open(address)
         except OSError as error:

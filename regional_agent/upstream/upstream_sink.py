@@ -17,7 +17,7 @@ class ConnectFailed(UpstreamError):
 
 
 class Broken(UpstreamError):
-    """The connection was closed or reset, or the upstream sent something that is not HTTP."""
+    """The connection was closed or reset, or the upstream sent data that is not HTTP."""
 
 
 class Stale(Broken):
@@ -50,7 +50,7 @@ class TunnelSink(ResponseSink, Protocol):
     """A sink whose request offered a protocol upgrade."""
 
     def on_upgraded(self, headers: list[Header]) -> BytesSink:
-        """The server accepted (101). Returns the receiver of the bytes that follow, which are not HTTP."""
+        """The server accepted the upgrade (101). Returns the receiver of the bytes that follow, which are not HTTP."""
 
 
 class BytesSink(Protocol):
@@ -58,4 +58,4 @@ class BytesSink(Protocol):
 
     def on_bytes(self, data: bytes) -> None: ...
     def on_eof(self) -> None:
-        """The server sends no more, but may still read."""
+        """The server sends no more bytes, but may still read."""

@@ -54,7 +54,7 @@ class UpstreamTransport:
             self._batcher.write(self._transport, data)
 
     def write_eof(self) -> None:
-        """Half-close the tunnel; close it where the transport has no half-close (TLS)."""
+        """Half-close the tunnel; close the tunnel if the transport has no half-close (TLS)."""
         if self._transport is not None:
             self._batcher.write_eof(self._transport)
 
@@ -64,6 +64,6 @@ class UpstreamTransport:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Continue after `pause_reading`."""
+        """Continue reading after `pause_reading`."""
         if self._transport is not None:
             self._transport.resume_reading()

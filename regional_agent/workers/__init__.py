@@ -1,1 +1,1 @@
-"""Several worker processes on one host: one supervisor, one traffic port, each worker an agent of its own."""
+"""Several worker processes on one host: one supervisor, one traffic port, and each worker a separate agent."""

@@ -1,8 +1,9 @@
-"""Starts the worker processes of one host, restarts those that end, and forwards the request to stop.
+"""Starts the worker processes of one host, restarts workers that end, and stops all workers on SIGTERM or SIGINT.
 
-The supervisor binds the traffic port once, and every worker accepts from that one socket. Connections that wait there
-when a worker dies are accepted by the others. The workers share what agents of one region always share, through Redis:
-work in flight, queues, locations of objects. To other regions and to the control plane each is one more agent.
+The supervisor binds the traffic port once, and every worker accepts connections from that socket. When a worker ends,
+the other workers accept the connections that are queued on the socket. Workers share work in flight, queues and
+locations of objects through Redis, like all agents of a region. Other regions and the control plane treat each worker
+as a separate agent.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ BACKOFF_BASE_S = 0.5
 BACKOFF_CAP_S = 10.0
 
 STEADY_S = 60.0
-"""Time (s) after which a worker counts as started well: the next restart begins with the shortest wait again."""
+"""Minimum time (s) that a worker must run for the backoff of restarts to be reset."""
 
 STOP_TIMEOUT_S = 60.0
-"""Time (s) that a worker has to drain before it is killed; the worker itself limits requests to less."""
+"""Maximum time (s) for a worker to drain before it is killed; the worker's own limit for requests is shorter."""
 
 EXIT_BAD_SETTINGS = 2
 
@@ -50,8 +51,8 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
     """Run the workers until SIGTERM or SIGINT, then drain them and return.
 
     Args:
-        settings: of the host.
-        command: starts a worker, given `--worker NUMBER --traffic-socket DESCRIPTOR`.
+        settings: the settings of the host.
+        command: the command that starts a worker; `--worker NUMBER --traffic-socket DESCRIPTOR` is appended.
         rng: jitter of restarts.
 
     Raises:
@@ -71,7 +72,7 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
     await service_manager.stopping()
     for task in (stopping, *background):
         task.cancel()
-    # The workers hold the socket: it closes when the last of them stops accepting.
+    # The workers inherited the socket, so the kernel closes the socket when the last worker stops accepting.
     listening.close()
     await asyncio.gather(*(worker.stop() for worker in workers))
     for task in running:
@@ -80,10 +81,10 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
 
 
 class Worker:
-    """One worker process, and its successors after it ends.
+    """One worker process, which is restarted whenever it ends.
 
     Args:
-        number: from 1.
+        number: number of the worker, from 1.
         command: see `supervise`.
         descriptor: file descriptor of the traffic socket, which the process inherits.
         rng: jitter of restarts.
@@ -94,7 +95,7 @@ class Worker:
         self.announced = asyncio.Event()
         """Set when the worker serves for the first time."""
         self.urls: dict[str, Any] = {}
-        """What it printed then: its name and the URLs of its listeners."""
+        """The name of the worker and the URLs of its listeners; printed by the worker when it begins to serve."""
         self._command = (*command, "--worker", str(number), "--traffic-socket", str(descriptor))
         self._descriptor = descriptor
         self._rng = rng
@@ -102,10 +103,10 @@ class Worker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
-        """Run the worker, and again whenever it ends, until `stop`.
+        """Run the worker, and restart it whenever it ends, until `stop`.
 
         Raises:
-            BadSettings: it rejected its settings before it ever served.
+            BadSettings: the worker rejected its settings before it had ever served.
         """
         loop, failures = asyncio.get_running_loop(), 0
         while not self._stop.is_set():
@@ -157,7 +158,7 @@ class Worker:
 
 
 def end_with_supervisor() -> None:
-    """Let the kernel send SIGTERM to this process when its supervisor ends, however it ends. Linux only."""
+    """Make the kernel send SIGTERM to this process when its supervisor ends for any reason. Linux only."""
     supervisor = os.getppid()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -192,5 +193,8 @@ def _bind(settings: AgentSettings) -> socket.socket:
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of workers: without the service manager, which expects notifications of this process alone."""
+    """Return the environment of workers.
+
+    The variables of the service manager are removed, because it expects notifications from the supervisor only.
+    """
     return {name: value for name, value in own.items() if name not in _OF_SERVICE_MANAGER}

@@ -1,4 +1,4 @@
-"""The settings of one worker: those of the host, with a name, an identity, a state and ports of its own."""
+"""The settings of one worker: the settings of the host with a separate name, identity, state, ports and log file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def worker_settings(settings: AgentSettings, number: int) -> AgentSettings:
     """Return the settings of a worker.
 
     Args:
-        settings: of the host.
-        number: of the worker, from 1.
+        settings: the settings of the host.
+        number: number of the worker, from 1.
     """
     name = f"{settings.name}-{number}"
     peer_url, admin_url, log_file = settings.advertise_peer_url, settings.advertise_admin_url, settings.access_log_file
@@ -34,7 +34,7 @@ def worker_settings(settings: AgentSettings, number: int) -> AgentSettings:
 
 
 def _address(listen: Address, number: int) -> Address:
-    """Port 0 stays: each worker selects a free port."""
+    """Return the address of a worker's listener. Port 0 is kept, so that each worker selects a free port."""
     return listen._replace(port=listen.port + number - 1) if listen.port else listen
 
 

@@ -1,6 +1,6 @@
-"""What one request leaves for its spans while it is in progress: identifiers, and a mark at each change of phase.
+"""The trace of one request in progress: identifiers, and a mark at each change of phase.
 
-No span is built before the request has ended, since most requests are not exported.
+Spans are built after the request has ended, since most requests are not exported.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import Final
 import msgspec
 
 MAX_MARKS: Final = 128
-"""Further marks are ignored. Attempts and continuations are limited, so that a request has a few dozen at most."""
+"""Maximum number of marks of a request; further marks are ignored. Limits of attempts and continuations keep the number
+of marks at a few dozen."""
 
 
 class Phase(StrEnum):
-    """What begins at a mark."""
+    """The phase of a request that begins at a mark."""
 
     SELECTION = "selection"
     QUEUE = "queue"
     ATTEMPT = "attempt"
     SENT = "sent"
-    """The target of the attempt has the request, or its head while the body is incomplete."""
+    """The request has been sent to the target of the attempt; only its head if the body is incomplete."""
     STREAM = "stream"
     """The first byte of the response has arrived."""
     FAILED = "failed"
-    """The attempt is over, and the request is not."""
+    """The attempt has ended, and the request continues."""
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +38,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     endpoint: str
     """Empty if the attempt is forwarded."""
     kind: str
-    """Why that region serves; as in `penstock_agent_requests_total`."""
+    """Why the region serves the request: the label `kind` of `penstock_agent_requests_total`."""
     host: str
     port: int
 
@@ -47,7 +48,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
     phase: Phase
     at: float
-    """By the agent's monotonic clock (s)."""
+    """Time (s) by the agent's monotonic clock."""
     attempt: AttemptFacts | None = None
     reason: str = ""
 
@@ -65,7 +66,7 @@ class RequestTrace:
         Args:
             trace_id: 32 hexadecimal digits.
             parent_id: the caller's span, 16 hexadecimal digits; empty for none.
-            sampled: whether the spans are exported, however the request ends.
+            sampled: whether the spans are exported regardless of the outcome of the request.
         """
         self.trace_id = trace_id
         self.parent_id = parent_id
@@ -74,24 +75,24 @@ class RequestTrace:
         self._new_span_id = new_span_id
         self.span_id = new_span_id()
         self.attempt_id = new_span_id()
-        """The span of the current attempt, or of the next one: a forwarded request is signed before it is sent."""
+        """Id of the span of the current or next attempt. A forwarded request is signed with it before it is sent."""
         self.marks: list[Mark] = []
 
     @property
     def traceparent(self) -> str:
-        """What the target of the current attempt receives."""
+        """The header `traceparent` that the target of the current attempt receives."""
         return f"00-{self.trace_id}-{self.attempt_id}-{'01' if self.sampled else '00'}"
 
     def begins(self, phase: Phase, now: float) -> None:
-        """A phase begins at `now` (s)."""
+        """Record that a phase begins at `now` (s)."""
         self._add(Mark(phase, now))
 
     def attempt(self, region: str, endpoint: str, kind: str, host: str, port: int, now: float) -> None:
-        """An attempt begins at `now` (s)."""
+        """Record that an attempt begins at `now` (s)."""
         self._add(Mark(Phase.ATTEMPT, now, AttemptFacts(self.attempt_id, region, endpoint, kind, host, port)))
 
     def attempt_failed(self, reason: str, now: float) -> None:
-        """The attempt is over at `now` (s), and another one may follow, which is a span of its own."""
+        """Record that the attempt failed at `now` (s). A further attempt has a separate span."""
         self._add(Mark(Phase.FAILED, now, None, reason))
         self.attempt_id = self._new_span_id()
 

@@ -1,7 +1,7 @@
-"""Builds the spans of a request that has ended, as OTLP's JSON encoding has them.
+"""Builds the spans of a request that has ended, for the JSON encoding of OTLP.
 
 Names follow OpenTelemetry's semantic conventions for HTTP and generative AI
-(https://opentelemetry.io/docs/specs/semconv/); `penstock.*` is this project's own.
+(https://opentelemetry.io/docs/specs/semconv/); names `penstock.*` are specific to this project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPERATIONS: Final = {
 """`gen_ai.operation.name` by the end of a path."""
 
 MAX_TEXT: Final = 1024
-"""Characters of a text; a path may have several thousand."""
+"""Maximum length (characters) of a text value; a path may have several thousand characters."""
 
 AttributeValue = str | int | float | bool | tuple[str, ...]
 
@@ -52,18 +52,18 @@ class Span(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class EndedRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that has ended, apart from its trace. Times are on the agent's monotonic clock (s)."""
+    """A request that has ended, without its trace. Times (s) are by the agent's monotonic clock."""
 
     method: str
     path: str
     route: str
     """Path template; empty if the request has no route."""
     status: int
-    """0 where nothing was sent to the client."""
+    """Status of the response; 0 if no response was sent to the client."""
     failed: bool
-    """Whether the fleet failed the request; not for errors of the client."""
+    """Whether the request failed in the fleet; False for errors of the client."""
     reason: str
-    """Why it was refused or ended early; empty for others."""
+    """Why the request was refused or ended early; otherwise empty."""
     received_at: float
     ended_at: float
     first_byte_at: float | None
@@ -72,11 +72,11 @@ class EndedRequest(msgspec.Struct, frozen=True, gc=False):
     asked_for: str
     usage: Usage | None
     own: Mapping[str, AttributeValue]
-    """Attributes of the first span with Penstock's own names."""
+    """Further attributes of the span of the request, most of them with names `penstock.*`."""
 
 
 def attributes_of(values: Mapping[str, AttributeValue | None]) -> list[dict[str, Any]]:
-    """OTLP's KeyValue list; without what is None or empty."""
+    """Return a KeyValue list of OTLP, without values that are None or empty."""
     return [{"key": key, "value": _value(value)} for key, value in values.items() if value not in (None, "", ())]
 
 
@@ -96,7 +96,7 @@ def _value(value: AttributeValue | None) -> dict[str, Any]:
 def spans_of(
     trace: RequestTrace, ended: EndedRequest, unix_offset_s: float, new_span_id: Callable[[], str]
 ) -> list[Span]:
-    """The spans of a request: the request itself, its phases, and each attempt with the phases of its response.
+    """Return the spans of a request: the request, its phases, and each attempt with the phases of its response.
 
     Args:
         unix_offset_s: Unix time (s) when the agent's monotonic clock was 0.
@@ -178,7 +178,7 @@ class _Builder:
         }
 
     def attempt(self, mark: Mark, facts: AttemptFacts, later: list[Mark]) -> list[Span]:
-        """The span of an attempt, and of the phases of its response."""
+        """Return the span of an attempt, and the spans of the phases of its response."""
         ended = self._ended
         sent_at: float | None = None
         first_byte_at: float | None = None
@@ -216,8 +216,8 @@ class _Builder:
         spans = [
             self._span(facts.span_id, name, CLIENT, (mark.at, until), self._trace.span_id, attributes, failed=failed)
         ]
-        # Of a response that is not streamed, prefill and generation cannot be told apart; of a forwarded one, the
-        # serving region has these spans.
+        # Prefill and generation cannot be distinguished in a response that is not streamed. The agent of the serving
+        # region exports these spans of a forwarded request.
         if ended.streaming and facts.endpoint and sent_at is not None:
             first = until if first_byte_at is None else first_byte_at
             spans.append(self.phase("prefill", sent_at, first, facts.span_id))

@@ -1,8 +1,8 @@
 """Sends spans to an OpenTelemetry collector: OTLP over HTTP, JSON encoding
 (https://github.com/open-telemetry/opentelemetry-proto, docs/specification.md).
 
-Spans are encoded when they are added, so that the memory of those that wait is known exactly. Whatever fails here is
-counted, and slows no request.
+Spans are encoded when they are added, so that the memory of queued spans is known exactly. Spans that cannot be
+exported are counted and dropped, and delay no request.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_QUEUED_BYTES: Final = 8 << 20
-"""Encoded spans that may wait; further ones are dropped."""
+"""Maximum size (bytes) of the queue of encoded spans; further spans are dropped."""
 
 MAX_BATCH_BYTES: Final = 1 << 20
-"""Spans of one request to the collector."""
+"""Maximum size (bytes) of the spans in one request to the collector, if they belong to several traces."""
 
 INTERVAL_S: Final = 1.0
 """Time (s) between two exports."""
@@ -41,10 +41,10 @@ TIMEOUT_S: Final = 10.0
 """Time limit (s) of one request to the collector; OpenTelemetry's default."""
 
 LAST_TIMEOUT_S: Final = 2.0
-"""Time limit (s) for the spans that are left when the agent stops."""
+"""Time limit (s) for the export of the remaining spans when the agent stops."""
 
 RETRYABLE: Final = frozenset({429, 502, 503, 504})
-"""Statuses after which the specification permits to send the same spans again."""
+"""Statuses for which the specification permits sending the same spans again."""
 
 _PATH: Final = "/v1/traces"
 _HEADERS: Final = ((b"content-type", b"application/json"), (b"accept", b"application/json"))
@@ -64,12 +64,12 @@ _decoder = msgspec.json.Decoder(_Answer, strict=False)
 
 
 class SpanExporter:
-    """Holds encoded spans, and sends them in batches. Used from the event loop only."""
+    """Queues encoded spans, and exports them in batches. Used from the event loop only."""
 
     def __init__(
         self, address: Address, pool: UpstreamPool, metrics: AgentMetrics, resource: Mapping[str, str], rng: Random
     ) -> None:
-        """Export to the collector at `address`; `resource`: attributes of this process; `rng` spreads retries."""
+        """Export to the collector at `address`; `resource`: attributes of this process; `rng`: jitter of retries."""
         self._address = address
         self._pool = pool
         self._metrics = metrics
@@ -80,7 +80,7 @@ class SpanExporter:
             b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{"scope":{"name":"penstock"},' % (encoded)
         )
         self._waiting: deque[tuple[bytes, int]] = deque()
-        """The spans of one request each, and their number."""
+        """Queue; each entry has the encoded spans of one request, and their number."""
         self._waiting_bytes = 0
         self._failures = 0
         self._exporting: asyncio.Task[bool] | None = None
@@ -96,11 +96,11 @@ class SpanExporter:
         self._waiting_bytes += len(encoded)
 
     async def run(self) -> None:
-        """Export from time to time, until cancelled."""
+        """Export every INTERVAL_S, less often after failures, until cancelled."""
         while True:
             await sleep_until_tick(INTERVAL_S)
             while self._waiting:
-                # Cancellation of this loop leaves the request to `close`: the collector may already have its spans.
+                # `close` awaits the request if this loop is cancelled, since the collector may already have the spans.
                 self._exporting = asyncio.create_task(self._export(TIMEOUT_S))
                 if not await asyncio.shield(self._exporting):
                     break
@@ -109,7 +109,7 @@ class SpanExporter:
                 await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
-        """Complete the request in progress and export what is left, for LAST_TIMEOUT_S at most. Call it after `run`."""
+        """Complete the request in progress and export the remaining spans in LAST_TIMEOUT_S. Call it after `run`."""
         try:
             async with asyncio.timeout(LAST_TIMEOUT_S):
                 if self._exporting is not None:
@@ -125,7 +125,7 @@ class SpanExporter:
         self._pool.close()
 
     async def _export(self, timeout_s: float) -> bool:
-        """Send one batch. Returns False if it has to be sent again later."""
+        """Send one batch; returns False if the batch must be sent again later."""
         batch: list[bytes] = []
         spans = size = 0
         for encoded, number in self._waiting:
@@ -166,7 +166,7 @@ class SpanExporter:
 
 
 def rejected_spans(body: bytes, sent: int) -> int:
-    """Number of spans, out of `sent`, that the collector states to have rejected in its response."""
+    """Return the number of spans, out of `sent`, that the collector reports as rejected in its response."""
     if not body:
         return 0
     try:

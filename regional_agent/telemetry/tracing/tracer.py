@@ -1,5 +1,5 @@
-"""Decides which requests are exported as spans: a share of all at their beginning, and failed and slow ones at their
-end."""
+"""Decides which requests are exported as spans: a share of all requests when they begin, and failed and slow requests
+when they end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from regional_agent.telemetry.tracing.span_builder import AttributeValue, EndedR
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 
 MAX_KEPT_PER_S: Final = 50
-"""Failed and slow requests that are exported a second beyond the sampled ones: an outage must not cost more than
-regular service."""
+"""Maximum number of failed and slow requests exported per second in addition to sampled requests, because an outage
+must not cost more than regular service."""
 
 _FAILED: Final = frozenset({RequestOutcome.ENGINE_ERROR, RequestOutcome.TIMEOUT, RequestOutcome.REVOKED})
 
@@ -31,7 +31,7 @@ class Tracer:
         """Trace the requests of an agent of `region`.
 
         Args:
-            share: share (0-1) of the requests that are exported however they end.
+            share: share (0-1) of the requests that are exported regardless of their outcome.
             slow_s: requests whose response begins later than this (s) are exported too.
         """
         self._region = region
@@ -45,8 +45,8 @@ class Tracer:
     def begin(self, context: RequestContext, *, trusted: bool, now: float) -> None:
         """Start the trace of an admitted request.
 
-        The sampled flag of the caller counts only if the caller is trusted. For others the decision is random rather
-        than by trace id, which they choose.
+        The sampled flag of the caller counts only if the caller is trusted. For other callers the decision is random
+        and not by trace id, because the caller chooses the trace id.
 
         Args:
             trusted: whether the client is a trusted proxy.
@@ -87,7 +87,7 @@ class Tracer:
         reason: str,
         usage_parts: tuple[bytes, ...],
     ) -> None:
-        """Export the spans of a request that has ended, if they are kept. Arguments as of `OutcomeRecorder.record`."""
+        """Export the spans of a request that has ended, if they are kept. Arguments: `OutcomeRecorder.record`."""
         trace = context.trace
         if trace is None:
             return
@@ -128,7 +128,7 @@ class Tracer:
         self._exporter.add(spans_of(trace, ended, unix_now - now, self._new_span_id))
 
     def rejected(self, request: Request, refusal: Refusal, status: int, request_id: str, unix_now: float) -> None:
-        """Export the span of a request that was refused before an exchange began, if it is kept.
+        """Export the span of a request that was refused before an exchange began, if the span is kept.
 
         Args:
             unix_now: Unix time (s); the span has no duration.
@@ -154,7 +154,7 @@ class Tracer:
         self._exporter.add(spans_of(trace, ended, unix_now, self._new_span_id))
 
     def _may_keep(self, unix_now: float) -> bool:
-        """Whether a further request may be kept for its end, at `unix_now` (s)."""
+        """Whether one more failed or slow request may be exported at `unix_now` (s)."""
         if abs(unix_now - self._window_began_at) >= 1.0:
             self._window_began_at, self._kept = unix_now, 0
         self._kept += 1
