@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from typing import Annotated
 
 import msgspec
 
@@ -38,7 +39,7 @@ class SignedHead(msgspec.Struct, frozen=True):
 
 class _Line(msgspec.Struct, frozen=True):
     signed_head: str
-    until_ms: int
+    until_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
     final: bool
     certificate: str
     signature: str
