@@ -81,9 +81,10 @@ def slot_ledger(problem: Problem, free: Floats) -> SlotLedger[int]:
 def group_load_per_s(problem: Problem, pool_load_per_s: Floats) -> Floats:
     """By group: its load if each region divides the load of its pools so that its groups are evenly full.
 
-    Load that fits in no group is assigned to the first group of its pool.
+    Load that fits in no group is assigned to the first group of its pool that has slots.
     """
-    if not problem.shape.shares_slots:
+    shape = problem.shape
+    if not shape.shares_slots:
         return pool_load_per_s
     edges = np.cumsum(problem.piece_per_s[:, :-1], axis=1).T
     ledger, below = slot_ledger(problem, np.zeros(len(problem.slots))), np.zeros(len(problem.slots))
@@ -95,6 +96,8 @@ def group_load_per_s(problem: Problem, pool_load_per_s: Floats) -> Floats:
             if amount > 0.0:
                 left[pool] = amount - ledger.place(pool, amount)
     load: Floats = below - [ledger.free(group) for group in range(len(below))]
-    for pool, group in zip(problem.shape.draw_pool.tolist(), problem.shape.draw_group.tolist(), strict=True):
+    # Load in a group without slots would cost nothing: all pieces of such a group have width 0.
+    with_slots = problem.slots[shape.draw_group] > 0.0
+    for pool, group in zip(shape.draw_pool[with_slots].tolist(), shape.draw_group[with_slots].tolist(), strict=True):
         load[group], left[pool] = load[group] + left[pool], 0.0
     return load

@@ -63,6 +63,16 @@ def test_the_loss_of_a_region_lacks_slots_once() -> None:
         assert lacking == pytest.approx({"a": 3.0, "b": 3.0}, abs=0.01)
 
 
+def test_overload_costs_the_same_after_a_capacity_group_is_gone() -> None:
+    together, other = report("x", {"a": 1.0, "b": 30.0}), report("y", {})
+    apart = msgspec.structs.replace(together, groups=())
+    planner, tick = WaterfallPlanner(), tick_input(POLICY, fleet(apart, other), {}, elapsed_s=1.0)
+    planner.plan(tick_input(POLICY, fleet(together, other), {}, elapsed_s=1.0))
+    cost = planner.plan(tick).cost
+    assert cost.no_room > 0.0
+    assert cost == WaterfallPlanner().plan(tick).cost
+
+
 def test_models_that_share_slots_have_one_speed_in_each_region() -> None:
     snapshot = fleet(report("x", {}, b_s=2.0), report("y", {}, b_s=6.0))
     able = supply(POLICY, snapshot, 0.0)
