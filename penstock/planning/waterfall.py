@@ -85,7 +85,7 @@ def _ledger(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotLedger
 
 
 class _Placement:
-    """One class's demand at one origin, in slots, and the regions that take it."""
+    """One class's demand at one origin, in requests per second, and the regions that take it."""
 
     def __init__(
         self, key: Key, requests_per_s: float, choices: list[str], supply: Mapping[tuple[str, str], Supply]
@@ -93,7 +93,8 @@ class _Placement:
         """`choices` are the permitted regions that can serve the demand, the nearest first; at least one."""
         self.key = key
         self.choices = choices
-        self.left = requests_per_s * supply[choices[0], key.model].service_s
+        self.left = requests_per_s
+        self._service_s = {name: supply[name, key.model].service_s for name in choices}
         uncapped = [name for name in choices if supply[name, key.model].max_share >= 1.0]
         # If every region is on a ramp, the nearest takes the demand that fits nowhere.
         self._rest = uncapped[0] if uncapped else choices[0]
@@ -107,14 +108,16 @@ class _Placement:
         origin = self.key.origin
         if part > 0.0 and origin in self._limit:
             amount = min(part * self.left, self._limit[origin])
-            free.place((origin, self.key.model), amount)
+            free.place((origin, self.key.model), amount * self._service_s[origin])
             self._take(origin, amount)
 
     def fill(self, region: str, free: SlotLedger[tuple[str, str]]) -> None:
         """Place as much in a region as its free capacity permits."""
         amount = min(self.left, self._limit[region])
         if amount > 0.0:
-            self._take(region, free.place((region, self.key.model), amount))
+            slots = amount * self._service_s[region]
+            placed = free.place((region, self.key.model), slots)
+            self._take(region, amount if placed >= slots else placed / self._service_s[region])
 
     def _take(self, region: str, amount: float) -> None:
         if amount > 0.0:

@@ -214,13 +214,7 @@ def test_the_flow_planner_uses_all_free_capacity(world: World) -> None:
 def test_the_waterfall_passes_the_target_only_with_demand_that_fits_nowhere(world: World) -> None:
     result = WaterfallPlanner().plan(tick_input(world.policy, world.snapshot, {}, elapsed_s=1e9))
     able, shares = world.supply(), world.shares(result)
-    # The waterfall counts a request in slots of its home.
-    work = defaultdict[tuple[str, str], float](float)
-    for key, table in shares.items():
-        home = world.policy.nearest_first(key[0], frozenset(name for name in key[2] if (name, key[1]) in able))[0]
-        for server, share in table.items():
-            work[server, key[1]] += world.demand[key] * share * able[home, key[1]].service_s
-    found = violations(world, work, TARGET)
+    found = violations(world, world.work(shares), TARGET)
 
     def has_room(region: str, model: str) -> bool:
         return all(over < -EPS for models, over in found[region].items() if model in models)

@@ -56,6 +56,18 @@ def test_overflow_runs_down_to_the_next_nearest() -> None:
     }
 
 
+def test_overflow_fills_a_slower_region_to_its_target_only() -> None:
+    slow = region("es")
+    pools = tuple(msgspec.structs.replace(pool, service_s=2.0) for pool in slow.report.pools)
+    slow = HeldReport(msgspec.structs.replace(slow.report, pools=pools), 0.0)
+    plans = planned(fleet(region("de", offered(200.0)), slow, region("us")))
+    assert arcs(plans) == {
+        "de": (0.4, ArcReason.HOME),
+        "es": (0.2, ArcReason.SPILLOVER),
+        "us": (0.4, ArcReason.SPILLOVER),
+    }
+
+
 def test_overflow_never_leaves_its_residency_class() -> None:
     plans = planned(fleet(region("de", offered(400.0, EU)), region("es"), region("us")))
     assert arcs(plans) == {"de": (0.8, ArcReason.HOME), "es": (0.2, ArcReason.SPILLOVER)}
