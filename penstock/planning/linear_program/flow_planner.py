@@ -51,6 +51,10 @@ class FlowPlanner:
 
     def _solve(self, problems: Sequence[Problem]) -> tuple[list[Flows], dict[str, str]]:
         """The cheapest flows by model, small models first, and the reason for each model without an optimum in time."""
+        shapes = {problem.shape.models: problem.shape for problem in problems}
+        self._solvers = {
+            models: solver for models, solver in self._solvers.items() if solver.program.shape is shapes.get(models)
+        }
         left_s = self._time_limit_s
         answers: list[Flows] = []
         fallbacks: dict[str, str] = {}
@@ -68,11 +72,9 @@ class FlowPlanner:
 
     def _solver(self, problem: Problem) -> ModelSolver:
         models = problem.shape.models
-        solver = self._solvers.get(models)
-        if solver is None or solver.program.shape is not problem.shape:
-            self._solvers = {of: known for of, known in self._solvers.items() if not {*of} & {*models}}
-            solver = self._solvers[models] = ModelSolver(problem)
-        return solver
+        if models not in self._solvers:
+            self._solvers[models] = ModelSolver(problem)
+        return self._solvers[models]
 
     def _damped(
         self, wanted: Mapping[Key, Mapping[str, float]], work: Workload, nearest_first: NearestFirst, now: float

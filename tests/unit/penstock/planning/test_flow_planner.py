@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from math import inf
 
 import msgspec
@@ -300,6 +301,17 @@ def test_a_new_policy_a_new_class_and_a_new_region_are_learnt_between_ticks() ->
     third = decided(more, second.plans, planner=planner, policy=smaller, elapsed_s=10.0)
     assert set(arcs(third)) == {"de", "es"}
     assert [planned.fallbacks for planned in (first, second, third)] == [{}] * 3
+
+
+def test_the_program_of_a_removed_model_is_released() -> None:
+    planner = FlowPlanner(PATIENT_S)
+    snapshot = fleet(region("de", offered(10.0), offered(10.0, model="n"), models=("m", "n")))
+    planned = decided(snapshot, planner=planner)
+    shapes = {flows.problem.shape.models: weakref.ref(flows.problem.shape.permitted) for flows in planned.answers}
+    smaller = msgspec.structs.replace(POLICY, models={"m": POLICY.models["m"]})
+    planned = decided(snapshot, planner=planner, policy=smaller)
+    assert [flows.problem.shape.models for flows in planned.answers] == [("m",)]
+    assert [models for models, shape in shapes.items() if shape() is not None] == []
 
 
 def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
