@@ -389,7 +389,7 @@ def _is_valid(report: AgentReport) -> bool:
         len(report.agent) <= MAX_NAME
         and report.epoch >= 0
         and report.seq >= 0
-        # The leader raises its plan epoch above every reported epoch and never lowers it, so the range is limited.
+        # The plan epoch may be raised above the epoch an agent reports, and is never lowered.
         and 0 <= report.plan_epoch <= MAX_PLAN_NUMBER
         and 0 <= report.plan_generation <= MAX_PLAN_NUMBER
         and all(0 <= n <= MAX_COUNT for n in counts)

@@ -12,8 +12,9 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, StoreError
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.planning.plan_epoch import PlanEpoch
-from penstock.fleet.snapshot import HeldReport
+from control_plane.planning.plan_epoch import MAX_RAISING_EPOCH, PlanEpoch
+from penstock.fleet.snapshot import MAX_PLAN_NUMBER, HeldReport, ReportVerdict, Snapshot, add_report
+from tests.support import planet
 from tests.support.reports import report
 
 
@@ -76,6 +77,24 @@ async def test_later_leaders_use_larger_epochs(store: MemoryStore) -> None:
         values.append(plan_epoch.value)
     assert values == sorted(set(values))
     assert values[0] > 5000
+
+
+@pytest.mark.parametrize("applied", [(MAX_PLAN_NUMBER, MAX_PLAN_NUMBER), (MAX_RAISING_EPOCH, MAX_PLAN_NUMBER)])
+async def test_reports_of_one_agent_leave_room_for_the_epochs_of_later_leaders(
+    store: MemoryStore, applied: tuple[int, int]
+) -> None:
+    epochs = []
+    for _ in range(3):
+        plan_epoch = await office(store, await elect(store))
+        await plan_epoch.raise_above([*applying(*applied), *applying(5000, 41)], generation=3)
+        # The hostile agent learns the epoch from the plan of its region.
+        await plan_epoch.raise_above(applying(plan_epoch.value + 1, MAX_PLAN_NUMBER), generation=3)
+        epochs.append(plan_epoch.value)
+    assert epochs == sorted(set(epochs))
+    assert epochs[0] > 5000
+    assert epochs[-1] < MAX_PLAN_NUMBER - 2**51
+    (_, held) = applying(epochs[-1], 4)
+    assert add_report(Snapshot(), held.report, 0.0, planet.policy())[1] is ReportVerdict.ACCEPTED
 
 
 async def test_a_former_leader_does_not_raise_the_base(store: MemoryStore) -> None:
