@@ -180,11 +180,13 @@ class DrillRunner:
         match effect:
             case SetOverride():
                 try:
-                    await self._overrides.begin(self._caller, effect.override, policy, self._view.capacity() or {})
+                    capacity = self._view.capacity() or {}
+                    await self._overrides.begin(self._caller, effect.override, policy, capacity, epoch=epoch)
                 except OverrideRefused as refused:
                     after = transition(drill, DrillEvent.REFUSE, self._view.now(), why=str(refused))
                     await self._write(self._caller, after, await self.records.newest(), epoch)
             case LiftOverride():
+                # Not fenced: the stored phase requires the lift, whichever control plane leads.
                 await self._overrides.lift(self._caller, effect.override_id, effect.reason[:500], lambda _: None)
             case _:
                 self._elector.step_down()

@@ -117,17 +117,21 @@ class OverrideStore:
         capacity: Mapping[tuple[str, str], float],
         *,
         force: bool = False,
+        epoch: int | None = None,
     ) -> Override:
         """Set an override.
 
         Args:
             capacity: current slots by (region, model); empty where no agent has reported to this control plane.
             force: whether to set the override although a guard rail objects, which the audit log records.
+            epoch: fencing epoch of the leader that sets the override by itself; None if an operator sets it.
 
         Raises:
             OverrideRefused: the override is not set; each subclass is one reason.
-            StoreError: the store is unavailable; whether the override was set is unknown.
+            StoreError: the leadership of `epoch` has ended; or the store is unavailable, and whether the override was
+                set is unknown.
         """
+        fence = () if epoch is None else (SameKey(keys.LEADER, epoch),)
         if (wrong := validation_error(wanted, policy)) is not None:
             raise InvalidOverride(wrong)
         for _ in range(MAX_TRIES):
@@ -147,10 +151,11 @@ class OverrideStore:
             if against is not None:
                 after |= {"force": True, "against": against.detail}
             if await self._write(
-                caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision
+                caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision, *fence
             ):
                 return wanted
-        raise StoreError(f"overrides changed concurrently in each of {MAX_TRIES} tries to set one")
+        ended = "" if epoch is None else f"the leadership of epoch {epoch} has ended, or "
+        raise StoreError(f"{ended}overrides changed concurrently in each of {MAX_TRIES} tries to set one")
 
     async def lift(
         self, caller: Caller, override_id: str, reason: str, expected: Callable[[Override], None]

@@ -1,4 +1,4 @@
-"""Drills by two control planes on the store in memory: a scheduled drill, and a drill of an operator."""
+"""Drills on the store in memory: by two control planes, and by a leader while others change the store."""
 
 from __future__ import annotations
 
@@ -14,20 +14,36 @@ from typing import Any
 import httpx
 import pytest
 
+from adapters.access.callers import Caller, Role
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from adapters.store.mirror import Mirror
+from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.drills import drill_runner
+from control_plane.drills.drill_runner import DrillRunner
 from control_plane.leadership import leader_elector
 from control_plane.policy.folder import FolderReader
+from control_plane.status.fleet_view import FleetView
+from penstock.drills.drill_state import DrillPhase, DrillRequest
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Exercise
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
 from tests.support.wait import found, until
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
+from tests.unit.control_plane.rollout.test_rollout_runner import World, world
 
+__all__ = ["world"]
+
+DUTY = Caller("duty", Role.OPERATOR)
+EVACUATE = DrillRequest(Exercise.EVACUATE_REGION, "eu-es", 60.0, 2.0, reason="a test", author="duty")
 DOCUMENTS = {
     # No region is judged failed, however late a busy machine sends the reports.
     "failover": "apiVersion: penstock/v1\nkind: Failover\nhold_down_s: 1.0\nfailback_ramp_s: 1.0\n"
@@ -135,3 +151,43 @@ async def test_a_scheduled_failover_and_an_evacuation_complete(fleet: dict[str, 
         "override.lift",
         "drill.done",
     ]
+
+
+@pytest.fixture
+async def runner(world: World) -> DrillRunner:
+    """The drills of a leader; every region is healthy."""
+    view = FleetView(
+        world.source,
+        world.rollouts,
+        world.fleet,
+        world.planning,
+        Mirror(world.store, keys.PLANS, RegionPlan, rng=Random(1)),
+        lambda: world.now,
+    )
+    await world.pass_s(5.0)
+    return DrillRunner(
+        world.store,
+        AuditLog(world.store, lambda: world.now),
+        elector=world.elector,
+        overrides=world.overrides,
+        planning=world.planning,
+        rollouts=world.rollouts,
+        view=view,
+        members=Mirror(world.store, keys.CONTROL_PLANES, Member, rng=Random(1)),
+    )
+
+
+async def _phase(runner: DrillRunner) -> DrillPhase:
+    drill = (await runner.records.newest()).drill
+    assert drill is not None
+    return drill.phase
+
+
+async def test_a_former_leader_sets_no_drain(world: World, runner: DrillRunner) -> None:
+    await runner.begin(DUTY, EVACUATE)
+    await world.store.commit([], [Delete(keys.LEADER)])
+    await world.store.commit([], [Put(keys.LEADER, encode(Member("b", "http://b")))])
+    assert world.elector.epoch is not None, "the former leader has not noticed"
+    await runner.tick()
+    assert (await world.overrides.read()).overrides == ()
+    assert await _phase(runner) is DrillPhase.PREPARED
