@@ -7,7 +7,7 @@ import structlog
 
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
-from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, StoreError
 from penstock.drills.drill_state import Drill
 
 MAX_ENDED = 100
@@ -16,11 +16,15 @@ MAX_ENDED = 100
 _log = structlog.get_logger(__name__)
 
 
+class UnreadableDrill(StoreError):
+    """The newest drill cannot be decoded; the message has the reason and the remedy."""
+
+
 class StoredDrill(msgspec.Struct, frozen=True):
     """The newest drill, as stored."""
 
     drill: Drill | None
-    """None before the first drill, or if the stored drill cannot be decoded."""
+    """None before the first drill."""
     revision: int
     """Revision of the drill's key; 0 if the key does not exist."""
 
@@ -49,19 +53,30 @@ class DrillRecords:
         """Return the drill under way, or the last drill.
 
         Raises:
+            UnreadableDrill: the drill cannot be decoded.
             StoreError: the store cannot be read.
         """
         item = await self._store.get(keys.DRILL)
-        return StoredDrill(None, 0) if item is None else StoredDrill(_decoded(item), item.mod_revision)
+        if item is None:
+            return StoredDrill(None, 0)
+        try:
+            return StoredDrill(decode(item.value, Drill), item.mod_revision)
+        except CodecError as error:
+            # The drill may be under way: another one would overwrite it, and use its number and drain.
+            raise UnreadableDrill(
+                f"the newest drill cannot be read, so drills neither begin nor continue: {error}; a drain that it set"
+                " expires by itself; if no newer release wrote it, delete newest-drill in the store"
+            ) from error
 
     async def every(self) -> dict[int, Drill]:
-        """Return the newest drill and the stored ended drills, by number.
+        """Return the newest drill and the stored ended drills, by number; drills that cannot be decoded are omitted.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        items = (await self._store.list(keys.ENDED_DRILLS)).items
-        found = [*map(_decoded, items), (await self.newest()).drill]
+        ended = (await self._store.list(keys.ENDED_DRILLS)).items
+        newest = await self._store.get(keys.DRILL)
+        found = [_decoded(item) for item in (*ended, newest) if item is not None]
         return {drill.number: drill for drill in found if drill is not None}
 
 

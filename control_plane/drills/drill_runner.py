@@ -105,6 +105,7 @@ class DrillRunner:
         Raises:
             DrillRefused: a condition does not hold.
             LeaderNotReady: this control plane does not lead, or the regions have not reported to it yet.
+            UnreadableDrill: the newest drill cannot be decoded.
             StoreError: the store is unavailable; whether the drill began is unknown.
         """
         async with self._stepping:
@@ -127,6 +128,7 @@ class DrillRunner:
         Raises:
             NoSuchDrill: the newest drill has another number.
             DrillRefused: the drill is over or aborting already, or changed at the same time.
+            UnreadableDrill: the newest drill cannot be decoded.
             StoreError: the store is unavailable.
         """
         stored = await self.records.newest()

@@ -14,6 +14,7 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.drills.drill_records import UnreadableDrill
 from control_plane.drills.drill_resource import DrillPage, DrillReport, drill_report
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
 from control_plane.status.fleet_view import FleetView
@@ -79,7 +80,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
         )
         try:
             drill = await runner.begin(caller, request)
-        except DrillRefused as refused:
+        except (DrillRefused, UnreadableDrill) as refused:
             raise Problem(409, str(refused)) from None
         except LeaderNotReady as error:
             raise Problem(503, str(error), {"retry-after": "2"}) from None
@@ -104,7 +105,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
             return json_response(drill_report(await runner.abort(caller, number, body.reason, check)))
         except NoSuchDrill as error:
             raise Problem(404, str(error)) from None
-        except DrillRefused as refused:
+        except (DrillRefused, UnreadableDrill) as refused:
             raise Problem(409, str(refused)) from None
 
     return router

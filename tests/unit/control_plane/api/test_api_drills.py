@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from adapters.store import keys
 from control_plane.daemon import ControlPlane
 from tests.support.reports import offered, packed, report
+from tests.support.stores import put
 from tests.support.wait import found
 from tests.unit.control_plane.api.test_api_overrides import api, as_
 from tests.unit.control_plane.api.test_control_plane_app import REGIONS, control_plane, is_problem
@@ -62,6 +64,17 @@ async def test_a_drill_without_enough_capacity_is_refused(api: httpx.AsyncClient
     assert (await api.get("/v1/drills")).json() == {"items": [], "next_cursor": None}
     assert (await api.get("/v1/drills/1")).status_code == 404
     assert (await api.post("/v1/drills/1/abort", json={"reason": "a test"})).status_code == 404
+
+
+async def test_an_unreadable_drill_is_a_reason_to_refuse(
+    reporting: httpx.AsyncClient, control_plane: ControlPlane
+) -> None:
+    await put(control_plane._store, keys.DRILL, b"garbage")
+    for path, body in (("", EVACUATE), ("/1/abort", {"reason": "a test"})):
+        refused = await reporting.post(f"/v1/drills{path}", json=body)
+        assert is_problem(refused, 409)
+        assert "delete newest-drill" in refused.json()["detail"]
+    assert (await reporting.get("/v1/drills")).json()["items"] == []
 
 
 async def test_one_drill_at_a_time_and_an_abort_lifts_the_drain(

@@ -17,10 +17,11 @@ import pytest
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import encode
-from adapters.store.config_store import Delete, Put
+from adapters.store.config_store import Delete, Put, StoreError
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from adapters.store.mirror import Mirror
+from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -36,6 +37,7 @@ from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
+from tests.support.stores import put
 from tests.support.wait import found, until
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
 from tests.unit.control_plane.rollout.test_rollout_runner import World, world
@@ -183,11 +185,29 @@ async def _phase(runner: DrillRunner) -> DrillPhase:
     return drill.phase
 
 
-async def test_a_former_leader_sets_no_drain(world: World, runner: DrillRunner) -> None:
-    await runner.begin(DUTY, EVACUATE)
+async def _depose(world: World) -> None:
+    """Elect another leader, which the elector has not noticed yet."""
     await world.store.commit([], [Delete(keys.LEADER)])
     await world.store.commit([], [Put(keys.LEADER, encode(Member("b", "http://b")))])
-    assert world.elector.epoch is not None, "the former leader has not noticed"
+    assert world.elector.epoch is not None
+
+
+async def test_a_former_leader_sets_no_drain(world: World, runner: DrillRunner) -> None:
+    await runner.begin(DUTY, EVACUATE)
+    await _depose(world)
     await runner.tick()
     assert (await world.overrides.read()).overrides == ()
     assert await _phase(runner) is DrillPhase.PREPARED
+
+
+@pytest.mark.parametrize("value", [b"garbage", UNAUTHENTIC])
+async def test_no_drill_begins_over_one_that_cannot_be_read(world: World, runner: DrillRunner, value: bytes) -> None:
+    await runner.begin(DUTY, EVACUATE)
+    await put(world.store, keys.DRILL, value)
+    with pytest.raises(StoreError, match="delete newest-drill"):
+        await runner.begin(DUTY, EVACUATE)
+    await runner.tick()
+    stored = await world.store.get(keys.DRILL)
+    assert stored is not None
+    assert stored.value == value
+    assert await runner.records.every() == {}
