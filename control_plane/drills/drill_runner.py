@@ -186,7 +186,10 @@ class DrillRunner:
                     await self._overrides.begin(self._caller, effect.override, policy, capacity, epoch=epoch)
                 except OverrideRefused as refused:
                     after = transition(drill, DrillEvent.REFUSE, self._view.now(), why=str(refused))
-                    await self._write(self._caller, after, await self.records.newest(), epoch)
+                    stored = await self.records.newest()
+                    # An operator may have aborted the drill meanwhile.
+                    if stored.drill is not None and stored.drill.steps == drill.steps:
+                        await self._write(self._caller, after, stored, epoch)
             case LiftOverride():
                 # Not fenced: the stored phase requires the lift, whichever control plane leads.
                 await self._overrides.lift(self._caller, effect.override_id, effect.reason[:500], lambda _: None)
@@ -208,8 +211,8 @@ class DrillRunner:
         if refused is not None:
             steps = (DrillStep(DrillPhase.REFUSED, now, refused),)
             drill = msgspec.structs.replace(drill, steps=steps, marks={})
-        await self._write(self._caller, drill, stored, epoch)
-        _log.info("scheduled drill", name=request.schedule, phase=drill.phase.value, reason=drill.steps[-1].why)
+        if await self._write(self._caller, drill, stored, epoch):
+            _log.info("scheduled drill", name=request.schedule, phase=drill.phase.value, reason=drill.steps[-1].why)
 
     async def _refusal(self, request: DrillRequest, policy: Policy, stored: StoredDrill) -> str | None:
         now, snapshot, active = self._view.now(), self._view.snapshot, self._rollouts.active

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
@@ -31,16 +33,18 @@ from control_plane.leadership import leader_elector
 from control_plane.policy.folder import FolderReader
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import DrillPhase, DrillRequest
+from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Exercise
+from penstock.policy.policy import DrillSchedule, Exercise
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
+from tests.support.override_builders import drain
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import found, until
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
-from tests.unit.control_plane.rollout.test_rollout_runner import World, world
+from tests.unit.control_plane.rollout.test_rollout_runner import OLD, World, world
 
 __all__ = ["world"]
 
@@ -198,6 +202,36 @@ async def test_a_former_leader_sets_no_drain(world: World, runner: DrillRunner) 
     await runner.tick()
     assert (await world.overrides.read()).overrides == ()
     assert await _phase(runner) is DrillPhase.PREPARED
+
+
+async def test_a_scheduled_drill_is_logged_only_if_it_was_written(world: World, runner: DrillRunner) -> None:
+    schedule = DrillSchedule("empty-madrid", Exercise.EVACUATE_REGION, world.now, "eu-es")
+    assert world.rollouts.active is not None
+    main = msgspec.structs.replace(world.rollouts.active.main, policy=msgspec.structs.replace(OLD, drills=(schedule,)))
+    world.rollouts.active = msgspec.structs.replace(world.rollouts.active, main=main)
+    await _depose(world)
+    with capture_logs() as logs:
+        await runner.tick()
+    assert (await runner.records.newest()).drill is None
+    assert "scheduled drill" not in [entry["event"] for entry in logs]
+
+
+async def test_a_refused_drain_does_not_replace_an_abort(
+    world: World, runner: DrillRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await runner.begin(DUTY, EVACUATE)
+    begin = world.overrides.begin
+
+    async def begin_after_an_abort(*args: Any, **options: Any) -> Override:
+        await runner.abort(DUTY, 1, "enough", lambda _: None)
+        return await begin(*args, **options)
+
+    monkeypatch.setattr(world.overrides, "begin", begin_after_an_abort)
+    await begin(DUTY, drain("eu-es", begins_at=world.now), OLD, {})
+    await runner.tick()
+    drill = (await runner.records.newest()).drill
+    assert drill is not None
+    assert (drill.phase, drill.steps[-1].by) == (DrillPhase.ABORTING, "duty")
 
 
 @pytest.mark.parametrize("value", [b"garbage", UNAUTHENTIC])
