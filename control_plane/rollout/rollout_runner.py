@@ -5,7 +5,7 @@ The state is only in the store: each step reads the state, and writes the new st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from contextlib import suppress
 
 import msgspec
@@ -18,7 +18,6 @@ from control_plane.policy.source.revision import Origin
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
-from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.rollout.evidence import Evidence, observations, observe
@@ -147,7 +146,7 @@ class RolloutRunner:
             _log.error("stable policy missing from the store: a first rollout begins", digest=newest.stable)
             newest = None
         if newest is None:
-            # The policy of the published plan is the stable policy of the first rollout.
+            # The stable policy of the published plan is the stable policy of the next rollout.
             newest = await self._from_plan(now)
             if newest is None:
                 first = source or self._source_version()
@@ -198,12 +197,24 @@ class RolloutRunner:
         return PolicyVersion(policy, digest, self._source.provenance)
 
     async def _from_plan(self, now: float) -> Rollout | None:
-        """Return a completed rollout of the published plan's policy, for a fleet without rollouts in the store."""
-        plans: Mapping[str, RegionPlan] = self._publisher.in_force
-        newest = max(plans.values(), key=lambda plan: (plan.epoch, plan.generation), default=None)
-        if newest is None or await self._policy(newest.policy_digest) is None:
+        """Return a completed rollout of the published plan's stable policy, if the newest rollout cannot be read.
+
+        The plan may be of a canary, in any number of regions. The stable policy of the last ended rollout is therefore
+        used if a region applies it, and otherwise the policy of most regions.
+        """
+        plans = self._publisher.in_force.values()
+        last = next(iter(await self._records.ended()), None)
+        digests = Counter(plan.policy_digest for plan in plans)
+        if not digests:
             return None
-        return first_rollout(newest.policy_digest, newest.provenance, now)
+        stable = last.stable if last is not None and last.stable in digests else digests.most_common(1)[0][0]
+        if await self._policy(stable) is None:
+            return None
+        provenance = next(plan.provenance for plan in plans if plan.policy_digest == stable)
+        first = first_rollout(stable, provenance, now)
+        if last is None:
+            return first
+        return msgspec.structs.replace(first, number=last.number + 1, dismissed=last.dismissed)
 
     async def _canary(self, stable: str, candidate: Policy) -> tuple[str, ...]:
         """Return the stable policy's canary regions that both policies have."""

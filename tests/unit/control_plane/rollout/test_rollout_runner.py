@@ -337,6 +337,37 @@ async def test_an_unreadable_rollout_keeps_the_policies_in_force(world: World) -
     assert await world.is_in(Phase.DONE)
 
 
+@pytest.mark.parametrize("canary", [("eu-es",), ("eu-es", "us-east")])
+@pytest.mark.parametrize("lose", [Delete(keys.ROLLOUT), Put(keys.ROLLOUT, b"torn")])
+async def test_a_canary_whose_rollout_is_lost_returns_to_the_stable_policy(
+    world: World, canary: tuple[str, ...], lose: Delete | Put
+) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(3.5)
+    begun = msgspec.structs.replace(await world.rollout(), canary=canary)
+    await world.store.commit([], [Put(keys.ROLLOUT, encode(begun))])
+    await world.pass_s(0.5)
+    assert await world.assigned() == assigned_to_all(OLD, dict.fromkeys(canary, NEW))
+    plans = await world.plans()
+    assert max(plans.values(), key=lambda plan: (plan.epoch, plan.generation)).region in canary
+    await world.store.commit([], [lose])
+    await world.pass_s(0.5)
+    assert await world.assigned() == assigned_to_all(OLD)
+    assert (await world.rollout()).number > 1, "numbers do not begin anew"
+    await world.pass_s(16.0)
+    assert await world.assigned() == assigned_to_all(NEW)
+    assert await world.is_in(Phase.DONE)
+
+
+async def test_without_any_rollout_the_policy_of_most_regions_is_stable(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEW})
+    await world.store.commit([], [Delete(keys.ROLLOUT), Delete(keys.ended_rollout(1))])
+    await world.pass_s(0.5)
+    assert await world.assigned() == assigned_to_all(OLD)
+
+
 async def test_a_candidate_that_the_store_lost_is_rolled_back(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
