@@ -186,8 +186,11 @@ def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
 
     An agent that reports for the first time later (after a restart under another name, or to a new leader) is judged
     from then on. Otherwise a canary region whose agents are all new could never be judged.
+
+    Without any report nothing is marked: a new leader may step the rollout before it receives one, and the results of
+    the shadow phase would be lost.
     """
-    if rollout.is_over:
+    if rollout.is_over or not evidence.agents:
         return rollout
     marks = with_marks(evidence.agents, rollout.marks or {})
     if rollout.marks is not None and len(marks) == len(rollout.marks):

@@ -275,6 +275,22 @@ async def test_the_next_leader_continues_where_the_last_one_stopped(world: World
     assert await world.assigned() == assigned_to_all(NEW)
 
 
+async def test_a_leader_that_receives_no_report_for_seconds_keeps_the_baseline(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(1.0)
+    promoted = transition(await world.rollout(), RolloutEvent.PROMOTE, world.now, why="it is urgent", by="ann")
+    await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
+    await world.overrides.mirror.informer.stop()
+    world.take_over()
+    await world.elect()
+    world.silent = set(REGIONS)
+    await world.pass_s(4.0)
+    assert await world.assigned() == assigned_to_all(NEW), "it plans without reports"
+    world.silent = set()
+    await world.pass_s(1.0)
+    assert (await world.rollout()).counts_before.keys() == set(REGIONS)
+
+
 async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)

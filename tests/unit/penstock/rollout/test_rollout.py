@@ -210,6 +210,17 @@ class TestTheCanary:
         assert story.see(fleet(word("b", NEW, 100, 10), word("a", OLD, 100, 1)), 60.0) is Phase.ROLLED_BACK
         assert "1.0% elsewhere" in story.rollout.why
 
+    def test_a_leader_without_any_report_keeps_what_was_before(self) -> None:
+        story = Story()
+        story.see(fleet(word("b")))
+        story.rollout = transition(story.rollout, RolloutEvent.PROMOTE, story.now, why="it is urgent", by="ann")
+        promoted = story.rollout
+        assert story.see(Evidence({})) is Phase.WATCH
+        assert story.rollout == promoted
+        assert story.see(fleet(word("b", NEW, ended=100, failed=10))) is Phase.WATCH
+        before = story.rollout.counts_before["b"]
+        assert (before.ended, before.failed) == (100, 10)
+
     def test_an_agent_that_restarts_counts_from_nothing(self) -> None:
         story = Story().to_canary()
         assert story.see(fleet(word("b", NEW, ended=60, failed=30, epoch=2)), 60.0) is Phase.ROLLED_BACK
