@@ -10,18 +10,22 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from math import inf
 
+import structlog
 from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+_log = structlog.get_logger(__name__)
 
 
 class PeriodicJob:
     """Runs a job periodically and on request.
 
     Args:
-        job: performs one run; returns False if the run should be retried.
+        job: performs one run; returns False if the run should be retried; an exception is logged, and has
+            the same effect.
         every_s: time between two runs, in seconds.
         apart_s: minimum time between the starts of two runs, including requested runs, in seconds.
-        retry_s: time after a run that returned False until its retry, in seconds; no effect from `every_s` on.
+        retry_s: time after a run that failed until its retry, in seconds; no effect from `every_s` on.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class PeriodicJob:
         try:
             while True:
                 self._wanted, self._began = False, datetime.now(UTC)
-                if await self._do() is False and self._retry_s < self._every_s:
+                if not await self._has_succeeded() and self._retry_s < self._every_s:
                     self._run_at(datetime.now(UTC) + timedelta(seconds=self._retry_s))
                 if not self._wanted:
                     return
@@ -73,6 +77,14 @@ class PeriodicJob:
             return
         finally:
             self._running = False
+
+    async def _has_succeeded(self) -> bool:
+        try:
+            return await self._do() is not False
+        except Exception:
+            # A run that fails must not lose a request that arrived during it.
+            _log.exception("periodic job failed")
+            return False
 
     def _soonest(self) -> datetime:
         return max(datetime.now(UTC), self._began + self._apart)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from structlog.testing import capture_logs
 
 from control_plane.planning.periodic_job import PeriodicJob
 from tests.support.wait import until
@@ -108,3 +109,38 @@ async def test_a_run_that_requests_a_retry_is_repeated_sooner(scheduler: AsyncIO
     await until(lambda: runs == 3)
     await asyncio.sleep(0.1)
     assert runs == 3, "the third run needs no retry"
+
+
+class Failing(Work):
+    """Raises in each of the first runs."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self._failures = failures
+
+    async def __call__(self) -> None:
+        await super().__call__()
+        if self.begun <= self._failures:
+            raise OSError("the disk is full")
+
+
+async def test_a_request_during_a_run_that_fails_is_not_lost(scheduler: AsyncIOScheduler) -> None:
+    work = Failing(1)
+    work.go_on.clear()
+    rounds = PeriodicJob(work, NEVER_S)
+    rounds.start(scheduler)
+    rounds.wake()
+    await until(lambda: work.begun == 1)
+    rounds.wake()
+    with capture_logs() as logs:
+        work.go_on.set()
+        await until(lambda: work.ended == 2)
+    assert [entry["event"] for entry in logs] == ["periodic job failed"]
+
+
+async def test_a_run_that_fails_is_retried_sooner(scheduler: AsyncIOScheduler) -> None:
+    work = Failing(2)
+    rounds = PeriodicJob(work, NEVER_S, retry_s=0.02)
+    rounds.start(scheduler)
+    rounds.wake()
+    await until(lambda: work.ended == 3)
