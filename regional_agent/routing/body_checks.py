@@ -58,8 +58,10 @@ class FormCheck:
 class JsonCheck:
     """Checks that the body contains no further string `model`: of several values, parsers use the last or the first."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, routed: bytes | bytearray) -> None:
+        """Check what follows the part `routed`, by which the request is routed."""
+        # A string that begins in the routed part can end in the next one. A complete string was counted already.
+        self._rest = MODEL_STRING.split(bytes(routed[-MAX_STRING_BYTES + 1 :]))[-1]
 
     def feed(self, chunk: bytes) -> str:
         """Check a further part of the body; returns the problem, or an empty string."""

@@ -102,7 +102,7 @@ def named_model(request: Request) -> str | Refusal | None:
     if is_json(request):
         body = request.body
         if not request.whole and request.body_check is None and body:
-            request.body_check = JsonCheck()
+            request.body_check = JsonCheck(body)
         found = _in_json(body)
     elif (request.header(b"content-type") or b"").lower().startswith(b"multipart/"):
         form = scan_form(request)

@@ -160,7 +160,28 @@ def test_a_second_model_in_the_part_that_arrives_after_routing_is_found(again: b
     assert check is not None
     rest = b'\\"model\\": model", ' + again
     assert any(check.feed(rest[at : at + 1]) for at in range(len(rest)))
-    assert not JsonCheck().feed(rest.replace(again, b"}"))
+    assert not JsonCheck(early.body).feed(rest.replace(again, b"}"))
+
+
+@pytest.mark.parametrize("cut", range(1, len('"model"')))
+def test_a_second_model_across_the_end_of_the_routed_part_is_found(cut: int) -> None:
+    body = b'{"model": "a", "x": "y", "model": "b"}'
+    end = body.rindex(b'"model"') + cut
+    early = request(body[:end], target=b"/v1/chat/completions")
+    fields = request_fields(early)
+    assert not isinstance(fields, Refusal)
+    assert fields.model == "a"
+    check = early.body_check
+    assert check is not None
+    assert check.feed(body[end:])
+
+
+def test_a_model_at_the_end_of_the_routed_part_is_not_found_again() -> None:
+    early = request(b'{"x": "y", "model": "a"', target=b"/v1/chat/completions")
+    assert not isinstance(request_fields(early), Refusal)
+    check = early.body_check
+    assert check is not None
+    assert not check.feed(b', "messages": []}')
 
 
 def test_a_model_deeper_in_the_body_is_another_matter() -> None:
