@@ -15,7 +15,7 @@ from penstock.routes.path_template import PathTemplate
 from penstock.routes.route import ModelSource
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import MODEL_STRING, FormCheck
+from regional_agent.routing.body_checks import FormCheck
 from regional_agent.routing.model_name import MODEL_HEADER, is_json, model_span
 from regional_agent.routing.route_fields import has_json
 
@@ -141,14 +141,14 @@ def _rename_in_body(changed: Request, request: Request, name: str) -> bool:
 def _span(request: Request) -> Span | None:
     """Start and end of the model's name in the body; None if it cannot be replaced.
 
-    Admission has searched the received part of an incomplete body, and the body check refuses a further name.
+    Admission refuses an incomplete body with an ambiguous name, and the body check refuses a further name.
     """
     body = request.body
     if request.upgrade or (request.whole and not body):
         return _NOWHERE
     if is_json(request):
         span = model_span(body)
-        if span is None and body and not request.whole and MODEL_STRING.search(body) is None:
+        if span is None and body and not request.whole:
             return _NOWHERE
         return span
     return _form_span(request)

@@ -44,6 +44,9 @@ _STRING: Final = rb'"((?:[^"\\]|\\.)*+)'
 _TOKEN: Final = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
 """A bracket, or a string, with its value if that is a string too. An unterminated string extends to the end of the
 body: otherwise each quote in it would be tried as the start of a string."""
+_WIDE_JSON: Final = re.compile(rb"(?=.{0,3}\0)[\0\xff\xfe \t\r\n]*+\{", re.DOTALL)
+"""The start of a JSON object in UTF-16 or UTF-32, which engines may decode and the agent does not."""
+
 _RAW_TYPES: Final = (b"audio/", b"video/", b"image/", b"application/octet-stream")
 
 
@@ -81,7 +84,8 @@ def request_fields(request: Request) -> RequestFields | Refusal:
     if model is None:
         where = f"the first {len(request.body)} bytes of the body contain" if request.body else "the request contains"
         return Refusal(
-            Reason.BAD_REQUEST, f"{where} no model name, or more than one; send the name in an x-model header"
+            Reason.BAD_REQUEST,
+            f"{where} no model name, or more than one; send one, first in the body or in an x-model header",
         )
     if isinstance(model, Refusal):
         return model
@@ -97,13 +101,18 @@ def can_start_early(request: Request) -> bool:
 
 
 def named_model(request: Request) -> str | Refusal | None:
-    """The model name, or a refusal; None where there is no name, or it has not arrived yet."""
+    """The model name, or a refusal; None where there is no name, or it has not arrived yet.
+
+    Header and query do not name the model of JSON that may contain a name, since the engine reads the name in the JSON.
+    """
     found: str | None
     if is_json(request):
         body = request.body
         if not request.whole and request.body_check is None and body:
             request.body_check = JsonCheck(body)
         found = _in_json(body)
+        if found is None and (MODEL_STRING.search(body) or _WIDE_JSON.match(body)):
+            return None
     elif (request.header(b"content-type") or b"").lower().startswith(b"multipart/"):
         form = scan_form(request)
         if isinstance(form, Refusal):

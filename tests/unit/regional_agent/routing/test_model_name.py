@@ -111,6 +111,34 @@ def test_names_beside_a_body_have_to_agree(headers: list[bytes], query: bytes) -
     assert isinstance(request_fields(tunnel), Refusal)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "model": "b", "x": "',
+        b'{"x": "y", "model": "b',
+        b'{"metadata": {"model": "a"}, "x": "',
+        b'{"a": [' + b"[]," * 60_000 + b'[]], "model": "b", "x": "',
+        b'\xef\xbb\xbf{"model": "b", "x": "',
+        '{"model": "b", "x": "'.encode("utf-16-le"),
+        '{"model": "b", "x": "'.encode("utf-16-be"),
+        '{"model": "b", "x": "'.encode("utf-16"),
+        ' {"model": "b", "x": "'.encode("utf-32"),
+    ],
+)
+def test_a_header_does_not_route_a_body_that_may_name_another_model(body: bytes) -> None:
+    refusal = request_fields(request(body, (b"x-model", b"header"), target=b"/v1/chat/completions"))
+    assert isinstance(refusal, Refusal)
+
+
+def test_a_header_routes_a_body_without_a_model() -> None:
+    early = request(b'{"messages": [', (b"x-model", b"header"), target=b"/v1/chat/completions")
+    fields = request_fields(early)
+    assert not isinstance(fields, Refusal)
+    assert fields.model == "header"
+    assert early.body_check is not None
+    assert early.body_check.feed(b'], "model": "b"}')
+
+
 def test_nothing_named_is_refused_with_a_remedy() -> None:
     refusal = request_fields(request(b"RIFF", (b"content-type", b"audio/wav"), whole=True))
     assert isinstance(refusal, Refusal)
