@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+import structlog
+
 SLOT_S: Final = 0.1
 """Interval (s) between turns, and the resolution of all times."""
+
+RETRY_S: Final = 1.0
+"""Time (s) after which a failed check is repeated."""
+
+log = structlog.get_logger()
 
 
 class Removable(Protocol):
@@ -58,7 +65,12 @@ class TimerWheel(Generic[Entry]):
             for entry in self._later.pop(number):
                 self.add(entry)
         for entry in list(self._next):
-            again_at = entry.check(now)
+            try:
+                again_at = entry.check(now)
+            except Exception:
+                # A defect in the check of one request must not suspend the deadlines of the other requests.
+                log.exception("the check of a request failed")
+                again_at = now + RETRY_S
             if again_at > now + SLOT_S and entry in self._next:
                 self._next.remove(entry)
                 slot = self._later.setdefault(int(again_at / SLOT_S), set())

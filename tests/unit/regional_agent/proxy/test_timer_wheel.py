@@ -56,3 +56,18 @@ def test_who_leaves_is_looked_at_no_more_wherever_it_was() -> None:
 
     assert list(wheel) == []
     assert [len(stream.looked_at) for stream in (fresh, waiting, leaving)] == [1, 1, 1]
+
+
+class Failing(Stream):
+    def check(self, now: float) -> float:
+        super().check(now)
+        raise RuntimeError("a defect")
+
+
+def test_a_failed_check_does_not_prevent_the_others() -> None:
+    wheel = TimerWheel[Stream]()
+    streams = [Failing(wheel, 0.0) if number % 2 else Stream(wheel, 0.0) for number in range(8)]
+
+    turn_for(wheel, 2.0)
+
+    assert [len(stream.looked_at) for stream in streams] == [20, 2] * 4, "a failed check is repeated each second"
