@@ -188,8 +188,10 @@ class Hedge:
     # TargetSink
 
     def on_connected(self) -> None:
-        """Send the request over the new connection."""
-        if self._attempt is not None:
+        """Send the request over the new connection, unless its body was dropped in the meantime."""
+        if self._request.body_dropped:
+            self._release(HedgeOutcome.FAILED)
+        elif self._attempt is not None:
             self._send(self._attempt, self._services.clock())
 
     def on_head(self, head: ResponseHead) -> None:

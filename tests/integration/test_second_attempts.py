@@ -12,8 +12,11 @@ from penstock.admission.hedging import HedgeDelays
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.outcomes import HedgeOutcome
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import answers, never_responds
+from tests.support.chats import answers, answers_after, never_responds
 from tests.support.otlp_collector import attributes, collector
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -173,6 +176,40 @@ async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path)
         await settled(running)
         assert len(other.requests) == 1
         assert outcomes(running) == {HedgeOutcome.WON: 1.0}
+
+
+class LatePool(UpstreamPool):
+    """Opens connections to one address only once that is permitted."""
+
+    def __init__(self, late: Address) -> None:
+        super().__init__()
+        self.late, self.wanted, self.permitted = late, asyncio.Event(), asyncio.Event()
+
+    async def connect(self, address: Address, timeout_s: float | None = None) -> UpstreamConnection:
+        if address == self.late:
+            self.wanted.set()
+            await self.permitted.wait()
+        return await super().connect(address, timeout_s)
+
+
+async def test_a_second_attempt_is_not_sent_without_the_body(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as first, engine(answers) as second:
+        pool = LatePool(second.address)
+        async with running_agent(tmp_path, [first.address, second.address], limits=LIMITS, pool=pool) as running:
+            save_up(running, 1)
+            prefer(*running.endpoints.pool(MODEL).endpoints)
+            asked = asyncio.create_task(ask(running))
+            async with asyncio.timeout(PATIENCE_S):
+                await pool.wanted.wait()
+            (exchange,) = running.proxy.active
+            assert exchange.drop_body()  # type: ignore[attr-defined]
+            pool.permitted.set()
+            await until(lambda: outcomes(running) == {HedgeOutcome.FAILED: 1.0})
+            release.set()
+            assert (await asked).status == 200
+            await settled(running)
+            assert not second.requests
 
 
 async def test_the_budget_and_free_slots_limit_second_attempts(tmp_path: Path) -> None:
