@@ -210,26 +210,33 @@ class Admission:
                 if isinstance(started, Refusal):
                     return started
                 counted = started
-        trace_id = next(self._trace_ids)
-        given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
-        request_id = trace_id if given_id is None else valid_request_id(given_id, trace_id)
-        continued = None if given_trace is None else trace_context.continue_trace(given_trace)
-        traceparent = continued or trace_context.start_trace(trace_id)
-        model, route = policy.models[fields.model], request.route
-        estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
-        estimate.adapter = adapter
-        timeout_s = total_limit_s(model.timeouts, NO_TIMEOUTS if route is None else route.timeouts, agent_timeout_s)
-        if client_timeout_s < timeout_s:
-            timeout_s = client_timeout_s
-        context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
-        context.priority = tenant.priority
-        context.counted = counted
-        context.asked_for = asked_for
-        if location is not None:
-            context.object_location = location
-        elif route is not None and (route.previous_object or route.client_object):
-            self._prefer_object(context, now)
-        self._demand.offered(fields.model, admitted.permitted, facts.location.country)
+        try:
+            trace_id = next(self._trace_ids)
+            given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
+            request_id = trace_id if given_id is None else valid_request_id(given_id, trace_id)
+            continued = None if given_trace is None else trace_context.continue_trace(given_trace)
+            traceparent = continued or trace_context.start_trace(trace_id)
+            model, route = policy.models[fields.model], request.route
+            estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
+            estimate.adapter = adapter
+            timeout_s = total_limit_s(model.timeouts, NO_TIMEOUTS if route is None else route.timeouts, agent_timeout_s)
+            if client_timeout_s < timeout_s:
+                timeout_s = client_timeout_s
+            context = RequestContext(
+                request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s
+            )
+            context.priority = tenant.priority
+            context.counted = counted
+            context.asked_for = asked_for
+            if location is not None:
+                context.object_location = location
+            elif route is not None and (route.previous_object or route.client_object):
+                self._prefer_object(context, now)
+            self._demand.offered(fields.model, admitted.permitted, facts.location.country)
+        except BaseException:
+            if counted:
+                self._quotas.end(tenant.name)
+            raise
         return context
 
     def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from penstock.policy.geography import Location
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.policy import Model, Policy, Quota, Region, ResidencyRule, Tenant
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
@@ -172,3 +172,16 @@ def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -
     context = here.ask("red", b"10.0.0.1")
     assert context.traceparent.split("-")[1] == context.request_id
     assert here.ask("red", b"10.0.0.1").request_id != context.request_id
+
+
+def test_a_failed_admission_releases_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = policy()
+    quota = Quota(requests_per_s=None, burst_requests=1, concurrent=1)
+    limited.tenants["red"] = msgspec.structs.replace(limited.tenants["red"], quota=quota)
+    here = Here(limited)
+    with monkeypatch.context() as failing:
+        failing.setattr(admission, "RequestContext", None)
+        with pytest.raises(TypeError):
+            here.ask("red", b"10.0.0.1")
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    assert here.whose("red", b"10.0.0.1") is Reason.QUOTA_EXCEEDED
