@@ -95,7 +95,12 @@ class Proxy:
         exchange = Exchange(self._services, client, request, context)
         self.active.add(exchange)
         self.retry_budget.request(context.received_at)
-        exchange.select(context.received_at)
+        try:
+            exchange.select(context.received_at)
+        except BaseException:
+            # The client connection closes without the exchange as its handler, so it must be ended here.
+            exchange.on_client_gone()
+            raise
         self._unmeasured -= 1
         if not self._unmeasured:
             self._unmeasured = DECISIONS_PER_SAMPLE

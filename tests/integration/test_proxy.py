@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from regional_agent.proxy import exchange
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
@@ -159,6 +160,18 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
         assert await client.closed(), "and does not leave it waiting"
         assert len(reported) == 1
         assert not agent.listener.connections
+
+
+async def test_a_fault_in_selecting_a_target_ends_the_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        with monkeypatch.context() as failing:
+            failing.setattr(exchange, "select_target", None)
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(BODY))
+            assert await client.closed()
+        assert not list(agent.proxy.active)
+        assert (agent.held(), agent.counted()) == (0, {"cancelled": 1})
+        assert (await ask(agent)).status == 200
 
 
 async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) -> None:
