@@ -56,10 +56,11 @@ def work_estimate_of(
 
 def session_of(request: Request, fields: RequestFields) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
-    named = (request.by_name or request.index()).get(SESSION_HEADER) or fields.prompt_cache_key or fields.user
-    if not named or (name := bytes(named)) == b"null":
-        return b""
-    return name[:MAX_SESSION_BYTES]
+    header = (request.by_name or request.index()).get(SESSION_HEADER)
+    for named in (header, fields.prompt_cache_key, fields.user):
+        if named and (name := bytes(named)) != b"null":
+            return name[:MAX_SESSION_BYTES]
+    return b""
 
 
 def _scope(estimate: WorkEstimate) -> str:

@@ -82,6 +82,7 @@ def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
     assert estimate(TOKENS, user="u").session not in (None, by_header)
     assert estimate(TOKENS).session is None
     assert estimate(TOKENS, user=None).session is None
+    assert estimate(TOKENS, prompt_cache_key=None, user="u").session == estimate(TOKENS, user="u").session
 
 
 @pytest.mark.parametrize("limit", [10**400, -(10**400), 0])
