@@ -653,6 +653,8 @@ class Exchange:
             try:
                 if attempt is not None:
                     measured = outcome is _OK and state is not TUNNEL and not context.continuations
+                    if self._continuation is not None and self._continuation.end is not None:
+                        measured = False  # the stream stalled or broke off after the answer was complete
                     service_s = now - self._target.sent_at if measured else None
                     attempt.settle(now, service_s, usage_parts)
             finally:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,6 +259,20 @@ async def test_an_answer_with_all_its_tokens_is_finished(tmp_path: Path) -> None
         stream = read_stream((await chat(agent)).body)
         assert (stream.text, stream.finish_reason, stream.done) == (words(0, 30), "length", True)
         assert sum(len(gpu.requests) for gpu in engines) == 1
+
+
+async def test_the_stall_after_a_complete_answer_is_not_service_time(tmp_path: Path) -> None:
+    async def never_ends(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
+        open_ended: Any = SimpleNamespace(
+            write=lambda data: writer.write(data.removesuffix(b"0\r\n\r\n")), drain=writer.drain
+        )
+        await streams_chat(1)(e, received, open_ended)
+        await asyncio.Event().wait()
+
+    async with before(tmp_path, never_ends, limits=HASTY) as (agent, _):
+        assert is_complete((await chat(agent)).body)
+        assert agent.counted() == {"ok": 1}
+        assert [endpoint.completions for endpoint in agent.endpoints.every()] == [0, 0]
 
 
 async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> None:
