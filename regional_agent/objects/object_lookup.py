@@ -13,7 +13,8 @@ from regional_agent.http.request_sequence import Handler, RequestSequence
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing.route_fields import objects_of
 
-Serve = Callable[[Request, RequestSequence], Handler | None]
+Serve = Callable[[Request, RequestSequence, Refusal | None], Handler | None]
+"""Handles a request, or responds with its refusal."""
 
 log = structlog.get_logger()
 
@@ -25,7 +26,7 @@ def look_up_objects(
 
     Args:
         tenant: the owner of the request.
-        serve: handles the request afterwards, whether or not the object was found.
+        serve: handles the request afterwards, whether or not the object was found, or refuses it.
         now: by the agent's clock (s).
     """
     unknown = objects.unknown(tenant, objects_of(request), now)
@@ -57,7 +58,7 @@ class ObjectLookup:
         try:
             for object_id in object_ids:
                 await self._objects.seek(tenant, object_id, now)
-            connection.hand_over(request, self._serve(request, connection))
+            connection.hand_over(request, self._serve(request, connection, None))
         except Exception:
             log.exception("handling a request for an object failed")
             connection.abort()
@@ -76,9 +77,9 @@ class ObjectLookup:
         """Not called: only complete requests wait for a look-up."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """Cancel the look-up and abort the connection: another tenant needs the memory of the request's body."""
+        """Cancel the look-up and refuse the request: another tenant needs the memory of its body."""
         self._task.cancel()
-        self._connection.abort()
+        self._serve(self._request, self._connection, refusal)
 
     def drop_body(self) -> bool:
         """Return False: the request has not been sent, so its body is still needed."""

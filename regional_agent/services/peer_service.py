@@ -68,12 +68,14 @@ class PeerService(RoutedService):
             self._refuse_unknown_path(connection, request)
         return None
 
-    def _serve(self, request: Request, connection: RequestSequence) -> Exchange | None:
-        """Proxy a forwarded request whose objects have been looked up."""
-        context = self._admission.context_from_peer(request, self._proxy.clock())
-        if isinstance(context, RequestContext):
-            return self._proxy.handle(connection, request, context)
-        self._refuse(connection, request, context)
+    def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
+        """Proxy a forwarded request whose objects have been looked up; `refusal` if it is refused."""
+        if refusal is None:
+            context = self._admission.context_from_peer(request, self._proxy.clock())
+            if isinstance(context, RequestContext):
+                return self._proxy.handle(connection, request, context)
+            refusal = context
+        self._refuse(connection, request, refusal)
         return None
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:

@@ -60,7 +60,7 @@ class TrafficService(RoutedService):
         return self._serve(request, connection, refusal)
 
     def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
-        """Handle a request whose objects have been looked up; `refusal` is set if the request has no route."""
+        """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
             context = self._context(request, connection)
             if isinstance(context, RequestContext):

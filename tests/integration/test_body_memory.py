@@ -15,13 +15,15 @@ import pytest
 
 from penstock.policy.policy import Quota, Tenant
 from regional_agent.http.limits import Limits
+from regional_agent.objects import shared_objects
+from regional_agent.objects.object_lookup import ObjectLookup
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, answers_after, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine
 from tests.support.uploads import taker, upload_head
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 CHAT = "/v1/chat/completions"
 MEMORY = Limits(max_kept_bytes=800_000, idle_linger_s=0.0)
@@ -47,9 +49,9 @@ def set_tenants(agent: Agent, quotas: Mapping[str, Quota]) -> None:
     )
 
 
-def large(tenant: str, size_bytes: int = PART, path: str = CHAT) -> tuple[bytes, bytes]:
+def large(tenant: str, size_bytes: int = PART, path: str = CHAT, **fields: str) -> tuple[bytes, bytes]:
     """Head and body of a large request."""
-    body = json.dumps({"model": MODEL, "prompt": "x" * size_bytes}).encode()
+    body = json.dumps({"model": MODEL, "prompt": "x" * size_bytes, **fields}).encode()
     return upload_head(len(body), f"Authorization: Bearer {tenant}", path=path), body
 
 
@@ -145,6 +147,25 @@ async def test_a_queued_body_is_displaced(tmp_path: Path) -> None:
         assert (await running.answer()).status == (await other_client.answer()).status == 200
         await released(agent)
         assert agent.waiting() == 0
+
+
+async def test_a_body_is_displaced_while_its_objects_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_objects, "TIMEOUT_S", PATIENCE_S)
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    redis_url = f"redis://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], redis_url=redis_url) as agent:
+        displaced = await RawClient.connect(agent.traffic)
+        displaced.send(b"".join(large("a", 3 * PART, "/v1/responses", previous_response_id="resp_1")))
+        await until(lambda: any(isinstance(each._handler, ObjectLookup) for each in agent.listener.connections))
+        other_client = await whole(agent, "b", 3 * PART // 2)
+        status, headers, body = await displaced.answer()
+        assert (status, code(body)) == (429, "saturated")
+        assert int(headers["retry-after"]) >= 1
+        assert (await other_client.answer()).status == 200
+        await released(agent)
+    silent.close()
 
 
 @pytest.mark.parametrize("later", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", large("a")[0] + b"x" * 70_000])
