@@ -191,7 +191,8 @@ class SharedObjects:
                 raise RedisError("the reply is not that of the script")
         except BaseException:
             _resolve(finds, [None] * len(finds))
-            self._stores.extendleft(reversed(stores[: MAX_WAITING - len(self._stores)]))
+            excess = max(0, len(stores) + len(self._stores) - MAX_WAITING)
+            self._stores.extendleft(reversed(stores[excess:]))
             self._wanted.set()
             raise
         _resolve(finds, [self._opened(operation, value) for operation, value in zip(finds, reply, strict=True)])

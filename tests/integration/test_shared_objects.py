@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,13 +12,14 @@ from random import Random
 import pytest
 import redis
 from msgspec.structs import replace
+from redis.exceptions import RedisError
 
 from lab.servers.redis import RedisServer
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.objects import shared_objects
 from regional_agent.objects.object_script import object_keys
-from regional_agent.objects.shared_objects import SharedObjects
+from regional_agent.objects.shared_objects import BATCH, MAX_WAITING, SharedObjects, _digest
 from regional_agent.shared_load.redis_script import RedisAddress
 from tests.integration.test_objects import RESPONSES, comfyui, create, keeps, open_websocket, request
 from tests.support.agents import Agent, running_agent
@@ -148,3 +150,19 @@ async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServ
         assert await shared.find("large", "kept") is None
     finally:
         await shared.stop()
+
+
+async def test_a_failed_exchange_drops_the_oldest_locations() -> None:
+    shared = SharedObjects(RedisAddress("redis://127.0.0.1:1"), region_keys("eu-de"), "eu-de", Random(1))
+    location = ObjectLocation(MODEL, "eu-de", "gpu-0")
+    names = [f"resp_{number}" for number in range(MAX_WAITING + 10)]
+    for name in names[:MAX_WAITING]:
+        shared.publish("open", name, location)
+    exchange = asyncio.create_task(shared._exchange())
+    await until(lambda: len(shared._stores) == MAX_WAITING - BATCH)
+    for name in names[MAX_WAITING:]:
+        shared.publish("open", name, location)
+    with pytest.raises((RedisError, OSError)):
+        await exchange
+    assert [operation.field for operation in shared._stores] == [_digest("open", name) for name in names[10:]]
+    await shared.stop()
