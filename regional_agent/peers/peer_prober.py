@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from random import Random
@@ -45,6 +45,10 @@ MAX_LAGGED_ROUNDS = 2
 detect failures."""
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
+
+
+class _Lagged(Exception):
+    """A timeout that a delay of this process may have caused."""
 
 
 class _Round:
@@ -232,14 +236,10 @@ class PeerProber:
         timeout_s = probe_timeout_s(
             self._failover, self._expected_rtt_s(peer), connected=address in peer.reachable, tls=bool(address.tls)
         )
-        sent_at = self._clock()
         try:
-            answer = await self._answer(peer, address, timeout_s, current)
-        except TimedOut:
-            if self._clock() - sent_at > timeout_s + OWN_LAG_S:
-                current.lagged = True
-            else:
-                peer.unreachable(address)
+            answer, rtt_s = await self._answer(peer, address, timeout_s, current)
+        except _Lagged:
+            current.lagged = True
             return
         except UpstreamError:
             peer.unreachable(address)
@@ -249,15 +249,17 @@ class PeerProber:
             return
         current.is_answered = True
         now = self._clock()
-        peer.answered(address, answer, now - sent_at, now)
+        peer.answered(address, answer, rtt_s, now)
         if not current.can_serve and any(model.ready for model in answer.models.values()):
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
         if any(model.credits for model in answer.models.values()):
             self._on_credit()
 
-    async def _answer(self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round) -> ProbeResponse:
-        """The verified answer of an agent.
+    async def _answer(
+        self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round
+    ) -> tuple[ProbeResponse, float]:
+        """The verified answer of an agent, and the round-trip time (s) of its probe.
 
         An agent that was replaced by an agent with another certificate rejects the known session. This rejection does
         not count as a failed probe: two of them, in overlapping rounds, would fail a region during its upgrade.
@@ -273,16 +275,33 @@ class PeerProber:
 
     async def _ask(
         self, region: str, address: Address, session: Session, timeout_s: float, current: _Round
-    ) -> ProbeResponse:
-        """Send one probe under a session, and verify the answer."""
+    ) -> tuple[ProbeResponse, float]:
+        """Send one probe under a session, and verify the answer; returns the round-trip time (s) too."""
         request = self._request(region)
         headers = [
             (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
             (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
         ]
-        fetched = await fetch(self._connections, address, probe.PATH, headers=headers, timeout_s=timeout_s)
+        fetched, rtt_s = await self._fetch(address, probe.PATH, timeout_s, headers)
         current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
-        return self._verified(fetched, request, session)
+        return self._verified(fetched, request, session), rtt_s
+
+    async def _fetch(
+        self, address: Address, path: str, timeout_s: float, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> tuple[Fetched, float]:
+        """The response of an agent to one request, and the time (s) until its arrival.
+
+        Raises:
+            _Lagged: the request timed out, perhaps because of a delay of this process.
+        """
+        sent_at = self._clock()
+        try:
+            fetched = await fetch(self._connections, address, path, headers=headers, timeout_s=timeout_s)
+        except TimedOut:
+            if self._clock() - sent_at > timeout_s + OWN_LAG_S:
+                raise _Lagged from None
+            raise
+        return fetched, self._clock() - sent_at
 
     def _known_session(self, peer: PeerRegion, address: Address) -> Session | None:
         """The session with an agent, by the newest certificate of this process; None if the agent's is unknown.
@@ -303,7 +322,7 @@ class PeerProber:
         Raises:
             BadIdentity: the certificate does not identify an agent of this region in this fleet.
         """
-        fetched = await fetch(self._connections, address, identity.PATH, timeout_s=timeout_s)
+        fetched, _ = await self._fetch(address, identity.PATH, timeout_s)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
         session = self._sessions.session_with(decode_certificate(fetched.body), time.time())

@@ -44,6 +44,8 @@ class Agent(SmallHttp):
         self.starting = False
         """Whether it has no policy yet."""
         self.questions: list[ProbeRequest] = []
+        self.on_fetch: Callable[[], None] = lambda: None
+        """Called when its certificate is fetched."""
 
     @property
     def address(self) -> Address:
@@ -51,6 +53,7 @@ class Agent(SmallHttp):
 
     def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
+            self.on_fetch()
             return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
         assert target == probe.PATH.encode()
         if self.starting:
@@ -136,6 +139,22 @@ async def test_probes_return_the_region_state_and_request_credits(observer: Obse
     (report,) = observer.peers.report()
     assert (report.region, report.state) == ("there", RegionState.HEALTHY)
     assert 0.0 < report.rtt_ms < 2000.0
+
+
+async def test_a_round_trip_does_not_include_the_fetch_of_the_certificate(
+    observer: Observer, agents: list[Agent]
+) -> None:
+    now = 1_000.0
+
+    def delay() -> None:
+        nonlocal now
+        now += 5.0
+
+    agents[0].on_fetch = delay
+    observer.peers._clock = lambda: now
+    observer.peers.use(POLICY)
+    await observer.reaches(RegionState.HEALTHY)
+    assert observer.peers.regions["there"].rtt_s == 0.0
 
 
 async def test_probes_share_a_kept_connection(observer: Observer, agents: list[Agent]) -> None:
