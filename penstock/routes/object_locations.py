@@ -17,6 +17,9 @@ MAX_OBJECT_ID_CHARS: Final = 256
 OBJECT_LIFETIME_S: Final = 24 * 3600.0
 """Time (s) after the last request for an object, or after its creation, for which its location is stored."""
 
+SHARE_AGAIN_S: Final = 3600.0
+"""Time (s) after which the location of an object in use is shared again, so that the other agents do not forget it."""
+
 
 class ObjectLocation(NamedTuple):
     """The model, region and endpoint of an object."""
@@ -31,6 +34,7 @@ class ObjectLocation(NamedTuple):
 class _Entry(NamedTuple):
     location: ObjectLocation
     used_at: float
+    shared_at: float
 
 
 class ObjectLocations:
@@ -59,7 +63,7 @@ class ObjectLocations:
         self._remove(tenant, object_id)
         if self._size >= self._max_objects:
             self._evict(now)
-        self._by_tenant.setdefault(tenant, OrderedDict())[object_id] = _Entry(location, now)
+        self._by_tenant.setdefault(tenant, OrderedDict())[object_id] = _Entry(location, now, now)
         self._size += 1
 
     def find(self, tenant: str, object_id: str, now: float) -> ObjectLocation | None:
@@ -71,9 +75,18 @@ class ObjectLocations:
         if now - entry.used_at > OBJECT_LIFETIME_S:
             self._remove(tenant, object_id)
             return None
-        entries[object_id] = _Entry(entry.location, now)
+        entries[object_id] = _Entry(entry.location, now, entry.shared_at)
         entries.move_to_end(object_id)
         return entry.location
+
+    def share_again(self, tenant: str, object_id: str, now: float) -> bool:
+        """Whether the location of an object in use was shared SHARE_AGAIN_S ago; counts as shared afterwards."""
+        entries = self._by_tenant.get(tenant)
+        entry = entries.get(object_id) if entries is not None else None
+        if entries is None or entry is None or now - entry.shared_at < SHARE_AGAIN_S:
+            return False
+        entries[object_id] = entry._replace(shared_at=now)
+        return True
 
     def _evict(self, now: float) -> None:
         largest = max(self._by_tenant, key=lambda tenant: len(self._by_tenant[tenant]))

@@ -19,15 +19,21 @@ class KnownObjects:
 
     def created(self, tenant: str, object_id: str, location: ObjectLocation, now: float) -> None:
         """Record the location of an object that was created at `now` (s, monotonic), and share the location."""
-        if self.here.find(tenant, object_id, now) == location:
+        if self.find(tenant, object_id, now) == location:
             return
         self.here.learn(tenant, object_id, location, now)
         if self._shared is not None:
             self._shared.publish(tenant, object_id, location)
 
     def find(self, tenant: str, object_id: str, now: float) -> ObjectLocation | None:
-        """The location of a tenant's object in the memory of this agent, or None. `now` in s, monotonic."""
-        return self.here.find(tenant, object_id, now)
+        """The location of a tenant's object in the memory of this agent, or None. `now` in s, monotonic.
+
+        Shares the location again from time to time: other agents forget an object that is used only here.
+        """
+        location = self.here.find(tenant, object_id, now)
+        if location is not None and self._shared is not None and self.here.share_again(tenant, object_id, now):
+            self._shared.publish(tenant, object_id, location)
+        return location
 
     def unknown(self, tenant: str, object_ids: Iterable[str], now: float) -> list[str]:
         """The identifiers of a tenant's objects that are not in memory, and that another agent may have stored.

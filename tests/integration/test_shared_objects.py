@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from lab.servers.redis import RedisServer
-from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.object_locations import SHARE_AGAIN_S, ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.objects import shared_objects
+from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_script import object_keys
 from regional_agent.objects.shared_objects import BATCH, MAX_WAITING, SharedObjects, _digest
 from regional_agent.shared_load.redis_script import RedisAddress
@@ -166,3 +167,26 @@ async def test_a_failed_exchange_drops_the_oldest_locations() -> None:
         await exchange
     assert [operation.field for operation in shared._stores] == [_digest("open", name) for name in names[10:]]
     await shared.stop()
+
+
+async def test_an_object_in_use_at_one_agent_is_kept_for_the_others(redis_server: RedisServer, tmp_path: Path) -> None:
+    region = tmp_path.name
+    shared = SharedObjects(RedisAddress(redis_server.url), region_keys(region), region, Random(1))
+    location, known = ObjectLocation(MODEL, region, "gpu-0"), KnownObjects(shared)
+    shared.start()
+    try:
+        known.created("open", "resp_1", location, 0.0)
+        client = redis.Redis.from_url(redis_server.url)
+        _, used = object_keys(region, "open")
+        for now, use in (
+            (2 * SHARE_AGAIN_S, known.find),
+            (4 * SHARE_AGAIN_S, lambda *asked: known.created("open", "resp_1", location, asked[2])),
+        ):
+            await until(lambda: client.zcard(used) == 1)
+            client.zadd(used, dict.fromkeys(client.zrange(used, 0, -1), 1.0))
+            use("open", "resp_1", now)
+            await until(lambda: client.zrange(used, 0, -1, withscores=True)[0][1] > 1.0)
+            use("open", "resp_1", now + 1.0)
+            assert not shared._stores, "at most one store in each interval"
+    finally:
+        await shared.stop()
